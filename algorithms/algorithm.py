@@ -1,0 +1,221 @@
+"""Algorithm: builds the parts of a run from a config and turns iterations into results."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from algorithms.registry import config_class
+from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, Rollout
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.metrics import RunMetrics, episode_summary
+from rlmodule.policy import Policy
+from rlmodule.randomness import int_seed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from algorithms.config import AlgorithmConfig
+
+SMALL_NET = 1_000_000
+"""Parameters below which one thread is faster than handing the work out to several."""
+
+
+class Algorithm(ABC):
+    """A run: samples, learns, evaluates, saves.
+
+    Override points:
+        ``training_step``: what one iteration does.
+
+    Args:
+        config: A validated config; usually through ``config.build()``.
+    """
+
+    def __init__(self, config: AlgorithmConfig) -> None:
+        self.config = config
+        self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
+        with torch.random.fork_rng(devices=[]):
+            # module construction draws from torch's global generator; everything after has streams of its own
+            torch.manual_seed(int_seed(self.run_seed, "module"))
+            self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed)
+            self.module_spec = config.get_rl_module_spec(
+                self.env_runner_group.observation_space, self.env_runner_group.action_space
+            )
+            spec = self.module_spec.as_multi(DEFAULT_MODULE_ID)
+            self.learner_group = LearnerGroup(config, config.learner_class, spec, run_seed=self.run_seed)
+            self.env_runner_group.build_modules(self.module_spec, self.get_module())
+        self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
+        self._evaluation_group: EnvRunnerGroup | None = None
+        torch.set_num_threads(self._num_threads())
+
+    def _num_threads(self) -> int:
+        if self.config.torch_num_threads is not None:
+            return self.config.torch_num_threads
+        size = sum(p.numel() for p in self.get_module().parameters())
+        return 1 if size < SMALL_NET else torch.get_num_threads()
+
+    @abstractmethod
+    def training_step(self) -> dict[str, dict[str, float]]:
+        """One iteration: sample, learn. Returns what the learner reported."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps sampled in the whole run."""
+        return self.metrics.env_steps
+
+    def sample(self) -> Rollout:
+        """One train batch from the env runners, counted."""
+        rollouts = []
+        for rollout in self.env_runner_group.sample(
+            self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
+        ):
+            self.metrics.add_rollout(rollout)
+            rollouts.append(rollout)
+        return Rollout.concat(rollouts)
+
+    def train(self) -> dict[str, Any]:
+        """One iteration.
+
+        Returns:
+            Nested dict: ``env_runners`` (returns, lengths, step counts), ``learners`` by module id, ``timers`` in
+            seconds, ``training_iteration``, ``time_total_s``, and ``evaluation`` in iterations that evaluate.
+        """
+        start = perf_counter()
+        learned = self.training_step()
+        self.metrics.add_timers(learned.pop("timers", {}))
+        result = self.metrics.finish_iteration(perf_counter() - start) | {"learners": learned}
+        interval = self.config.evaluation_interval
+        if interval is not None and self.metrics.iterations % interval == 0:
+            result["evaluation"] = self.evaluate()
+        return result
+
+    def learn(
+        self, *, num_env_steps: int, target_return: float | None = None, progress: bool = False
+    ) -> dict[str, Any]:
+        """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``target_return`` is reached.
+
+        With ``run_dir`` set, progress.jsonl grows as it goes, and the checkpoint and learning_curve.png stand there
+        at the end. Ctrl-C finishes the running iteration, saves and returns; a second one interrupts at once.
+
+        Args:
+            num_env_steps: Steps to sample from now on, over all envs.
+            target_return: Stop once the mean return of an evaluation, or of recent training episodes if
+                ``evaluation_interval`` is None, is at least this.
+            progress: Show a live display (on a terminal).
+
+        Returns:
+            The last iteration's result.
+        """
+        from algorithms.session import TrainingSession
+
+        return TrainingSession(self, num_env_steps, target_return, progress).run()
+
+    def evaluate(self) -> dict[str, Any]:
+        """Play ``evaluation_duration`` episodes in envs of their own, each on a fresh seed.
+
+        Every env plays an equal share of them, so that short episodes are not counted more often than long ones.
+        """
+        if self._evaluation_group is None:
+            with torch.random.fork_rng(devices=[]):
+                self._evaluation_group = EnvRunnerGroup(self.config, run_seed=self.run_seed, role="evaluation_env")
+                self._evaluation_group.build_modules(self.module_spec, self.get_module())
+        runner = self._evaluation_group.local_runner
+        runner.reset()
+        episodes, envs = self.config.evaluation_duration, runner.num_envs
+        wanted = [episodes // envs + (slot < episodes % envs) for slot in range(envs)]
+        returns: list[float] = []
+        lengths: list[int] = []
+        while any(wanted):
+            stats = runner.sample(EVALUATION_FRAGMENT, explore=self.config.evaluation_explore).stats
+            finished = zip(stats["episode_slots"], stats["episode_returns"], stats["episode_lengths"], strict=True)
+            for slot, episode_return, length in finished:
+                if wanted[slot]:
+                    wanted[slot] -= 1
+                    returns.append(float(episode_return))
+                    lengths.append(int(length))
+        return {"env_runners": episode_summary(returns, lengths) | {"num_episodes": len(returns)}}
+
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
+        """The learner's module: the weights being trained, value function included."""
+        return self.learner_group.get_module(module_id)
+
+    @property
+    def policy(self) -> Policy:
+        """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
+        return Policy(self.env_runner_group.local_runner.module)
+
+    def explain(self) -> str:
+        """The catalog's path through its decision tree; see :meth:`catalog.Catalog.explain`."""
+        return self.get_module().catalog.explain()
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that evolves: a tree of tensors and JSON-able values."""
+        state = {
+            "learners": self.learner_group.get_state(),
+            "env_runners": self.env_runner_group.get_state(),
+            "metrics": self.metrics.get_state(),
+        }
+        if self._evaluation_group is not None:
+            state["evaluation"] = self._evaluation_group.get_state()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`get_state` gave. Envs start new episodes."""
+        self.learner_group.set_state(state["learners"])
+        self.env_runner_group.set_state(state["env_runners"])
+        self.metrics.set_state(state["metrics"])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`."""
+        content = {
+            "algorithm": type(self).__name__,
+            "run_seed": self.run_seed,
+            "config": self.config.to_dict(),
+            "state": self.get_state(),
+        }
+        return save_checkpoint(path, content)
+
+    @staticmethod
+    def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
+        """The algorithm that was saved at ``path``, ready to go on.
+
+        Args:
+            path: The folder that :meth:`save` wrote.
+            allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the checkpoint may import besides
+                this library's own; nothing else is imported.
+            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``.
+
+        Raises:
+            FileNotFoundError, ValueError: If there is no checkpoint, it is damaged, needs an import that is not
+                allowed, or a setting that must be passed again.
+        """
+        content = load_checkpoint(path)
+        config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
+        if config.seed is None:
+            config.seed = content["run_seed"]
+        algorithm = config.build()
+        algorithm.set_state(content["state"])
+        return algorithm
+
+    def stop(self) -> None:
+        """Close all envs."""
+        self.env_runner_group.stop()
+        if self._evaluation_group is not None:
+            self._evaluation_group.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+EVALUATION_FRAGMENT = 64
+"""Steps per call of the runner while evaluating; a few may be played in vain at the end."""

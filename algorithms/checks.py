@@ -1,0 +1,208 @@
+"""Whether a value fits an annotation and a range: the checks behind every setting."""
+
+from __future__ import annotations
+
+import collections.abc
+import itertools
+import math
+import numbers
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from catalog.errors import explain_error
+
+Schedule: TypeAlias = float | list[list[float]]
+"""A constant, or ``[[0, value], [env_step, value], ...]``: linear between the points, constant after the last."""
+
+_POINTS = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The range of a number, open or closed at either end; None leaves an end open to infinity."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def __str__(self) -> str:
+        ends = ((">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt))
+        return " and ".join(f"{sign} {end:g}" for sign, end in ends if end is not None)
+
+    def __contains__(self, number: float) -> bool:
+        return (
+            (self.ge is None or number >= self.ge)
+            and (self.gt is None or number > self.gt)
+            and (self.le is None or number <= self.le)
+            and (self.lt is None or number < self.lt)
+        )
+
+
+def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> Any:
+    """``value`` in the form ``hint`` asks for: an int becomes a float where one is annotated, a tuple a list.
+
+    Args:
+        where: The setting, as the error names it.
+        value: What the user gave.
+        hint: The resolved annotation.
+        bounds: Range of every number in ``value`` (in a schedule: of its values, not its steps).
+        doc: The setting's sentence, repeated in the error.
+
+    Raises:
+        TypeError: If ``value`` is of another type.
+        ValueError: If a number is not finite or out of range, or the points are no schedule.
+    """
+    expected = ", ".join(filter(None, (type_text(hint), str(bounds))))
+    remedy = f"Give it a value that fits: {doc}"
+    try:
+        fitted = _fit(value, hint)
+    except _MisfitError:
+        got = f"{value!r} ({type(value).__name__})"
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from None
+    if is_schedule(hint) and isinstance(fitted, list):
+        _check_steps(where, fitted)
+        checked = [point[1] for point in fitted]
+    else:
+        checked = list(_numbers(fitted))
+    for number in checked:
+        if (isinstance(number, float) and not math.isfinite(number)) or number not in bounds:
+            problem = f"{number!r}" if number is fitted else f"{number!r} in {value!r}"
+            raise ValueError(explain_error(where, expected=f"finite {expected}", got=problem, remedy=remedy))
+    return fitted
+
+
+def is_schedule(hint: Any) -> bool:
+    """Whether an annotation allows a constant or a list of points (with or without None)."""
+    return get_origin(hint) in (Union, UnionType) and {float, _POINTS} <= set(get_args(hint))
+
+
+def type_text(hint: Any) -> str:
+    """An annotation as a reader would write it: ``int | None``, ``'sync' | 'async'``."""
+    origin, args = get_origin(hint), get_args(hint)
+    if is_schedule(hint):
+        rest = [type_text(arg) for arg in args if arg not in (float, _POINTS)]
+        return " | ".join(["float", "[[0, value], [env_step, value], ...]", *rest])
+    if origin in (Union, UnionType):
+        return " | ".join(type_text(arg) for arg in args)
+    if origin is Literal:
+        return " | ".join(repr(arg) for arg in args)
+    if origin is collections.abc.Callable:
+        return "callable"
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(type_text(arg) for arg in args)}]"
+    if hint is NoneType or hint is None:
+        return "None"
+    if hint is Ellipsis:
+        return "..."
+    return hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
+
+
+class _MisfitError(Exception):
+    """The value is not of the annotated type; ``check_value`` says so with the setting's name."""
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, UnionType):
+        return _fit_union(value, args)
+    if origin is Literal:
+        fits = any(type(value) is type(arg) and value == arg for arg in args)
+    elif origin is type:
+        bound = args[0]
+        fits = isinstance(value, type) and (bound is Any or issubclass(value, bound))
+    elif origin is collections.abc.Callable:
+        fits = callable(value)
+    elif origin is not None:
+        return _fit_container(value, origin, args)
+    elif hint in (list, tuple, dict):
+        return _fit_container(value, hint, ())
+    elif hint in (int, float):
+        return _fit_number(value, hint)
+    else:
+        fits = isinstance(value, NoneType if hint is None else hint)
+    if not fits:
+        raise _MisfitError
+    return value
+
+
+def _fit_union(value: Any, members: tuple[Any, ...]) -> Any:
+    found = []
+    for member in members:
+        try:
+            found.append(_fit(value, member))
+        except _MisfitError:
+            continue
+    if not found:
+        raise _MisfitError
+    # `int | float` must not turn 3 into 3.0, nor `list | tuple` a tuple into a list.
+    return next((fitted for fitted in found if type(fitted) is type(value)), found[0])
+
+
+def _fit_number(value: Any, hint: type) -> int | float:
+    if isinstance(value, bool):
+        raise _MisfitError
+    if hint is int and isinstance(value, numbers.Integral):
+        return int(value)
+    if hint is float and isinstance(value, numbers.Real):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    raise _MisfitError
+
+
+def _fit_container(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
+    if origin in (dict, collections.abc.Mapping):
+        if not isinstance(value, dict):
+            raise _MisfitError
+        key, item = args or (Any, Any)
+        return {_fit(k, key): _fit(v, item) for k, v in value.items()}
+    if origin in (list, tuple, collections.abc.Sequence):
+        if not isinstance(value, list | tuple):
+            raise _MisfitError
+        kind = tuple if origin is tuple or (origin is not list and isinstance(value, tuple)) else list
+        if origin is tuple and args and args[-1] is not Ellipsis:
+            if len(value) != len(args):
+                raise _MisfitError
+            return tuple(_fit(item, arg) for item, arg in zip(value, args, strict=True))
+        element = args[0] if args else Any
+        return kind(_fit(item, element) for item in value)
+    if not isinstance(value, origin):
+        raise _MisfitError
+    return value
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers a setting consists of; what a dict holds is the user's own."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item)
+
+
+def _check_steps(where: str, points: Sequence[Sequence[float]]) -> None:
+    steps = [point[0] for point in points if len(point) == 2]
+    if len(points) < 2 or len(steps) != len(points):
+        problem = "too few points" if len(points) < 2 else "a point that is not a pair"
+    elif not all(math.isfinite(step) for step in steps):
+        problem = "a step that is not finite"
+    elif steps[0] != 0:
+        problem = f"the first step {steps[0]:g}"
+    elif any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        problem = "steps that do not increase"
+    else:
+        return
+    raise ValueError(
+        explain_error(
+            where,
+            expected="a schedule [[0, value], [env_step, value], ...] with strictly increasing steps",
+            got=f"{problem} in {points!r}",
+            remedy="Start at env step 0 and give at least two points, or give one number.",
+        )
+    )

@@ -1,0 +1,223 @@
+"""What every algorithm's config shares: settings by section, the checks across them, and ``build()``."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from math import gcd
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gymnasium import Space
+
+from algorithms.checks import Schedule
+from algorithms.encoding import check_allowed
+from algorithms.settings import SettingsBase, setting, settings
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from rlmodule.specs import RLModuleSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from algorithms.algorithm import Algorithm
+
+
+@settings
+class AlgorithmConfig(SettingsBase, ABC):
+    """Settings of a run, set section by section; ``build()`` makes the algorithm from a frozen copy.
+
+    Every name, type and range is checked when it is set, and what must hold between settings by :meth:`validate`.
+    """
+
+    section_docs: ClassVar[dict[str, str]] = {
+        "environment": "The environment to act in.",
+        "env_runners": "How experience is sampled.",
+        "learners": "Where and with what the networks are updated.",
+        "training": "The algorithm's arithmetic.",
+        "rl_module": "The networks.",
+        "evaluation": "Episodes played on the side, to measure the policy.",
+        "reporting": "What a run tells and where it writes it.",
+        "debugging": "Reproducing a run.",
+    }
+
+    env: str | type | Callable[..., Any] | None = setting(
+        None,
+        "environment",
+        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; "
+        "None is not ready to build.",
+        positional=True,
+    )
+    env_config: dict[str, Any] = setting(
+        {}, "environment", "Keyword arguments for a Gymnasium id; the one argument of an Env class or factory."
+    )
+
+    num_env_runners: int = setting(0, "env_runners", "Sampling processes; 0 samples in this process.", ge=0)
+    num_envs_per_env_runner: int = setting(
+        8, "env_runners", "Environments that each runner steps together as one vector.", ge=1
+    )
+    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = setting(
+        "sync",
+        "env_runners",
+        "Whether a runner's environments are stepped in turn, in a process each, or by the vector class registered "
+        "for the id.",
+    )
+    rollout_fragment_length: int | None = setting(
+        None,
+        "env_runners",
+        "Steps of each environment per rollout; None derives it from the train batch size.",
+        ge=1,
+    )
+
+    num_learners: int = setting(0, "learners", "Learner processes; 0 learns in this process.", ge=0)
+    num_gpus_per_learner: int = setting(0, "learners", "GPUs of each learner; 0 learns on the CPU.", ge=0)
+    torch_num_threads: int | None = setting(
+        None, "learners", "CPU threads for torch; None chooses by the size of the network.", ge=1
+    )
+
+    gamma: float = setting(0.99, "training", "Discount of the reward one step later.", ge=0, le=1)
+    lr: Schedule = setting(
+        3e-4, "training", "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
+    )
+    grad_clip: float | None = setting(
+        0.5, "training", "Bound of the gradients, in the sense of grad_clip_by; None leaves them as they are.", gt=0
+    )
+    grad_clip_by: Literal["global_norm", "norm", "value"] = setting(
+        "global_norm",
+        "training",
+        "What grad_clip bounds: the norm of all gradients together, of each tensor, or every single element.",
+    )
+    train_batch_size_per_learner: int = setting(
+        2048, "training", "Environment steps each learner trains on per iteration.", ge=1
+    )
+    minibatch_size: int | None = setting(
+        64, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
+    )
+    num_epochs: int = setting(10, "training", "Passes over each train batch.", ge=1)
+
+    model_config: DefaultModelConfig | dict[str, Any] | None = setting(
+        None, "rl_module", "Settings of the default networks, a dict filled up with defaults; None takes the defaults."
+    )
+    rl_module_spec: RLModuleSpec | None = setting(
+        None, "rl_module", "Module class, catalog class and spaces that differ from the algorithm's own; None for none."
+    )
+
+    evaluation_interval: int | None = setting(
+        None, "evaluation", "Iterations between evaluations; None evaluates only on request.", ge=1
+    )
+    evaluation_duration: int = setting(20, "evaluation", "Episodes per evaluation.", ge=1)
+    evaluation_explore: bool = setting(
+        False, "evaluation", "Whether evaluation samples its actions instead of taking the most likely ones."
+    )
+
+    metrics_num_episodes_for_smoothing: int = setting(
+        100, "reporting", "Most recent episodes over which returns and lengths are averaged.", ge=1
+    )
+    run_dir: str | None = setting(
+        None, "reporting", "Folder for progress.jsonl, learning_curve.png and the checkpoint; None writes nothing."
+    )
+
+    seed: int | None = setting(None, "debugging", "Seed of every random stream of the run; None draws a new one.", ge=0)
+
+    @property
+    @abstractmethod
+    def algo_class(self) -> type[Algorithm]:
+        """The algorithm that this config builds."""
+
+    @abstractmethod
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        """Module and catalog class where ``rl_module_spec`` names none."""
+
+    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
+        """The module to build: what the settings say, filled up with the algorithm's defaults and the env's spaces."""
+        spec = self.rl_module_spec or RLModuleSpec()
+        default = dataclasses.replace(
+            self.default_rl_module_spec(),
+            observation_space=observation_space,
+            action_space=action_space,
+            model_config=self.model_config,
+        )
+        return spec.filled(default)
+
+    def build(self) -> Algorithm:
+        """The algorithm, made from a frozen copy of this config.
+
+        Raises:
+            ValueError: See :meth:`validate`.
+        """
+        config = self.copy()
+        config.validate()
+        return config.algo_class(config.freeze())
+
+    def validate(self) -> None:
+        """Check what must hold between settings. A subclass adds its own checks and calls this one.
+
+        Raises:
+            ValueError: If settings contradict each other, or ask for what this version cannot do.
+        """
+        if self.env is None:
+            raise self._invalid(
+                "env",
+                "an environment",
+                "Name one: .environment('CartPole-v1'), an Env class, or a factory fn(env_config).",
+            )
+        for name in ("num_env_runners", "num_learners", "num_gpus_per_learner"):
+            if getattr(self, name) > 0:
+                raise self._invalid(
+                    name, "0", "This version samples and learns in this process, on the CPU; set it to 0."
+                )
+        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
+            raise self._invalid(
+                "minibatch_size",
+                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
+                "Make it smaller, or None for the whole batch.",
+            )
+        spec = self.rl_module_spec
+        if self.model_config is not None and spec is not None and spec.model_config is not None:
+            raise self._invalid(
+                "model_config",
+                "a model config in one place",
+                "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
+            )
+        self.get_rollout_fragment_length()
+
+    def get_rollout_fragment_length(self) -> int:
+        """Steps of each environment per rollout, such that all environments together fill the train batches exactly.
+
+        Raises:
+            ValueError: If they cannot, with the nearest batch size with which they could.
+        """
+        learners = max(1, self.num_learners)
+        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
+        batch = self.train_batch_size_per_learner * learners
+        fragment = self.rollout_fragment_length
+        if fragment is None and batch % slots == 0:
+            return batch // slots
+        if fragment is not None and fragment * slots == batch:
+            return fragment
+        if fragment is not None and fragment * slots % learners == 0:
+            nearest = fragment * slots // learners
+        else:
+            unit = slots // gcd(slots, learners)
+            nearest = max(1, (2 * self.train_batch_size_per_learner + unit) // (2 * unit)) * unit
+        steps = "a whole number of steps" if fragment is None else f"rollout_fragment_length={fragment} steps"
+        raise self._invalid(
+            "train_batch_size_per_learner",
+            f"{steps} from each of {slots} environments ({max(1, self.num_env_runners)} runners x "
+            f"{self.num_envs_per_env_runner}) to fill the batches of {learners} learners",
+            f"The nearest batch size that works is {nearest}"
+            + (", or leave rollout_fragment_length=None." if fragment is not None else "."),
+        )
+
+    def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
+        """A ``ValueError`` about the setting ``name``, for :meth:`validate` to raise; it shows the value it has."""
+        got = repr(getattr(self, name))
+        return ValueError(explain_error(f"{type(self).__name__}.{name}", expected=expected, got=got, remedy=remedy))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
+        env = data.get("env")
+        # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
+        if "env" not in objects and isinstance(env, str) and ":" in env:
+            check_allowed(env, f"{cls.__name__}.env", allow)
+        return super().from_dict(data, allow=allow, **objects)

@@ -1,0 +1,180 @@
+# Written by `python -m algorithms.stubs` from config.py; do not edit.
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from gymnasium import Space
+from typing_extensions import Self
+
+from algorithms.algorithm import Algorithm
+from algorithms.checks import Schedule
+from algorithms.settings import SettingsBase, settings
+from catalog.model_config import DefaultModelConfig
+from rlmodule.specs import RLModuleSpec
+
+@settings
+class AlgorithmConfig(SettingsBase, ABC):
+    section_docs: ClassVar[dict[str, str]]
+    env: str | type | Callable[..., Any] | None = ...
+    env_config: dict[str, Any] = ...
+    num_env_runners: int = ...
+    num_envs_per_env_runner: int = ...
+    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...
+    rollout_fragment_length: int | None = ...
+    num_learners: int = ...
+    num_gpus_per_learner: int = ...
+    torch_num_threads: int | None = ...
+    gamma: float = ...
+    lr: Schedule = ...
+    grad_clip: float | None = ...
+    grad_clip_by: Literal["global_norm", "norm", "value"] = ...
+    train_batch_size_per_learner: int = ...
+    minibatch_size: int | None = ...
+    num_epochs: int = ...
+    model_config: DefaultModelConfig | dict[str, Any] | None = ...
+    rl_module_spec: RLModuleSpec | None = ...
+    evaluation_interval: int | None = ...
+    evaluation_duration: int = ...
+    evaluation_explore: bool = ...
+    metrics_num_episodes_for_smoothing: int = ...
+    run_dir: str | None = ...
+    seed: int | None = ...
+    @property
+    @abstractmethod
+    def algo_class(self) -> type[Algorithm]: ...
+    @abstractmethod
+    def default_rl_module_spec(self) -> RLModuleSpec: ...
+    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec: ...
+    def build(self) -> Algorithm: ...
+    def validate(self) -> None: ...
+    def get_rollout_fragment_length(self) -> int: ...
+    def _invalid(self, name: str, expected: str, remedy: str) -> ValueError: ...
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = ..., **objects: Any) -> Self: ...
+    def environment(
+        self,
+        env: str | type | Callable[..., Any] | None = ...,
+        *,
+        env_config: dict[str, Any] = ...,
+    ) -> Self:
+        """The environment to act in. A setting left out keeps its value; returns the config.
+
+        Args:
+            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
+                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id; the one argument of an Env
+                class or factory.
+        """
+
+    def env_runners(
+        self,
+        *,
+        num_env_runners: int = ...,
+        num_envs_per_env_runner: int = ...,
+        gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...,
+        rollout_fragment_length: int | None = ...,
+    ) -> Self:
+        """How experience is sampled. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_env_runners (int, >= 0, default 0): Sampling processes; 0 samples in this process.
+            num_envs_per_env_runner (int, >= 1, default 8): Environments that each runner steps together as one vector.
+            gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
+                environments are stepped in turn, in a process each, or by the vector class registered for the id.
+            rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None
+                derives it from the train batch size.
+        """
+
+    def learners(
+        self,
+        *,
+        num_learners: int = ...,
+        num_gpus_per_learner: int = ...,
+        torch_num_threads: int | None = ...,
+    ) -> Self:
+        """Where and with what the networks are updated. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
+            num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
+                network.
+        """
+
+    def training(
+        self,
+        *,
+        gamma: float = ...,
+        lr: Schedule = ...,
+        grad_clip: float | None = ...,
+        grad_clip_by: Literal["global_norm", "norm", "value"] = ...,
+        train_batch_size_per_learner: int = ...,
+        minibatch_size: int | None = ...,
+        num_epochs: int = ...,
+    ) -> Self:
+        """The algorithm's arithmetic. A setting left out keeps its value; returns the config.
+
+        Args:
+            gamma (float, >= 0 and <= 1, default 0.99): Discount of the reward one step later.
+            lr (Schedule, >= 0, default 0.0003): Learning rate: a number, or points [[0, lr], [env_step, lr], ...]
+                joined by lines.
+            grad_clip (float | None, > 0, default 0.5): Bound of the gradients, in the sense of grad_clip_by; None
+                leaves them as they are.
+            grad_clip_by (Literal['global_norm', 'norm', 'value'], default 'global_norm'): What grad_clip bounds: the
+                norm of all gradients together, of each tensor, or every single element.
+            train_batch_size_per_learner (int, >= 1, default 2048): Environment steps each learner trains on per
+                iteration.
+            minibatch_size (int | None, >= 1, default 64): Environment steps per gradient step of one learner; None
+                takes the whole batch.
+            num_epochs (int, >= 1, default 10): Passes over each train batch.
+        """
+
+    def rl_module(
+        self,
+        *,
+        model_config: DefaultModelConfig | dict[str, Any] | None = ...,
+        rl_module_spec: RLModuleSpec | None = ...,
+    ) -> Self:
+        """The networks. A setting left out keeps its value; returns the config.
+
+        Args:
+            model_config (DefaultModelConfig | dict[str, Any] | None, default None): Settings of the default networks, a
+                dict filled up with defaults; None takes the defaults.
+            rl_module_spec (RLModuleSpec | None, default None): Module class, catalog class and spaces that differ from
+                the algorithm's own; None for none.
+        """
+
+    def evaluation(
+        self,
+        *,
+        evaluation_interval: int | None = ...,
+        evaluation_duration: int = ...,
+        evaluation_explore: bool = ...,
+    ) -> Self:
+        """Episodes played on the side, to measure the policy. A setting left out keeps its value; returns the config.
+
+        Args:
+            evaluation_interval (int | None, >= 1, default None): Iterations between evaluations; None evaluates only on
+                request.
+            evaluation_duration (int, >= 1, default 20): Episodes per evaluation.
+            evaluation_explore (bool, default False): Whether evaluation samples its actions instead of taking the most
+                likely ones.
+        """
+
+    def reporting(self, *, metrics_num_episodes_for_smoothing: int = ..., run_dir: str | None = ...) -> Self:
+        """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
+
+        Args:
+            metrics_num_episodes_for_smoothing (int, >= 1, default 100): Most recent episodes over which returns and
+                lengths are averaged.
+            run_dir (str | None, default None): Folder for progress.jsonl, learning_curve.png and the checkpoint; None
+                writes nothing.
+        """
+
+    def debugging(self, *, seed: int | None = ...) -> Self:
+        """Reproducing a run. A setting left out keeps its value; returns the config.
+
+        Args:
+            seed (int | None, >= 0, default None): Seed of every random stream of the run; None draws a new one.
+        """

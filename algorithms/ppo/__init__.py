@@ -1,0 +1,7 @@
+"""Proximal policy optimisation."""
+
+from algorithms.ppo.learner import PPOLearner
+from algorithms.ppo.module import PPOCatalog, PPOModule
+from algorithms.ppo.ppo import PPO, PPOConfig
+
+__all__ = ["PPO", "PPOCatalog", "PPOConfig", "PPOLearner", "PPOModule"]

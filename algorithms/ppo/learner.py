@@ -1,0 +1,128 @@
+"""PPO's loss, in the order of the paper (Schulman et al. 2017), and what it is computed from."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from algorithms.ops.returns import generalized_advantages
+from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
+from catalog.base import Tree
+from rlmodule import Columns, EpisodeLearner, RLModule, Rollout, ValueFunctionAPI
+from rlmodule.learner import Batch, Metrics
+from rlmodule.schedules import value_at
+from rlmodule.specs import MultiRLModuleSpec
+
+if TYPE_CHECKING:
+    from algorithms.ppo.ppo import PPOConfig
+
+
+class PPOLearner(EpisodeLearner):
+    """Learns from one rollout per iteration.
+
+    Override points: ``compute_loss_for_module``, ``make_train_batch``, and those of :class:`EpisodeLearner`.
+    """
+
+    required_apis = (ValueFunctionAPI,)
+    settings: "PPOConfig"
+
+    def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        super().__init__(settings, spec, run_seed=run_seed)
+        self.kl_coeff = settings.kl_coeff
+        self.entropy_coeff = value_at(settings.entropy_coeff, 0)
+
+    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+        """Clipped surrogate, value error, entropy bonus and, if asked for, the KL penalty (eq. 7, 8 and 9)."""
+        config, module = self.settings, self.module[module_id]
+        dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+
+        log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
+        policy_loss = -clipped_surrogate(log_ratio.exp(), batch[Columns.ADVANTAGES], config.clip_param).mean()
+
+        vf_loss = self._value_error(module, batch, fwd_out).mean()
+        entropy = dist.entropy().mean()
+
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
+        if config.use_kl_loss:
+            loss = loss + self.kl_coeff * self._divergence(module, batch, fwd_out)
+        return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+
+    def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
+        """Squared error of the values per row, in units of the value scale: ``[B]``."""
+        assert isinstance(module, ValueFunctionAPI)
+        values = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS))
+        scale, clip = module.value_scale(), self.settings.vf_clip_param
+        if clip is None:
+            return ((values - batch[Columns.VALUE_TARGETS]) / scale).square()
+        old, targets = batch[Columns.VALUES] / scale, batch[Columns.VALUE_TARGETS] / scale
+        return clipped_value_error(values / scale, old, targets, clip)
+
+    @staticmethod
+    def _divergence(module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
+        """Mean KL(acting policy ‖ current policy)."""
+        old = module.action_dist_cls.from_logits(batch[Columns.ACTION_DIST_INPUTS])
+        return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
+
+    def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+        """One value pass over all observations, then advantages (eq. 11) standardised over the batch."""
+        config, module = self.settings, self.module[module_id]
+        assert isinstance(module, ValueFunctionAPI)
+        self.entropy_coeff = value_at(config.entropy_coeff, self.env_steps)
+        values, following = rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
+        advantages = generalized_advantages(
+            rollout[Columns.REWARDS],
+            values,
+            following,
+            terminated_t=rollout[Columns.TERMINATEDS],
+            truncated_t=rollout[Columns.TRUNCATEDS],
+            valid_t=rollout.valid,
+            gamma=config.gamma,
+            lambda_=config.lambda_,
+        )
+        computed = {
+            Columns.VALUES: values,
+            Columns.ADVANTAGES: advantages,
+            Columns.VALUE_TARGETS: values + advantages,
+        }
+        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS]
+        names += [Columns.VALUES] if config.vf_clip_param is not None else []
+        names += [Columns.ACTION_DIST_INPUTS] if config.use_kl_loss else []
+        rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
+        batch = rollout.valid_rows(names)
+        advantages, targets = batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS]
+        explained = explained_variance(targets - advantages, targets)
+        batch[Columns.ADVANTAGES] = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
+        module.update_value_statistics(targets)
+        return batch, {"vf_explained_var": float(explained)}
+
+    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        rest = dict(metrics)
+        log_ratio = rest.pop("log_ratio")
+        rest["clip_fraction"] = (log_ratio.expm1().abs() > self.settings.clip_param).float()
+        rest["approx_kl"] = k3_divergence(log_ratio)
+        return super().summarize(module_id, rest)
+
+    def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
+        target = self.settings.target_kl
+        return target is not None and float(k3_divergence(metrics["log_ratio"]).mean()) > target
+
+    @torch.no_grad()
+    def after_update(self, module_id: str, batch: Batch) -> None:
+        """Adapt the penalty's coefficient to the KL that the update came to (section 4)."""
+        if not self.settings.use_kl_loss:
+            return
+        module = self.module[module_id]
+        divergence = float(self._divergence(module, batch, module.forward_train(batch)))
+        if divergence > 1.5 * self.settings.kl_target:
+            self.kl_coeff *= 2.0
+        elif divergence < self.settings.kl_target / 1.5:
+            self.kl_coeff *= 0.5
+
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {"kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.kl_coeff = state["kl_coeff"]

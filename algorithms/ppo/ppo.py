@@ -1,0 +1,58 @@
+"""PPO: its settings and what happens in one iteration."""
+
+from algorithms.algorithm import Algorithm
+from algorithms.checks import Schedule
+from algorithms.config import AlgorithmConfig
+from algorithms.ppo.learner import PPOLearner
+from algorithms.ppo.module import PPOCatalog, PPOModule
+from algorithms.settings import setting, settings
+from rlmodule import RLModuleSpec
+
+
+@settings
+class PPOConfig(AlgorithmConfig):
+    """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
+
+    lambda_: float = setting(
+        0.95, "training", "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1
+    )
+    clip_param: float = setting(
+        0.2, "training", "How far the probability ratio may leave 1 before the surrogate stops paying for it.", gt=0
+    )
+    vf_loss_coeff: float = setting(0.5, "training", "Weight of the value loss.", ge=0)
+    vf_clip_param: float | None = setting(
+        None,
+        "training",
+        "How far a value may move from its old prediction before the value loss stops paying for it, in standard "
+        "deviations of the returns; None does not clip.",
+        gt=0,
+    )
+    entropy_coeff: Schedule = setting(
+        0.0, "training", "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
+    )
+    use_kl_loss: bool = setting(
+        False, "training", "Whether the loss also holds a penalty on KL(old policy, new policy)."
+    )
+    kl_coeff: float = setting(0.2, "training", "First weight of the KL penalty; adapted every iteration.", ge=0)
+    kl_target: float = setting(0.01, "training", "The KL per iteration to which kl_coeff is adapted, in nats.", gt=0)
+    target_kl: float | None = setting(
+        None, "training", "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never.", gt=0
+    )
+    learner_class: type[PPOLearner] = setting(PPOLearner, "learners", "What computes the loss; derive from PPOLearner.")
+
+    @property
+    def algo_class(self) -> type["PPO"]:
+        return PPO
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation (Schulman et al. 2017): sample, then several epochs on what was sampled."""
+
+    config: PPOConfig
+
+    def training_step(self) -> dict[str, dict[str, float]]:
+        rollout = self.sample()
+        return self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)

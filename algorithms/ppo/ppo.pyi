@@ -1,0 +1,186 @@
+# Written by `python -m algorithms.stubs` from ppo.py; do not edit.
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from typing_extensions import Self
+
+from algorithms.algorithm import Algorithm
+from algorithms.checks import Schedule
+from algorithms.config import AlgorithmConfig
+from algorithms.ppo.learner import PPOLearner
+from algorithms.settings import settings
+from catalog.model_config import DefaultModelConfig
+from rlmodule import RLModuleSpec
+
+@settings
+class PPOConfig(AlgorithmConfig):
+    lambda_: float = ...
+    clip_param: float = ...
+    vf_loss_coeff: float = ...
+    vf_clip_param: float | None = ...
+    entropy_coeff: Schedule = ...
+    use_kl_loss: bool = ...
+    kl_coeff: float = ...
+    kl_target: float = ...
+    target_kl: float | None = ...
+    learner_class: type[PPOLearner] = ...
+    @property
+    def algo_class(self) -> type["PPO"]: ...
+    def default_rl_module_spec(self) -> RLModuleSpec: ...
+    def environment(
+        self,
+        env: str | type | Callable[..., Any] | None = ...,
+        *,
+        env_config: dict[str, Any] = ...,
+    ) -> Self:
+        """The environment to act in. A setting left out keeps its value; returns the config.
+
+        Args:
+            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
+                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id; the one argument of an Env
+                class or factory.
+        """
+
+    def env_runners(
+        self,
+        *,
+        num_env_runners: int = ...,
+        num_envs_per_env_runner: int = ...,
+        gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...,
+        rollout_fragment_length: int | None = ...,
+    ) -> Self:
+        """How experience is sampled. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_env_runners (int, >= 0, default 0): Sampling processes; 0 samples in this process.
+            num_envs_per_env_runner (int, >= 1, default 8): Environments that each runner steps together as one vector.
+            gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
+                environments are stepped in turn, in a process each, or by the vector class registered for the id.
+            rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None
+                derives it from the train batch size.
+        """
+
+    def learners(
+        self,
+        *,
+        num_learners: int = ...,
+        num_gpus_per_learner: int = ...,
+        torch_num_threads: int | None = ...,
+        learner_class: type[PPOLearner] = ...,
+    ) -> Self:
+        """Where and with what the networks are updated. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
+            num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
+                network.
+            learner_class (type[PPOLearner], default <class 'algorithms.ppo.learner.PPOLearner'>): What computes the
+                loss; derive from PPOLearner.
+        """
+
+    def training(
+        self,
+        *,
+        gamma: float = ...,
+        lr: Schedule = ...,
+        grad_clip: float | None = ...,
+        grad_clip_by: Literal["global_norm", "norm", "value"] = ...,
+        train_batch_size_per_learner: int = ...,
+        minibatch_size: int | None = ...,
+        num_epochs: int = ...,
+        lambda_: float = ...,
+        clip_param: float = ...,
+        vf_loss_coeff: float = ...,
+        vf_clip_param: float | None = ...,
+        entropy_coeff: Schedule = ...,
+        use_kl_loss: bool = ...,
+        kl_coeff: float = ...,
+        kl_target: float = ...,
+        target_kl: float | None = ...,
+    ) -> Self:
+        """The algorithm's arithmetic. A setting left out keeps its value; returns the config.
+
+        Args:
+            gamma (float, >= 0 and <= 1, default 0.99): Discount of the reward one step later.
+            lr (Schedule, >= 0, default 0.0003): Learning rate: a number, or points [[0, lr], [env_step, lr], ...]
+                joined by lines.
+            grad_clip (float | None, > 0, default 0.5): Bound of the gradients, in the sense of grad_clip_by; None
+                leaves them as they are.
+            grad_clip_by (Literal['global_norm', 'norm', 'value'], default 'global_norm'): What grad_clip bounds: the
+                norm of all gradients together, of each tensor, or every single element.
+            train_batch_size_per_learner (int, >= 1, default 2048): Environment steps each learner trains on per
+                iteration.
+            minibatch_size (int | None, >= 1, default 64): Environment steps per gradient step of one learner; None
+                takes the whole batch.
+            num_epochs (int, >= 1, default 10): Passes over each train batch.
+            lambda_ (float, >= 0 and <= 1, default 0.95): GAE's trade-off: 0 trusts the value function, 1 the rewards
+                alone.
+            clip_param (float, > 0, default 0.2): How far the probability ratio may leave 1 before the surrogate stops
+                paying for it.
+            vf_loss_coeff (float, >= 0, default 0.5): Weight of the value loss.
+            vf_clip_param (float | None, > 0, default None): How far a value may move from its old prediction before the
+                value loss stops paying for it, in standard deviations of the returns; None does not clip.
+            entropy_coeff (float | [[0, value], [env_step, value], ...], >= 0, default 0.0): Weight of the entropy
+                bonus: a number, or points [[0, value], [env_step, value], ...].
+            use_kl_loss (bool, default False): Whether the loss also holds a penalty on KL(old policy, new policy).
+            kl_coeff (float, >= 0, default 0.2): First weight of the KL penalty; adapted every iteration.
+            kl_target (float, > 0, default 0.01): The KL per iteration to which kl_coeff is adapted, in nats.
+            target_kl (float | None, > 0, default None): Skip the remaining epochs after one whose mean KL exceeds this,
+                in nats; None never.
+        """
+
+    def rl_module(
+        self,
+        *,
+        model_config: DefaultModelConfig | dict[str, Any] | None = ...,
+        rl_module_spec: RLModuleSpec | None = ...,
+    ) -> Self:
+        """The networks. A setting left out keeps its value; returns the config.
+
+        Args:
+            model_config (DefaultModelConfig | dict[str, Any] | None, default None): Settings of the default networks, a
+                dict filled up with defaults; None takes the defaults.
+            rl_module_spec (RLModuleSpec | None, default None): Module class, catalog class and spaces that differ from
+                the algorithm's own; None for none.
+        """
+
+    def evaluation(
+        self,
+        *,
+        evaluation_interval: int | None = ...,
+        evaluation_duration: int = ...,
+        evaluation_explore: bool = ...,
+    ) -> Self:
+        """Episodes played on the side, to measure the policy. A setting left out keeps its value; returns the config.
+
+        Args:
+            evaluation_interval (int | None, >= 1, default None): Iterations between evaluations; None evaluates only on
+                request.
+            evaluation_duration (int, >= 1, default 20): Episodes per evaluation.
+            evaluation_explore (bool, default False): Whether evaluation samples its actions instead of taking the most
+                likely ones.
+        """
+
+    def reporting(self, *, metrics_num_episodes_for_smoothing: int = ..., run_dir: str | None = ...) -> Self:
+        """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
+
+        Args:
+            metrics_num_episodes_for_smoothing (int, >= 1, default 100): Most recent episodes over which returns and
+                lengths are averaged.
+            run_dir (str | None, default None): Folder for progress.jsonl, learning_curve.png and the checkpoint; None
+                writes nothing.
+        """
+
+    def debugging(self, *, seed: int | None = ...) -> Self:
+        """Reproducing a run. A setting left out keeps its value; returns the config.
+
+        Args:
+            seed (int | None, >= 0, default None): Seed of every random stream of the run; None draws a new one.
+        """
+
+class PPO(Algorithm):
+    config: PPOConfig
+    def training_step(self) -> dict[str, dict[str, float]]: ...

@@ -1,0 +1,1 @@
+"""Our speed beside the same work done without a framework; `python -m benchmarks.run` measures everything."""

@@ -1,0 +1,60 @@
+"""The jobs that are timed, and what every timed script prints. Nothing heavy is imported: the parent reads it too."""
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """One PPO job: two separate nets of 2 × 64 tanh units; continuous actions have a free log standard deviation."""
+
+    env_id: str
+    num_envs: int
+    fragment: int  # vector steps per iteration: a batch has num_envs × fragment rows
+    num_epochs: int
+    minibatch_size: int
+    lr: float
+    entropy_coeff: float
+    vf_loss_coeff: float
+    gamma: float = 0.99
+    lambda_: float = 0.95
+    clip_param: float = 0.2
+    grad_clip: float = 0.5
+
+    @property
+    def batch_size(self) -> int:
+        """Env steps per iteration."""
+        return self.num_envs * self.fragment
+
+
+JOBS = {
+    "cartpole": Job(
+        "CartPole-v1", 8, 128, num_epochs=4, minibatch_size=256, lr=2.5e-4, entropy_coeff=0.01, vf_loss_coeff=0.5
+    ),
+    "cheetah": Job(
+        "HalfCheetah-v5", 8, 256, num_epochs=10, minibatch_size=256, lr=3e-4, entropy_coeff=0.0, vf_loss_coeff=0.5
+    ),
+}
+
+
+def peak_mb() -> float:
+    """The largest resident memory this process ever had, in MB (Linux hands on the parent's, so keep parents small)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def main(train: Callable[[Job, int, int], Mapping[str, float]], doc: str | None) -> None:
+    """The command line of a timed script: run one job and print one line of JSON, with the peak memory added."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    parser.add_argument("job", choices=sorted(JOBS))
+    parser.add_argument(
+        "total_steps", nargs="?", type=int, default=60_000, help="env steps in all (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    result = train(JOBS[args.job], args.total_steps, args.seed)
+    print(json.dumps({**result, "peak_mb": round(peak_mb(), 1)}))

@@ -1,0 +1,69 @@
+"""The jobs of `bare_ppo`, trained by `algorithms.ppo` through its public interface.
+
+    python -m benchmarks.ours_ppo cartpole 60000
+
+Same nets, batch, minibatches, epochs and coefficients; what is not part of the bare arithmetic (observation and value
+normalisation) is turned off. Steps per second count whole calls of `train()` after the first two.
+"""
+
+import time
+
+from algorithms.ppo import PPOConfig
+from benchmarks.jobs import Job, main
+from catalog import DefaultModelConfig
+
+WARM_UP = 2  # iterations before the clock starts
+
+
+def config(job: Job, seed: int) -> PPOConfig:
+    """The job in our words."""
+    model = DefaultModelConfig(
+        fcnet_hiddens=(64, 64),
+        fcnet_activation="tanh",
+        vf_share_layers=False,
+        free_log_std=True,
+        normalize_observations=False,
+        normalize_values=False,
+    )
+    return (
+        PPOConfig()
+        .environment(job.env_id)
+        .env_runners(num_envs_per_env_runner=job.num_envs)
+        .training(
+            lr=job.lr,
+            gamma=job.gamma,
+            lambda_=job.lambda_,
+            clip_param=job.clip_param,
+            train_batch_size_per_learner=job.batch_size,
+            minibatch_size=job.minibatch_size,
+            num_epochs=job.num_epochs,
+            entropy_coeff=job.entropy_coeff,
+            vf_loss_coeff=job.vf_loss_coeff,
+            grad_clip=job.grad_clip,
+        )
+        .rl_module(model_config=model)
+        .debugging(seed=seed)
+    )
+
+
+def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
+    """Train for `total_steps` env steps (at least one iteration more than the warm-up); keys as those of `bare_ppo`."""
+    iterations = max(WARM_UP + 1, -(-total_steps // job.batch_size))
+    with config(job, seed).build() as algorithm:
+        result = algorithm.train()
+        for _ in range(WARM_UP - 1):
+            result = algorithm.train()
+        before = result["env_runners"]["num_env_steps_sampled_lifetime"]
+        started = time.perf_counter()
+        for _ in range(iterations - WARM_UP):
+            result = algorithm.train()
+        took = time.perf_counter() - started
+    steps = result["env_runners"]["num_env_steps_sampled_lifetime"] - before
+    return {
+        "steps_per_s": round(steps / took, 1),
+        "late_return": round(float(result["env_runners"]["episode_return_mean"]), 1),
+    }
+
+
+if __name__ == "__main__":
+    main(train, __doc__)

@@ -1,0 +1,61 @@
+"""Abilities a module may have and a learner may require, one abstract method each.
+
+A learner lists what it needs in ``required_apis``; :func:`check_apis` compares that with the module when it is built.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+
+
+class ValueFunctionAPI(ABC):
+    """The module predicts state values."""
+
+    @abstractmethod
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """State values in units of reward, ``[...]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
+
+        Args:
+            batch: Columns; ``obs`` is read unless ``embeddings`` is given.
+            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch.
+        """
+
+    def value_scale(self) -> Tensor:
+        """Unit in which the value loss measures errors, so that the scale of returns cannot drown the policy loss.
+        Default: 1; a module that normalises values returns the standard deviation of recent targets."""
+        return torch.ones(())
+
+    def update_value_statistics(self, targets: Tensor) -> None:
+        """Take in value targets ``[B]`` when they are formed; for running normalisers. Default: none to update."""
+
+
+class InferenceOnlyAPI(ABC):
+    """Parts of the module are needed for learning only and are dropped from inference-only copies."""
+
+    @abstractmethod
+    def get_non_inference_attributes(self) -> list[str]:
+        """Dotted names of the submodules an inference-only copy does without."""
+
+
+def check_apis(module: nn.Module, required: Sequence[type], learner: str, module_id: str) -> None:
+    """Make sure ``module`` has every ability in ``required``.
+
+    Raises:
+        TypeError: Naming the learner, the module and each missing class with its methods.
+    """
+    missing = [api for api in required if not isinstance(module, api)]
+    if missing:
+        wanted = ", ".join(f"{api.__name__} ({', '.join(sorted(api.__abstractmethods__))})" for api in missing)  # type: ignore[attr-defined]
+        raise TypeError(
+            explain_error(
+                f"{learner} with module {module_id!r}",
+                expected=f"a module that implements {wanted}",
+                got=f"{type(module).__name__}, which does not",
+                remedy=f"Derive it from {' and '.join(api.__name__ for api in missing)} too and write these methods.",
+            )
+        )

@@ -1,0 +1,28 @@
+"""Names of the columns a module reads and writes and a rollout holds."""
+
+
+class Columns:
+    """Column names. ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch."""
+
+    OBS = "obs"
+    """Observation the action was chosen on; a tree shaped like the observation space."""
+    ACTIONS = "actions"
+    """Action as the distribution sampled it, before it was fitted to the action space."""
+    REWARDS = "rewards"
+    """Reward of the step, float32."""
+    TERMINATEDS = "terminateds"
+    """The step ended the episode in the task's own terms: no future, no bootstrap."""
+    TRUNCATEDS = "truncateds"
+    """The step was the last for outer reasons (time limit): the future is bootstrapped from the true final observation."""
+    VALID = "valid"
+    """False where the row is no transition of the task (the reset step of a next-step autoreset env)."""
+    ACTION_DIST_INPUTS = "action_dist_inputs"
+    """Inputs of the action distribution at acting time."""
+    ACTION_LOGP = "action_logp"
+    """Log-probability of the action at acting time."""
+    EMBEDDINGS = "embeddings"
+    """Latents a forward pass hands to ``compute_values`` so that nothing is encoded twice."""
+    ADVANTAGES = "advantages"
+    VALUE_TARGETS = "value_targets"
+    VALUES = "values"
+    """Value predictions in units of reward, before the update."""

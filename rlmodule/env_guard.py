@@ -1,0 +1,410 @@
+"""Checks of what environments hand back, so that a bad value is named where it arises and not twenty frames later.
+
+`EnvGuard` sits around every sub-env we make and sees its raw values. `VectorGuard` does the same on the batched
+arrays of vector envs whose sub-envs are out of reach. Both check the first 100 calls in full and then 1 in 100.
+`check_finite` looks at whole fragments of collected data, since NaN may come at any step.
+
+What passes, for arrays: the shape of the space exactly; any dtype that NumPy casts to that of the space by the rule
+"same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), because that is what Gymnasium's
+vector envs store; values inside the bounds, for floats up to rounding. NaN and infinity are left to `check_finite`.
+"""
+
+import copy
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from catalog.errors import explain_error
+
+_FULL_CHECKS = 100  # This many calls are all checked,
+_CHECK_EVERY = 100  # and one in this many after that.
+_ROUNDING = 1e-5  # Relative; float32 arithmetic may leave [-1, 1] by a few units in the last place and is no mistake.
+
+_ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+# Tuples, made once: a union written in the call to isinstance is built anew each time, which doubles its cost.
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+_BOOLS = (bool, np.bool_)
+
+_SPACE_REMEDY = "Correct what the env returns, or its observation_space."
+
+
+class Fault(NamedTuple):
+    """One broken rule: the class of the error to raise, and the parts of its message."""
+
+    error: type[Exception]
+    path: str
+    expected: str
+    got: str
+    remedy: str
+    entry: tuple[int, ...] = ()
+    """Index of the offending entry of its array; empty if the array as a whole is at fault."""
+
+    def at(self, where: str) -> Exception:
+        """The error to raise; `where` says which env and step, e.g. ``env 3, step 57``."""
+        return self.error(
+            explain_error(f"{where}, {self.path}", expected=self.expected, got=self.got, remedy=self.remedy)
+        )
+
+
+def find_fault(space: spaces.Space[Any], value: Any, path: str = "obs") -> Fault | None:
+    """The first way in which `value` is no member of `space`, or None.
+
+    Walks by the structure of the space: a Dict space keeps its own order of keys, which is not that of a sorted tree.
+
+    Args:
+        space: A single or a batched observation space.
+        value: What the env returned for it: arrays, tensors, numbers, or dicts and tuples of them.
+        path: Name of `value` in messages; leaves are shown as ``obs['camera'][0]``.
+    """
+    if isinstance(space, spaces.Dict):
+        return _dict_fault(space, value, path)
+    if isinstance(space, spaces.Tuple):
+        return _tuple_fault(space, value, path)
+    if isinstance(space, _ARRAY_SPACES):
+        return _array_fault(space, value, path)
+    # Text, Graph, Sequence, OneOf and users' own spaces: only the space itself can tell.
+    if space.contains(value):
+        return None
+    return Fault(ValueError, path, f"a member of {space}", _describe(value), _SPACE_REMEDY)
+
+
+def _dict_fault(space: spaces.Dict, value: Any, path: str) -> Fault | None:
+    if not isinstance(value, Mapping):
+        return Fault(TypeError, path, f"a dict with keys {list(space.spaces)}", _describe(value), _SPACE_REMEDY)
+    missing = [key for key in space.spaces if key not in value]
+    extra = [key for key in value if key not in space.spaces]
+    if missing or extra:
+        parts = [f"{what} {keys}" for what, keys in (("without", missing), ("with also", extra)) if keys]
+        got = f"a dict {' and '.join(parts)}"
+        return Fault(ValueError, path, f"a dict with keys {list(space.spaces)}", got, _SPACE_REMEDY)
+    for key, inner in space.spaces.items():
+        if fault := find_fault(inner, value[key], f"{path}[{key!r}]"):
+            return fault
+    return None
+
+
+def _tuple_fault(space: spaces.Tuple, value: Any, path: str) -> Fault | None:
+    if not isinstance(value, tuple | list):
+        return Fault(TypeError, path, f"a tuple of {len(space.spaces)} parts", _describe(value), _SPACE_REMEDY)
+    if len(value) != len(space.spaces):
+        got = f"a {type(value).__name__} of {len(value)}"
+        return Fault(ValueError, path, f"a tuple of {len(space.spaces)} parts", got, _SPACE_REMEDY)
+    for position, inner in enumerate(space.spaces):
+        if fault := find_fault(inner, value[position], f"{path}[{position}]"):
+            return fault
+    return None
+
+
+def _array_fault(space: _ArraySpace, value: Any, path: str) -> Fault | None:
+    try:
+        array = to_array(value)
+    except (ValueError, TypeError) as error:  # Ragged lists, tensors NumPy has no dtype for.
+        expected, got = f"an array of shape {space.shape}", f"{_describe(value)}, which is none ({error})"
+        return Fault(TypeError, path, expected, got, _SPACE_REMEDY)
+    if array.dtype != space.dtype and not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
+        remedy = f"Return it as {space.dtype}, or give the observation_space the dtype of the values."
+        return Fault(TypeError, path, f"shape {space.shape} and dtype {space.dtype}", _describe(value), remedy)
+    if array.shape != space.shape:
+        expected = f"shape {space.shape} and dtype {space.dtype}"
+        return Fault(ValueError, path, expected, _describe(value), _SPACE_REMEDY)
+    return _bounds_fault(space, array, path)
+
+
+def _bounds_fault(space: _ArraySpace, array: np.ndarray, path: str) -> Fault | None:
+    low, high = _bounds(space)
+    if array.dtype != space.dtype and np.dtype(space.dtype).kind == "f":
+        with np.errstate(all="ignore"):  # A float64 too large becomes inf here as it does when it is stored.
+            array = array.astype(space.dtype, copy=False)
+    outside = (array < low) | (array > high)
+    if not outside.any():  # NaN compares as inside, so it ends here.
+        return None
+    if array.dtype.kind == "f":
+        low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        slack_low, slack_high = _ROUNDING * (1 + np.abs(low)), _ROUNDING * (1 + np.abs(high))
+        outside = ((array < low - slack_low) | (array > high + slack_high)) & np.isfinite(array)
+        if not outside.any():
+            return None
+    index = tuple(int(i) for i in np.argwhere(outside)[0])
+    least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
+    got = f"{array[index]}{f' at index {index}' if index else ''}"
+    remedy = "Widen the bounds of the observation_space, or clip the observation in the env."
+    return Fault(ValueError, path, f"values in [{least}, {most}]", got, remedy, index)
+
+
+def _bounds(space: _ArraySpace) -> tuple[Any, Any]:
+    """Lowest and highest value of each entry, both inclusive; arrays or numbers."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1
+
+
+def _reward_fault(reward: Any) -> Fault | None:
+    if isinstance(reward, _NUMBERS):
+        return None
+    # Lists and strings are ruled out by name: NumPy would make arrays of them.
+    if not isinstance(reward, str | bytes | list | tuple | dict | complex):
+        array = to_array(reward)
+        if array.size == 1 and array.dtype.kind in "biuf":
+            return None
+    error = ValueError if isinstance(reward, np.ndarray) and reward.dtype.kind in "biuf" else TypeError
+    return Fault(error, "reward", "one real number", _describe(reward), "Return float(reward) from step().")
+
+
+def _flag_fault(flag: Any, name: str) -> Fault | None:
+    if isinstance(flag, _BOOLS):
+        return None
+    return Fault(TypeError, name, "a bool", _describe(flag), f"Return bool({name}) from step().")
+
+
+def _info_fault(info: Any) -> Fault | None:
+    if isinstance(info, dict):
+        return None
+    return Fault(TypeError, "info", "a dict", _describe(info), "Return {} if there is nothing to tell.")
+
+
+def _step_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
+    """The first broken rule in what ``step()`` of a single env returned."""
+    expected = "a tuple (obs, reward, terminated, truncated, info)"
+    if not isinstance(result, tuple):
+        return Fault(TypeError, "step()", expected, _describe(result), "See gymnasium.Env.step.")
+    if len(result) != 5:
+        remedy = "See gymnasium.Env.step."
+        if len(result) == 4:
+            remedy = (
+                "This is the API of the old gym: split done into terminated (the task ended) and truncated (a time "
+                "limit, say, cut it off)."
+            )
+        return Fault(ValueError, "step()", expected, f"a tuple of {len(result)}", remedy)
+    obs, reward, terminated, truncated, info = result
+    return (
+        find_fault(space, obs)
+        or _reward_fault(reward)
+        or _flag_fault(terminated, "terminated")
+        or _flag_fault(truncated, "truncated")
+        or _info_fault(info)
+    )
+
+
+def _reset_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
+    """The first broken rule in what ``reset()`` of a single env returned."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
+        return Fault(TypeError, "reset()", "a tuple (obs, info)", got, remedy)
+    return find_fault(space, result[0]) or _info_fault(result[1])
+
+
+def is_due(call: int) -> bool:
+    """Whether the `call`-th call, counted from 1, is one to check."""
+    return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
+
+
+class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
+    """Checks what one env returns, and says which env and step it was that went wrong.
+
+    Errors raised by the env itself come out as RuntimeError, chained, with the env's index, its step, and the type and
+    message of the original in the text: async vector envs carry nothing but type and text out of their workers.
+
+    Two slips of envs are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward
+    that is an array of one entry becomes a float, and an observation whose memory the env uses again is copied at
+    the end of an episode, as the next reset would otherwise overwrite the final observation.
+
+    Raises:
+        TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
+        RuntimeError: From ``reset`` and ``step``, if those of the env raise.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], env_index: int | None = None) -> None:
+        """Wrap `env`; `env_index` is its place in the vector env, which may also be set later."""
+        super().__init__(env)
+        for name in ("observation_space", "action_space"):
+            # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.
+            space = getattr(env, name, None)
+            if not isinstance(space, spaces.Space):
+                where, remedy = f"{type(env.unwrapped).__name__}.{name}", "Set it in the env's __init__."
+                raise TypeError(explain_error(where, expected="a gymnasium Space", got=repr(space), remedy=remedy))
+        # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
+        self.env_index = env_index
+        self._steps = 0
+        self._resets = 0
+        self._next_check = 1
+        self._previous_obs: Any = None
+        self._array_reward = False
+        self._reuses_obs = False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env; one comparison more unless a check is due."""
+        self._steps += 1
+        try:
+            result = self.env.step(action)
+        except Exception as error:
+            raise self._env_error(error, f"at its step {self._steps}") from error
+        if self._steps < self._next_check:
+            return result
+        return self._check_step(result)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the env, and check what it returns if that is due."""
+        self._resets += 1
+        try:
+            result = self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            raise self._env_error(error, f"in reset() after its step {self._steps}") from error
+        if is_due(self._resets):
+            if fault := _reset_fault(self.env.observation_space, result):
+                raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
+            self._note_reuse(result[0])
+        return result
+
+    def _check_step(self, result: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if is_due(self._steps):
+            if fault := _step_fault(self.env.observation_space, result):
+                raise fault.at(f"env {self.env_index}, step {self._steps}")
+            self._note_reuse(result[0])
+            self._array_reward = self._array_reward or not isinstance(result[1], _NUMBERS)
+        if self._array_reward or self._reuses_obs:
+            self._next_check = 0  # Every step passes here from now on, to be mended.
+            obs, reward, terminated, truncated, info = result
+            if self._reuses_obs and (terminated or truncated):
+                obs = copy.deepcopy(obs)
+            if self._array_reward:
+                reward = float(to_array(reward).reshape(()))
+            return obs, reward, terminated, truncated, info
+        if self._steps >= _FULL_CHECKS:
+            self._previous_obs = None
+            self._next_check = self._steps - self._steps % _CHECK_EVERY + _CHECK_EVERY
+        return result
+
+    def _note_reuse(self, obs: Any) -> None:
+        """Find out, while every step is checked, whether the env hands out the same memory again."""
+        if self._reuses_obs or self._steps >= _FULL_CHECKS:
+            return
+        before = self._previous_obs
+        if before is not None:
+            # Not strict: sequences and graphs vary in their number of parts.
+            pairs = zip(_leaves(before, ""), _leaves(obs, ""), strict=False)
+            self._reuses_obs = any(
+                isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and np.may_share_memory(old, new)
+                for (_, old), (_, new) in pairs
+            )
+        self._previous_obs = obs
+
+    def _env_error(self, error: Exception, when: str) -> RuntimeError:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        message = str(error) or "(no message)"
+        return RuntimeError(f"env {self.env_index} raised {type(error).__name__} {when}: {message}{place}")
+
+
+class VectorGuard:
+    """Checks what a ready vector env returns, as batched arrays, where its sub-envs cannot be wrapped.
+
+    Args:
+        vector_env: Its batched ``observation_space`` says what observations must be.
+    """
+
+    def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._space = vector_env.observation_space
+        self._num_envs = vector_env.num_envs
+        self._steps = 0
+        self._resets = 0
+
+    def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any) -> None:
+        """Check one vector step if that is due; `obs` ``[N, ...]`` by leaf, the rest ``[N]``, of NumPy or torch.
+
+        Raises:
+            TypeError, ValueError: Naming the first env at fault, the step, and the leaf.
+        """
+        self._steps += 1
+        if not is_due(self._steps):
+            return
+        fault = (
+            find_fault(self._space, obs)
+            or self._vector_fault(rewards, "rewards", "biuf", "real numbers")
+            or self._vector_fault(terminateds, "terminateds", "b", "bools")
+            or self._vector_fault(truncateds, "truncateds", "b", "bools")
+        )
+        if fault:
+            raise fault.at(self._where(fault, f"step {self._steps}"))
+
+    def check_reset(self, obs: Any) -> None:
+        """Check the observation ``[N, ...]`` of a reset if that is due; raises as `check_step` does."""
+        self._resets += 1
+        if is_due(self._resets) and (fault := find_fault(self._space, obs)):
+            raise fault.at(self._where(fault, f"reset after step {self._steps}"))
+
+    def _vector_fault(self, values: Any, name: str, kinds: str, what: str) -> Fault | None:
+        expected, remedy = f"an array of {what} of shape ({self._num_envs},)", "Correct what the vector env returns."
+        if not isinstance(values, np.ndarray | torch.Tensor) or to_array(values).dtype.kind not in kinds:
+            return Fault(TypeError, name, expected, _describe(values), remedy)
+        if values.shape != (self._num_envs,):
+            return Fault(ValueError, name, expected, _describe(values), remedy)
+        return None
+
+    def _where(self, fault: Fault, when: str) -> str:
+        return f"env {fault.entry[0]}, {when}" if fault.entry else f"vector env, {when}"
+
+
+def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
+    """Check a fragment of collected data for NaN and infinity, at about the cost of reading it once.
+
+    Args:
+        obs_columns: Tree (dicts, tuples, lists) of arrays or CPU tensors ``[T or T + 1, N, ...]``.
+        rewards: ``[T, N]``.
+        first_step: Number of the fragment's first row, added to rows in the message.
+
+    Raises:
+        ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
+    """
+    for path, leaf in [*_leaves(obs_columns, "obs"), ("reward", rewards)]:
+        array = to_array(leaf)
+        if array.dtype.kind != "f":
+            continue
+        with np.errstate(all="ignore"):
+            total = array.sum()
+        if np.isfinite(total):  # NaN and infinity survive any sum, so nothing was missed.
+            continue
+        wrong = np.argwhere(~np.isfinite(array))
+        if not len(wrong):  # Finite values may add up to infinity; only the search above decides.
+            continue
+        row, env, *inner = (int(i) for i in wrong[0])
+        got = f"{array[tuple(wrong[0])]}{f' at index {tuple(inner)}' if inner else ''}"
+        remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
+        where = f"env {env}, step {first_step + row}, {path}"
+        raise ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
+
+
+def to_array(value: Any) -> np.ndarray:
+    """`value` as a NumPy array, from the device if need be; no copy if it is one or a CPU tensor."""
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Path and value of every leaf, in the order of the tree itself."""
+    if isinstance(tree, Mapping):
+        for key, inner in tree.items():
+            yield from _leaves(inner, f"{path}[{key!r}]")
+    elif isinstance(tree, tuple | list):
+        for position, inner in enumerate(tree):
+            yield from _leaves(inner, f"{path}[{position}]")
+    else:
+        yield path, tree
+
+
+def _describe(value: Any) -> str:
+    """What came, in few words: shape and dtype of arrays, type and start of anything else."""
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+        text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
+        return f"{text}: {value}" if value.ndim == 0 else text
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

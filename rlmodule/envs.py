@@ -1,0 +1,276 @@
+"""Vector envs from whatever the user has: an id, a class, a factory, or a factory of ready vector envs."""
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from catalog.errors import closest, explain_error
+
+from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
+
+__all__ = [
+    "EnvGuard",
+    "EnvSource",
+    "VectorGuard",
+    "VectorizeMode",
+    "autoreset_mode",
+    "check_finite",
+    "guard_for",
+    "make_vector_env",
+]
+
+EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
+"""A registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class, made as ``cls(**env_config)``, or a factory
+``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``."""
+
+VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
+
+_MODES = ("sync", "async", "vector_entry_point")
+# What make_vec and make take themselves; in an env_config they would never reach the env.
+_RESERVED = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers", "disable_env_checker")
+_EXTRAS = ("mujoco", "box2d")  # Extras of ours that are named like the package they bring.
+
+# The vector envs made here from single ones, each in an EnvGuard. Held by identity and weakly: a worker process cannot
+# be asked, and an attribute on another library's object would be a guess for whoever reads it.
+_guarded: "weakref.WeakSet[VectorEnv[Any, Any, Any]]" = weakref.WeakSet()
+
+
+def make_vector_env(
+    env: EnvSource, env_config: Mapping[str, Any], num_envs: int, mode: VectorizeMode = "sync"
+) -> VectorEnv[Any, Any, Any]:
+    """Make a vector env of `num_envs` environments.
+
+    Ids, classes and factories of single envs become a SyncVectorEnv or AsyncVectorEnv with same-step autoreset, each
+    sub-env in an `EnvGuard`. A ready vector env (from a factory, a VectorEnv class, which also gets ``num_envs``, or
+    the "vector_entry_point" of an id) is returned as it is and keeps its own autoreset mode; guard it with `guard_for`.
+
+    Args:
+        env: See `EnvSource`. Factories are called once per env, each time with a fresh dict.
+        env_config: Settings for the env.
+        num_envs: Number of envs; a ready vector env must have exactly so many.
+        mode: "sync" steps the envs in turn in this process, "async" in one process each, "vector_entry_point" uses the
+            vectorised implementation registered with the id.
+
+    Raises:
+        ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; reserved keys.
+        TypeError: `env` is none of the above, or a factory returned something else.
+        ImportError: The env needs a package that is not installed; says how to install it.
+        RuntimeError: The env could not be made; chained, with type and message of the original in the text.
+    """
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        remedy = "Set num_envs_per_env_runner to 1 or more."
+        raise ValueError(explain_error("num_envs", expected="a positive int", got=repr(num_envs), remedy=remedy))
+    if mode not in _MODES:
+        remedy = f"Choose one of them.{closest(str(mode), _MODES)}"
+        raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
+    if isinstance(env, str):
+        return _from_id(env, dict(env_config), num_envs, mode)
+    if callable(env):
+        return _from_callable(env, env_config, num_envs, mode)
+    remedy = "Pass a factory that makes it, e.g. lambda env_config: MyEnv()."
+    expected = "an id, an env class or a factory fn(env_config)"
+    raise TypeError(explain_error("env", expected=expected, got=repr(env), remedy=remedy))
+
+
+def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """How `env` begins the next episode: within the step that ends one, in the step after, or not by itself.
+
+    Raises:
+        ValueError: The env does not say, or says something unknown.
+    """
+    # Not declared by VectorEnv, but the vector envs of Gymnasium itself have it, and it is the safer source: up to
+    # Gymnasium 1.2 their metadata is the dict of the sub-env's class, overwritten by the next vector env of that class.
+    mode = getattr(env.unwrapped, "autoreset_mode", None)
+    if mode is None:
+        mode = env.metadata.get("autoreset_mode")
+    if isinstance(mode, AutoresetMode):
+        return mode
+    spelt = str(mode).replace("_", "").replace("-", "").lower()
+    for known in AutoresetMode:
+        if isinstance(mode, str) and spelt == known.value.lower():
+            return known
+    where = f"autoreset mode of {type(env.unwrapped).__name__}"
+    expected = f"one of {[str(known) for known in AutoresetMode]}"
+    remedy = 'Set metadata = {"autoreset_mode": AutoresetMode.SAME_STEP} (or what it does) on the vector env\'s class.'
+    raise ValueError(explain_error(where, expected=expected, got=repr(mode), remedy=remedy))
+
+
+def guard_for(env: VectorEnv[Any, Any, Any]) -> VectorGuard | None:
+    """The guard its caller must run on each step of `env`; None if every sub-env is in an `EnvGuard` already."""
+    return None if env.unwrapped in _guarded else VectorGuard(env)
+
+
+def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: VectorizeMode) -> VectorEnv[Any, Any, Any]:
+    where = f"env {env_id!r}"
+    if taken := [key for key in _RESERVED if key in env_config]:
+        remedy = "Set the number of envs by num_envs_per_env_runner; add wrappers in a factory fn(env_config)."
+        where = f"env_config of {where}"
+        raise ValueError(explain_error(where, expected="settings of the env only", got=taken, remedy=remedy))
+    try:
+        if mode == "vector_entry_point":
+            made = gym.make_vec(env_id, num_envs, mode, **env_config)
+        else:
+            made = gym.make_vec(
+                env_id,
+                num_envs,
+                mode,
+                vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+                wrappers=[EnvGuard],
+                disable_env_checker=True,  # EnvGuard does that work, and for longer.
+                **env_config,
+            )
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        remedy = _install_remedy(error)
+        raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
+    except Exception as error:
+        raise _id_error(env_id, mode, error) from error
+    if mode == "vector_entry_point":
+        return _accept_ready(made, where, num_envs)
+    return _accept_single(made)
+
+
+def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
+    """What to raise for an `error` of ``make_vec``: told apart by what the registry knows of the id."""
+    where, name = f"env {env_id!r}", env_id.rpartition(":")[2]
+    spec = gym.registry.get(name)
+    if isinstance(error, gym.error.Error) and spec is None:
+        remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
+        return ValueError(
+            explain_error(where, expected="a registered id", got=f"an unknown one: {error}", remedy=remedy)
+        )
+    if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
+        remedy = "Use mode 'sync' or 'async'."
+        return ValueError(explain_error(where, expected="an id with a vector entry point", got="none", remedy=remedy))
+    got, remedy = f"{type(error).__name__}: {error}", "Check env_config against the arguments of the env."
+    return RuntimeError(explain_error(where, expected="to be made", got=got, remedy=remedy))
+
+
+def _install_remedy(error: Exception) -> str:
+    text = f"{error} {error.__cause__}".lower()
+    for extra in _EXTRAS:
+        if extra in text and "gymnasium-robotics" not in text:  # Where Gymnasium sends users of its oldest MuJoCo envs.
+            return f'Run: pip install "catalog-rl[{extra}]"'
+    return "Install the package that is missing, or correct its name."
+
+
+def _from_callable(
+    source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, mode: VectorizeMode
+) -> VectorEnv[Any, Any, Any]:
+    where = f"env {_name(source)}"
+    made = _call(source, env_config, num_envs, 0)
+    if isinstance(made, VectorEnv):
+        if mode == "async" and not isinstance(made.unwrapped, AsyncVectorEnv):
+            made.close()
+            got, remedy = f"a {type(made.unwrapped).__name__}", "Leave the mode out: it cannot change a ready one."
+            raise ValueError(explain_error(where, expected="single envs for mode 'async'", got=got, remedy=remedy))
+        return _accept_ready(made, where, num_envs)
+    if mode == "vector_entry_point":
+        made.close()
+        remedy = "Use mode 'sync' or 'async', or return a VectorEnv."
+        raise ValueError(explain_error(where, expected=f"a VectorEnv for mode {mode!r}", got="one env", remedy=remedy))
+    first = EnvGuard(made, 0)
+    # The env that was looked at is not wasted: it becomes env 0, or the one from which AsyncVectorEnv reads the spaces.
+    # The latter happens before the workers start, so that none of them is given a copy of it.
+    ready, first_spaces = [first], (first.observation_space, first.action_space)
+
+    def make_env(index: int) -> gym.Env[Any, Any]:
+        if ready:
+            return ready.pop()
+        try:
+            return EnvGuard(_call_for_single(source, env_config, num_envs, index), index)
+        except Exception as error:
+            if mode == "async":
+                return _FailedEnv(error, first_spaces)
+            raise
+
+    env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
+    if mode == "async":
+        return _accept_single(AsyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP))
+    vector_env = SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+    if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
+        vector_env.close()
+        remedy = "Construct the env inside the factory."
+        raise ValueError(explain_error(where, expected="a new env from each call", got="the same one", remedy=remedy))
+    return _accept_single(vector_env)
+
+
+def _call(
+    source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, index: int
+) -> gym.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+    """Make one env, or a vector env, from a class or factory; see `make_vector_env` for the errors."""
+    config = dict(env_config)
+    if isinstance(source, type) and issubclass(source, VectorEnv):
+        config.setdefault("num_envs", num_envs)
+    try:
+        made = source(**config) if isinstance(source, type) else source(config)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        remedy = "A class is made as cls(**env_config), a factory is called as fn(env_config)."
+        if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+            remedy = _install_remedy(error)
+        where = f"env {_name(source)}, env index {index}"
+        raise RuntimeError(explain_error(where, expected="an env", got=got, remedy=remedy)) from error
+    if isinstance(made, gym.Env | VectorEnv):
+        return made
+    remedy = "Return the env from the factory."
+    if made is not None:
+        remedy = "Envs of the old gym must be wrapped, e.g. in shimmy.GymV21CompatibilityV0(env=...)."
+    expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
+    got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
+    raise TypeError(explain_error(f"env {_name(source)}, env index {index}", expected=expected, got=got, remedy=remedy))
+
+
+def _call_for_single(
+    source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, index: int
+) -> gym.Env[Any, Any]:
+    made = _call(source, env_config, num_envs, index)
+    if isinstance(made, gym.Env):
+        return made
+    where, remedy = f"env {_name(source)}, env index {index}", "Return the same kind of env from every call."
+    raise TypeError(explain_error(where, expected="one env, as from the first call", got="a VectorEnv", remedy=remedy))
+
+
+def _name(source: Callable[..., Any]) -> str:
+    # Partials and callable objects have no name of their own.
+    return getattr(source, "__qualname__", None) or repr(source)
+
+
+def _accept_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    if made.num_envs != num_envs:
+        made.close()
+        remedy = f"Set num_envs_per_env_runner={made.num_envs}, or make the vector env with {num_envs}."
+        expected, got = f"a VectorEnv of {num_envs} envs", f"one of {made.num_envs}"
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    autoreset_mode(made)  # So that one that does not say is found here.
+    return made
+
+
+def _accept_single(made: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    """Number the guards of a vector env of single envs; the first call that reaches the worker processes."""
+    if not isinstance(made, SyncVectorEnv | AsyncVectorEnv):  # make_vec's annotation does not say so.
+        raise TypeError(f"expected a SyncVectorEnv or AsyncVectorEnv, got {made}")
+    try:
+        made.set_attr("env_index", list(range(made.num_envs)))
+    except Exception:
+        made.close()
+        raise
+    _guarded.add(made)
+    return made
+
+
+class _FailedEnv(gym.Env[Any, Any]):
+    """Stands in for an env that could not be made in a worker process, and raises on the first use.
+
+    A worker that dies while it makes its env leaves its caller with a bare EOFError.
+    """
+
+    def __init__(self, error: Exception, spaces: tuple[gym.Space[Any], gym.Space[Any]]) -> None:
+        self.observation_space, self.action_space = spaces
+        self._error = error
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        raise self._error

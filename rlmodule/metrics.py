@@ -1,0 +1,99 @@
+"""What a run counts: env steps, finished episodes, seconds per phase."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from rlmodule.rollout import Rollout
+
+PHASES = ("env_step", "forward", "bookkeeping", "value_pass", "update")
+"""Phases of an iteration whose seconds are reported under ``timers``."""
+
+
+class RunMetrics:
+    """Counters over the whole run and a window of recent episodes.
+
+    Args:
+        window: Number of most recent episodes that returns and lengths are averaged over.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.iterations = 0
+        self.seconds = 0.0
+        self.env_steps = 0
+        self.episodes = 0
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._steps_now = 0
+        self._timers = dict.fromkeys(PHASES, 0.0)
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        """Count what a runner measured while it made ``rollout``."""
+        self._steps_now += rollout.num_env_steps
+        self.env_steps += rollout.num_env_steps
+        self.episodes += len(rollout.stats["episode_returns"])
+        self._returns.extend(rollout.stats["episode_returns"].tolist())
+        self._lengths.extend(rollout.stats["episode_lengths"].tolist())
+        self.add_timers(rollout.stats)
+
+    def add_timers(self, seconds: Mapping[str, Any]) -> None:
+        """Add the seconds of the phases named in ``seconds``."""
+        for phase in PHASES:
+            self._timers[phase] += float(seconds.get(phase, 0.0))
+
+    def finish_iteration(self, seconds: float) -> dict[str, Any]:
+        """The counters' part of an iteration's result; starts the next iteration.
+
+        Args:
+            seconds: Wall time of the iteration.
+        """
+        self.iterations += 1
+        self.seconds += seconds
+        result = {
+            "training_iteration": self.iterations,
+            "time_total_s": self.seconds,
+            "env_runners": episode_summary(self._returns, self._lengths)
+            | {
+                "num_episodes_lifetime": self.episodes,
+                "num_env_steps_sampled": self._steps_now,
+                "num_env_steps_sampled_lifetime": self.env_steps,
+                "num_env_steps_per_second": self._steps_now / max(seconds, 1e-9),
+            },
+            "timers": self._timers,
+        }
+        self._begin()
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters and window, JSON-able."""
+        return {
+            "iterations": self.iterations,
+            "seconds": self.seconds,
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`get_state` gave."""
+        self.iterations, self.seconds = state["iterations"], state["seconds"]
+        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
+        self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
+        self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
+
+
+def episode_summary(returns: Any, lengths: Any) -> dict[str, float]:
+    """Mean, least and greatest return and mean length; NaN before the first episode ends."""
+    if not len(returns):
+        nan = float("nan")
+        return {"episode_return_mean": nan, "episode_return_min": nan, "episode_return_max": nan, "episode_len_mean": nan}
+    return {
+        "episode_return_mean": sum(returns) / len(returns),
+        "episode_return_min": min(returns),
+        "episode_return_max": max(returns),
+        "episode_len_mean": sum(lengths) / len(lengths),
+    }

@@ -1,0 +1,219 @@
+"""RLModule: the nets of one policy behind three forward passes. And a dict of them that is itself a module."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from catalog import ActionConverter, Catalog, Distribution
+from catalog.base import Tree
+from catalog.errors import closest, explain_error
+from rlmodule.apis import InferenceOnlyAPI
+from rlmodule.columns import Columns
+
+DEFAULT_MODULE_ID = "default_policy"
+
+
+class RLModule(nn.Module, ABC):
+    """The nets of one policy.
+
+    Override points:
+        ``setup``: make the submodules (``self.catalog`` builds the default ones).
+        ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is given, for training.
+        ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: where they differ from ``_forward``.
+        ``get_initial_state``: the recurrent state before the first step.
+
+    A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
+    distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch.
+
+    Args:
+        observation_space: Space of one observation.
+        action_space: Space of one action.
+        model_config: Settings of the nets, for the catalog or for ``setup`` itself.
+        catalog_class: The catalog that ``setup`` builds with.
+        inference_only: Drop what only learning needs; see :class:`InferenceOnlyAPI`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_space: Space,
+        action_space: Space,
+        model_config: Any = None,
+        catalog_class: type[Catalog] = Catalog,
+        inference_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.inference_only = inference_only
+        self.catalog = catalog_class(observation_space, action_space, model_config)
+        self.action_dist_cls: type[Distribution] = self.catalog.get_action_dist_cls()
+        self.action_converter: ActionConverter = self.catalog.build_action_converter()
+        self.setup()
+        if inference_only and isinstance(self, InferenceOnlyAPI):
+            for name in self.get_non_inference_attributes():
+                owner, _, leaf = name.rpartition(".")
+                setattr(self.get_submodule(owner), leaf, None)
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Make the submodules. Called once, at the end of construction."""
+
+    @abstractmethod
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting, and for training unless :meth:`_forward_train` is overridden."""
+
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    @torch.no_grad()
+    def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting greedily, without gradient."""
+        return self._forward_inference(batch)
+
+    @torch.no_grad()
+    def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting while collecting data, without gradient."""
+        return self._forward_exploration(batch)
+
+    def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for the loss, with gradient.
+
+        Raises:
+            RuntimeError: On an inference-only copy.
+        """
+        if self.inference_only:
+            raise RuntimeError(
+                explain_error(
+                    f"{type(self).__name__}.forward_train()",
+                    expected="a full module",
+                    got="an inference-only copy",
+                    remedy="Train the learner's module: algo.get_module().",
+                )
+            )
+        return self._forward_train(batch)
+
+    def forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """The same as :meth:`forward_train`, as ``nn.Module`` users expect."""
+        return self.forward_train(batch)
+
+    def get_initial_state(self) -> Tree | None:
+        """Recurrent state of one sequence before its first step, without batch dim; None if stateless."""
+        return None
+
+    def update_observation_statistics(self, obs: Tree) -> None:
+        """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: none to update."""
+
+    def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
+        """Weights and buffers by name, as references.
+
+        Args:
+            inference_only: Leave out what an inference-only copy has not.
+        """
+        state = dict(self.state_dict())
+        if inference_only and isinstance(self, InferenceOnlyAPI):
+            dropped = tuple(f"{name}." for name in self.get_non_inference_attributes())
+            state = {name: value for name, value in state.items() if not name.startswith(dropped)}
+        return state
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy ``state`` in place. An inference-only copy takes its part of a full state.
+
+        Raises:
+            ValueError: If a name is missing, unknown or of another shape.
+        """
+        mine = self.state_dict()
+        if self.inference_only:
+            state = {name: value for name, value in state.items() if name in mine}
+        wrong = sorted(mine.keys() ^ state.keys())
+        wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
+        if wrong:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__}.set_state()",
+                    expected="the names and shapes of this module's own state",
+                    got=f"a state that differs at {', '.join(wrong[:5])}",
+                    remedy="Load it into a module with the same spaces, model_config and catalog.",
+                )
+            )
+        self.load_state_dict(dict(state))
+
+    def share_tensors_of(self, other: RLModule) -> None:
+        """Replace every parameter and buffer by ``other``'s of the same name, so that both are one set of weights.
+
+        Buffers stay shared as long as ``other`` changes them in place.
+        """
+        theirs = {**dict(other.named_parameters()), **dict(other.named_buffers())}
+        for path, submodule in self.named_modules():
+            for own in (submodule._parameters, submodule._buffers):
+                for name in own:
+                    full = f"{path}.{name}" if path else name
+                    if full in theirs:
+                        own[name] = theirs[full]  # type: ignore[assignment]
+
+
+class MultiRLModule(nn.Module):
+    """Modules by id, as one ``nn.Module``."""
+
+    def __init__(self, modules: Mapping[str, RLModule]) -> None:
+        super().__init__()
+        # a plain dict of children: module ids may hold characters that attribute names may not
+        self.rl_modules = nn.ModuleDict(dict(modules))
+
+    def __getitem__(self, module_id: str) -> RLModule:
+        """The module called ``module_id``.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        if module_id not in self.rl_modules:
+            raise KeyError(
+                explain_error(
+                    "MultiRLModule",
+                    expected=f"one of {', '.join(self.rl_modules)}",
+                    got=f"the module id {module_id!r}",
+                    remedy=f"Ask for a module that exists.{closest(module_id, self.rl_modules)}",
+                )
+            )
+        module = self.rl_modules[module_id]
+        assert isinstance(module, RLModule)
+        return module
+
+    def __contains__(self, module_id: object) -> bool:
+        return module_id in self.rl_modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rl_modules)
+
+    def __len__(self) -> int:
+        return len(self.rl_modules)
+
+    def items(self) -> Iterator[tuple[str, RLModule]]:
+        """Pairs of id and module."""
+        return ((module_id, self[module_id]) for module_id in self)
+
+    def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
+        """State of each module by id."""
+        return {module_id: module.get_state(inference_only) for module_id, module in self.items()}
+
+    def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy the states of the modules named in ``state`` in place."""
+        for module_id, module_state in state.items():
+            self[module_id].set_state(module_state)
+
+
+def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
+    """The most likely action of each row of an inference pass, before it is fitted to the action space."""
+    return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()

@@ -1,0 +1,106 @@
+"""Imports go one way, `algorithms → rlmodule → catalog`, and nothing heavy is loaded before it is used."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import catalog_rl
+
+ROOT = Path(catalog_rl.__file__).resolve().parent
+ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "algorithms": set()}
+NOT_SHIPPED = {"tests", "benchmarks", "examples"}
+MAY_IMPORT_RAY = {"rlmodule/actors.py"}
+LATE = ("ray", "rich", "matplotlib", "tyro", "tensorboard")
+
+
+def imports(source: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, top-level name, outside functions) of every absolute import, also by `import_module`."""
+    tree = ast.parse(source)
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if not isinstance(node, (ast.Import, ast.ImportFrom, ast.Call)):
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            names = [node.module]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                names = [node.args[0].value]
+        for name in names:
+            yield node.lineno, name.split(".")[0], id(node) not in inside
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def test_imports_finds_every_form() -> None:
+    source = (
+        "import a.b, c\n"
+        "from d.e import f\n"
+        "from . import g\n"
+        "def h():\n"
+        "    import i\n"
+        "    importlib.import_module('j.k')\n"
+    )
+    found = [(name, top) for _, name, top in imports(source)]
+    assert sorted(found) == [("a", True), ("c", True), ("d", True), ("i", False), ("j", False)]
+
+
+@pytest.mark.parametrize("package", sorted(ABOVE))
+def test_no_upward_imports(package: str) -> None:
+    files = sources(package)
+    assert files
+    banned = ABOVE[package] | NOT_SHIPPED
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in files
+        for line, name, _ in imports(file.read_text())
+        if name in banned
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_imports_ray_and_lazily() -> None:
+    wrong = [
+        f"{path}:{line}"
+        for package in ABOVE
+        for file in sources(package)
+        for line, name, top in imports(file.read_text())
+        if name == "ray" and ((path := file.relative_to(ROOT).as_posix()) not in MAY_IMPORT_RAY or top)
+    ]
+    assert not wrong, f"Ray is imported only in {MAY_IMPORT_RAY}, inside functions; found in:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "statement", ["import catalog", "import rlmodule", "import algorithms", "from algorithms.ppo import PPOConfig"]
+)
+def test_import_loads_nothing_heavy(statement: str) -> None:
+    code = f"import sys\n{statement}\nprint(*[name for name in {LATE} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [], f"`{statement}` also imports {done.stdout}"
+
+
+@pytest.mark.parametrize("package", ["catalog", "rlmodule"])
+def test_package_does_not_load_those_above(package: str) -> None:
+    code = f"import sys, {package}\nprint(*[name for name in {sorted(ABOVE[package])} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
