@@ -147,7 +147,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         """
         config = self.copy()
         config.validate()
-        return config.algo_class(config.freeze())
+        frozen: Any = config.freeze()  # Any: a checker takes this class and the one of its stub for two
+        return config.algo_class(frozen)
 
     def validate(self) -> None:
         """Check what must hold between settings. A subclass adds its own checks and calls this one.

@@ -12,7 +12,6 @@ import argparse
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import sys
 import textwrap
@@ -37,8 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     stale = []
     for name in MODULES:
-        if importlib.util.find_spec(name) is None:
-            continue
         module = importlib.import_module(name)
         path = _source_path(module).with_suffix(".pyi")
         text = stub_of(module)
@@ -73,8 +70,9 @@ class _Source:
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
-        self.text = _source_path(module).read_text()
-        self.tree = ast.parse(self.text)
+        text = _source_path(module).read_bytes()
+        self.lines = text.splitlines()
+        self.tree = ast.parse(text)
         self.imported: dict[str, tuple[str, str, str]] = {}
         """Name → (module, name in it or '' for the module itself, name here)."""
         for node in _flattened(self.tree.body):
@@ -93,9 +91,20 @@ class _Source:
     def of(cls, module: ModuleType) -> _Source:
         return cls(module)
 
-    def segment(self, node: ast.AST) -> str:
+    def segment(self, node: ast.stmt | ast.expr | ast.keyword) -> str:
         """The source of a node, on one line and with its own quotes."""
-        return " ".join((ast.get_source_segment(self.text, node) or ast.unparse(node)).split())
+        last = node.end_lineno or node.lineno
+        lines = self.lines[node.lineno - 1 : last]  # bytes, as the columns count them
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return " ".join(b" ".join(lines).decode().split())
+
+    def annotation(self, node: ast.expr) -> str:
+        """The source of a type, without the quotes that a stub does not need."""
+        text = self.segment(node)
+        for name in _forward_references(node):
+            text = text.replace(f'"{name}"', name)
+        return text
 
     def class_node(self, name: str) -> ast.ClassDef:
         return next(node for node in self.tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -114,7 +123,7 @@ class _Writer:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return self._function(node)
         if isinstance(node, ast.AnnAssign):
-            annotation = self.source.segment(node.annotation)
+            annotation = self.source.annotation(node.annotation)
             if annotation == "TypeAlias" and node.value is not None:
                 return [f"{self.source.segment(node.target)}: TypeAlias = {self.source.segment(node.value)}"]
             return [f"{self.source.segment(node.target)}: {annotation}"]
@@ -141,7 +150,7 @@ class _Writer:
     def _member(self, node: ast.stmt, known: set[str]) -> list[str]:
         """A class member; a setting shows that it has a default, and a mere new default of one shows nothing."""
         if isinstance(node, ast.AnnAssign) and self.source.segment(node.target) in known:
-            return [f"{self.source.segment(node.target)}: {self.source.segment(node.annotation)} = ..."]
+            return [f"{self.source.segment(node.target)}: {self.source.annotation(node.annotation)} = ..."]
         if isinstance(node, ast.Assign) and _bound(node) <= known:
             return []
         return self.statement(node)
@@ -150,10 +159,11 @@ class _Writer:
         """Attributes that methods set on ``self`` with a known type: annotated there, or an annotated parameter."""
         found: dict[str, str] = {}
         for method in node.body:
-            if not isinstance(method, ast.FunctionDef) or not method.args.args:
+            if not isinstance(method, ast.FunctionDef):
                 continue
-            this = method.args.args[0].arg
-            parameters = {arg.arg: arg.annotation for arg in [*method.args.args, *method.args.kwonlyargs]}
+            plain = [*method.args.posonlyargs, *method.args.args]
+            this = plain[0].arg if plain else ""
+            parameters = {arg.arg: arg.annotation for arg in [*plain, *method.args.kwonlyargs]}
             for item in ast.walk(method):
                 targets = item.targets if isinstance(item, ast.Assign) else []
                 if isinstance(item, ast.AnnAssign):
@@ -165,13 +175,13 @@ class _Writer:
                     if isinstance(item, ast.Assign) and isinstance(item.value, ast.Name):
                         annotation = parameters.get(item.value.id)
                     if annotation is not None:
-                        found.setdefault(target.attr, self.source.segment(annotation))
+                        found.setdefault(target.attr, self.source.annotation(annotation))
         own = {name for item in node.body for name in _bound(item)}
         return [[f"{name}: {annotation}"] for name, annotation in found.items() if name not in own]
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
         decorators = [f"@{self.source.segment(decorator)}" for decorator in node.decorator_list]
-        returns = f" -> {self.source.segment(node.returns)}" if node.returns is not None else ""
+        returns = f" -> {self.source.annotation(node.returns)}" if node.returns is not None else ""
         word = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
         return [*decorators, *_signature(f"{word} {node.name}", self._parameters(node.args), f"{returns}: ...")]
 
@@ -179,7 +189,7 @@ class _Writer:
         def one(arg: ast.arg, default: ast.expr | None, stars: str = "") -> str:
             if arg.annotation is None:
                 return f"{stars}{arg.arg}=..." if default is not None else f"{stars}{arg.arg}"
-            text = f"{stars}{arg.arg}: {self.source.segment(arg.annotation)}"
+            text = f"{stars}{arg.arg}: {self.source.annotation(arg.annotation)}"
             return f"{text} = ..." if default is not None else text
 
         plain = [*args.posonlyargs, *args.args]
@@ -212,7 +222,7 @@ def _section_methods(config: type[SettingsBase]) -> Iterator[list[str]]:
 
 def _annotation(config: type[SettingsBase], name: str) -> str:
     owner, node = _owner(config, name)
-    return owner.segment(node)
+    return owner.annotation(node)
 
 
 def _owner(config: type[SettingsBase], name: str) -> tuple[_Source, ast.expr]:
@@ -237,7 +247,7 @@ def _imports(source: _Source, used: set[str]) -> list[str]:
             continue
         for field in fields(thing):  # type: ignore[arg-type]
             owner, node = _owner(thing, field.name)
-            for name in _names([[owner.segment(node)]]) - origins.keys() - source.defined:
+            for name in _names([[owner.annotation(node)]]) - origins.keys() - source.defined:
                 if name in owner.imported:
                     origins[name] = owner.imported[name]
                 elif name in owner.defined:
@@ -311,11 +321,18 @@ def _is_private(node: ast.stmt) -> bool:
 
 
 def _names(blocks: Iterable[list[str]]) -> set[str]:
-    """Names used in rendered blocks; a quoted annotation counts."""
-    nodes = [node for block in blocks for node in ast.walk(ast.parse("\n".join(block)))]
-    quoted = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    found = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return found | {text for text in quoted if text.isidentifier()}
+    """Names used in rendered blocks."""
+    nodes = (node for block in blocks for node in ast.walk(ast.parse("\n".join(block))))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _forward_references(node: ast.AST) -> Iterator[str]:
+    """Quoted types in an annotation; what a Literal holds is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif not (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")):
+        for child in ast.iter_child_nodes(node):
+            yield from _forward_references(child)
 
 
 def _source_path(module: ModuleType) -> Path:

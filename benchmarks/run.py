@@ -199,11 +199,14 @@ def main() -> None:
 
         for job in args.jobs:
             rows += ROWS[job][0](args.repeats, report)
-    table = Table(*HEADER, box=box.SIMPLE)
-    for row in rows:
-        table.add_row(*row.cells(), style=None if row.reached else "bold")
-    console.print(table)
-    console.print(f"Medians of {args.repeats} alternating runs. {machine()}", highlight=False)
+    if console.is_terminal:
+        table = Table(*HEADER, box=box.SIMPLE)
+        for row in rows:
+            table.add_row(*row.cells(), style=None if row.reached else "bold")
+        console.print(table)
+        console.print(f"Medians of {args.repeats} alternating runs. {machine()}.", highlight=False)
+    else:
+        print(markdown(rows, args.repeats))
     if args.write:
         write(markdown(rows, args.repeats))
         console.print(f"written to {README}", highlight=False)

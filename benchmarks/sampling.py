@@ -41,7 +41,7 @@ def sampling_ratio(job_name: str = "cartpole") -> dict[str, float]:
         runner = EnvRunner(settings, run_seed=0)
         runner.set_module(algorithm.get_module("default_policy"))
         seeds: list[int | None] = [int_seed(0, "env", index, 0) for index in range(job.num_envs)]
-        make = partial(gym.make, job.env_id, disable_env_checker=True)
+        make = partial(gym.make, job.env_id)
         env = SyncVectorEnv([make] * job.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         env.reset(seed=seeds)
         space = env.single_action_space

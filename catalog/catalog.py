@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from gymnasium import Space
+from gymnasium.spaces import Box
 from torch import nn
 
 from catalog.actions import ActionConverter, action_converter, action_converter_rules
@@ -145,9 +146,10 @@ class Catalog:
         """Whether the module standardises observations before the encoder sees them."""
         return bool(self.model_config.normalize_observations) and can_normalize(self.observation_space)
 
-    def build_observation_normalizer(self) -> nn.Module:
-        """An :class:`ObservationNormalizer`, or an identity where the settings or the space want none."""
-        return ObservationNormalizer(self.observation_space) if self.normalizes_observations else nn.Identity()
+    def build_observation_normalizer(self) -> ObservationNormalizer | None:
+        """An :class:`ObservationNormalizer`, or None where the settings or the space want none."""
+        space = self.observation_space
+        return ObservationNormalizer(space) if self.normalizes_observations and isinstance(space, Box) else None
 
     def build_action_converter(self) -> ActionConverter:
         """The module that maps sampled actions into the action space."""

@@ -127,7 +127,7 @@ class Categorical(Distribution):
         return torch.from_numpy(-np.log(rng.standard_exponential((steps, input_dim), dtype=np.float32)))
 
     def sample_from(self, noise: Tensor) -> Tensor:
-        return (self.logits.detach() + noise).argmax(-1)
+        return (self.logits + noise).argmax(-1)
 
     def logp(self, actions: Tree) -> Tensor:
         return self.log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

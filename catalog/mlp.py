@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
-from catalog.nn import Init, dense_stack
+from catalog.nn import DenseStack, Init
 from catalog.preprocessing import OneHot, one_hot_dim
 
 
@@ -51,14 +51,14 @@ class MLPEncoder(Encoder):
 
     def __init__(self, config: MLPEncoderConfig) -> None:
         super().__init__()
-        net = dense_stack(
+        net = DenseStack(
             config.input_dims[0],
             config.hidden_layer_dims,
             activation=config.hidden_layer_activation,
             layernorm=config.hidden_layer_use_layernorm,
             init=config.init,
         )
-        self.net = net if config.one_hot is None else nn.Sequential(OneHot(config.one_hot), *net)
+        self.net = net if config.one_hot is None else nn.Sequential(OneHot(config.one_hot), net)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
         return EncoderOutput(self.net(obs))
@@ -136,8 +136,8 @@ class FreeLogStdMLPHead(nn.Module):
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def _head_net(config: MLPHeadConfig, output_dim: int) -> nn.Sequential:
-    return dense_stack(
+def _head_net(config: MLPHeadConfig, output_dim: int) -> DenseStack:
+    return DenseStack(
         config.input_dims[0],
         config.hidden_layer_dims,
         activation=config.hidden_layer_activation,

@@ -5,17 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from catalog.errors import closest, explain_error
 from catalog.model_config import Initializer
 
 _ALIASES = {"relu": "ReLU", "tanh": "Tanh", "elu": "ELU", "silu": "SiLU", "swish": "SiLU", "gelu": "GELU"}
 _ACTIVATIONS = sorted(nn.modules.activation.__all__)
+_FUNCTIONS = {"Tanh": torch.tanh, "ReLU": torch.relu}
+"""The usual ones without a module around them."""
 
 
-def activation_by_name(name: str) -> Callable[[], nn.Module] | None:
-    """The torch activation called ``name`` (a ``torch.nn`` class name, or relu, tanh, elu, silu, gelu); None for "linear".
+def activation_by_name(name: str) -> Callable[[Tensor], Tensor] | None:
+    """The activation called ``name`` (a ``torch.nn`` class name, or relu, tanh, elu, silu, gelu); None for "linear".
 
     Raises:
         ValueError: If there is none; names the closest.
@@ -32,7 +35,7 @@ def activation_by_name(name: str) -> Callable[[], nn.Module] | None:
                 remedy=f"Use for example 'tanh', 'relu' or 'SiLU'.{closest(name, [*_ACTIVATIONS, *_ALIASES])}",
             )
         )
-    return nn.__dict__[resolved]
+    return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
 
 
 def initializer_by_name(name: Initializer) -> Callable[..., Any] | None:
@@ -74,31 +77,44 @@ class Init:
                 bias(layer.bias, **self.bias_kwargs)
 
 
-def dense_stack(
-    input_dim: int,
-    hidden_dims: Sequence[int],
-    *,
-    activation: str,
-    layernorm: bool,
-    init: Init,
-    output_dim: int | None = None,
-    output_init: Init | None = None,
-) -> nn.Sequential:
-    """Linear (→ LayerNorm) → activation, per hidden width; then a bare linear output layer if ``output_dim`` is given."""
-    make_activation = activation_by_name(activation)
-    layers: list[nn.Module] = []
-    width = input_dim
-    for hidden in hidden_dims:
-        linear = nn.Linear(width, hidden)
-        init.apply(linear)
-        layers.append(linear)
-        if layernorm:
-            layers.append(nn.LayerNorm(hidden))
-        if make_activation is not None:
-            layers.append(make_activation())
-        width = hidden
-    if output_dim is not None:
-        linear = nn.Linear(width, output_dim)
-        (output_init or init).apply(linear)
-        layers.append(linear)
-    return nn.Sequential(*layers)
+class DenseStack(nn.Module):
+    """Linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if ``output_dim`` is given.
+
+    ``[..., input_dim] → [..., width of the last layer]``. The layers are ordinary ``nn.Linear`` modules, but run as
+    functions of their parameters: calling a module and looking up its attributes takes as long as a small matrix
+    product. Forward hooks on single layers therefore do not fire; those on the stack do.
+
+    Raises:
+        ValueError: If activation or initialiser is unknown; names the closest.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dims: Sequence[int],
+        *,
+        activation: str,
+        layernorm: bool,
+        init: Init,
+        output_dim: int | None = None,
+        output_init: Init | None = None,
+    ) -> None:
+        super().__init__()
+        self.activation = activation_by_name(activation)
+        widths = [input_dim, *hidden_dims, *([] if output_dim is None else [output_dim])]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_dims) if layernorm else None
+        self.num_hidden = len(hidden_dims)
+        for i, linear in enumerate(self.linears):
+            (init if i < self.num_hidden or output_init is None else output_init).apply(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation, norms = self.activation, self.norms
+        for i, linear in enumerate(self.linears._modules.values()):
+            x = functional.linear(x, **linear._parameters)  # type: ignore[arg-type, union-attr]
+            if i < self.num_hidden:
+                if norms is not None:
+                    x = norms[i](x)
+                if activation is not None:
+                    x = activation(x)
+        return x

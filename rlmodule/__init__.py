@@ -15,9 +15,9 @@ from rlmodule.rollout import Rollout
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 
 __all__ = [
-    "DEFAULT_MODULE_ID",
     "BatchLearner",
     "Columns",
+    "DEFAULT_MODULE_ID",
     "EnvRunner",
     "EnvRunnerGroup",
     "Episode",

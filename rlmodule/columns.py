@@ -13,7 +13,7 @@ class Columns:
     TERMINATEDS = "terminateds"
     """The step ended the episode in the task's own terms: no future, no bootstrap."""
     TRUNCATEDS = "truncateds"
-    """The step was the last for outer reasons (time limit): the future is bootstrapped from the true final observation."""
+    """The step was the last for outer reasons (time limit): bootstrap from the true final observation."""
     VALID = "valid"
     """False where the row is no transition of the task (the reset step of a next-step autoreset env)."""
     ACTION_DIST_INPUTS = "action_dist_inputs"

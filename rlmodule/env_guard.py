@@ -62,12 +62,12 @@ def find_fault(space: spaces.Space[Any], value: Any, path: str = "obs") -> Fault
         value: What the env returned for it: arrays, tensors, numbers, or dicts and tuples of them.
         path: Name of `value` in messages; leaves are shown as ``obs['camera'][0]``.
     """
+    if isinstance(space, _ARRAY_SPACES):  # First: Dict and Tuple are abstract base classes too, which are slow to ask.
+        return _array_fault(space, value, path)
     if isinstance(space, spaces.Dict):
         return _dict_fault(space, value, path)
     if isinstance(space, spaces.Tuple):
         return _tuple_fault(space, value, path)
-    if isinstance(space, _ARRAY_SPACES):
-        return _array_fault(space, value, path)
     # Text, Graph, Sequence, OneOf and users' own spaces: only the space itself can tell.
     if space.contains(value):
         return None
@@ -244,12 +244,12 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env; one comparison more unless a check is due."""
-        self._steps += 1
+        self._steps = step = self._steps + 1
         try:
             result = self.env.step(action)
         except Exception as error:
-            raise self._env_error(error, f"at its step {self._steps}") from error
-        if self._steps < self._next_check:
+            raise self._env_error(error, f"at its step {step}") from error
+        if step < self._next_check:
             return result
         return self._check_step(result)
 
@@ -386,6 +386,8 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
 
 def to_array(value: Any) -> np.ndarray:
     """`value` as a NumPy array, from the device if need be; no copy if it is one or a CPU tensor."""
+    if isinstance(value, np.ndarray):
+        return value
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 

@@ -89,6 +89,8 @@ class EnvRunner:
         seeds = [int_seed(self._run_seed, self._role, index, self._resets) for index in indices]
         single = self._guard is not None  # a ready VectorEnv takes one seed, not one per env
         self._obs, _ = self.env.reset(seed=seeds[0] if single else seeds)
+        if self._guard is not None:
+            self._guard.check_reset(self._obs)
         self._resets += 1
         self._ended[:] = False
         self._returns[:] = 0
@@ -148,6 +150,7 @@ class EnvRunner:
         """The loop: fill ``data``; returns actions, distribution inputs and seconds."""
         module, env = self.module, self.env
         forward = module.forward_exploration if explore else module.forward_inference
+        convert = module.action_converter.forward
         all_obs = as_tensors(data.obs)
         nested = not isinstance(all_obs, Tensor)
         actions: list[Tensor] = []
@@ -165,7 +168,7 @@ class EnvRunner:
                     action = module.action_dist_cls.from_logits(logits).sample_from(noise[t])
                 else:
                     action = module.action_dist_cls.from_logits(logits).sample(self._generator)
-                env_action = module.action_converter(action).numpy()
+                env_action = convert(action).numpy()
                 actions.append(action)
                 dist_inputs.append(logits)
                 decided = perf_counter()

@@ -9,7 +9,6 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from catalog.errors import closest, explain_error
-
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
 
 __all__ = [

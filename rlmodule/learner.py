@@ -12,16 +12,16 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
-import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
 from rlmodule.apis import check_apis
 from rlmodule.columns import Columns
 from rlmodule.episode import Episode
-from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
+from rlmodule.flat import FlatParameters
+from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.randomness import torch_stream
-from rlmodule.rollout import Rollout
+from rlmodule.rollout import Rollout, map_leaves
 from rlmodule.schedules import value_at
 from rlmodule.settings import LearnerSettings
 from rlmodule.specs import MultiRLModuleSpec
@@ -56,15 +56,18 @@ class Learner(ABC):
         self.module: MultiRLModule = spec.build()
         for module_id, module in self.module.items():
             check_apis(module, self.required_apis, type(self).__name__, module_id)
+        self.parameters = {name: FlatParameters(module.parameters()) for name, module in self.module.items()}
         self.optimizers = {
-            module_id: self.configure_optimizer_for_module(module) for module_id, module in self.module.items()
+            name: self.configure_optimizer_for_module(name, flat.tensor) for name, flat in self.parameters.items()
         }
         self.generator = torch_stream(run_seed, "learner")
         self.env_steps = 0
         self.num_updates = 0
 
     @abstractmethod
-    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
         """The scalar loss of one minibatch, and tensors to report.
 
         Args:
@@ -73,35 +76,20 @@ class Learner(ABC):
             fwd_out: What ``forward_train(batch)`` returned.
         """
 
-    def configure_optimizer_for_module(self, module: RLModule) -> torch.optim.Optimizer:
-        """The optimizer of ``module``'s parameters."""
-        lr = value_at(self.settings.lr, 0)
-        return torch.optim.Adam(module.parameters(), lr=lr, eps=1e-5, fused=True)
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        """The optimizer of a module, given all its parameters as one flat tensor; an elementwise one such as Adam."""
+        return torch.optim.Adam([parameters], lr=value_at(self.settings.lr, 0), eps=1e-5, fused=True)
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Forward, loss, backward, clip, step. Nothing here waits for the device."""
-        module, optimizer = self.module[module_id], self.optimizers[module_id]
-        loss, metrics = self.compute_loss_for_module(module_id, batch, module.forward_train(batch))
-        optimizer.zero_grad(set_to_none=True)
+        loss, metrics = self.compute_loss_for_module(module_id, batch, self.module[module_id].forward_train(batch))
+        parameters = self.parameters[module_id]
+        parameters.zero_grad()
         loss.backward()
-        metrics["gradient_norm"] = self._clip_gradients(optimizer)
-        optimizer.step()
+        metrics["gradient_norm"] = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
+        self.optimizers[module_id].step()
         metrics["total_loss"] = loss
         return {name: value.detach() for name, value in metrics.items()}
-
-    def _clip_gradients(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """Clip in place as the settings say; returns the global norm before clipping."""
-        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        limit = self.settings.grad_clip
-        if limit is not None and self.settings.grad_clip_by == "global_norm":
-            return nn.utils.clip_grad_norm_(params, limit)
-        norm = nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
-        if limit is not None and self.settings.grad_clip_by == "value":
-            nn.utils.clip_grad_value_(params, limit)
-        elif limit is not None:
-            for p in params:
-                nn.utils.clip_grad_norm_([p], limit)
-        return norm
 
     def _begin(self, env_steps: int) -> float:
         """Note the number of env steps sampled so far and set the learning rates that belong to it."""
@@ -199,9 +187,12 @@ class EpisodeLearner(Learner):
         order = torch.randperm(rows, generator=self.generator)
         size = self.settings.minibatch_size or rows
         # one gather per column and epoch; the minibatches are views
-        pieces = tree.map_structure(lambda column: column[order].split(size), batch)
-        for i in range(-(-rows // size)):
-            yield tree.map_structure_up_to(batch, lambda piece, i=i: piece[i], pieces)
+        shuffled = {name: map_leaves(lambda rows: rows[order], column) for name, column in batch.items()}
+        for start in range(0, rows, size):
+            yield {
+                name: map_leaves(lambda rows, start=start: rows[start : start + size], column)
+                for name, column in shuffled.items()
+            }
 
 
 class BatchLearner(Learner):

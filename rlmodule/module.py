@@ -78,15 +78,19 @@ class RLModule(nn.Module, ABC):
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         return self._forward(batch)
 
-    @torch.no_grad()
     def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """Columns for acting greedily, without gradient."""
-        return self._forward_inference(batch)
+        if not torch.is_grad_enabled():  # the runner's case, spared a context manager per step
+            return self._forward_inference(batch)
+        with torch.no_grad():
+            return self._forward_inference(batch)
 
-    @torch.no_grad()
     def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """Columns for acting while collecting data, without gradient."""
-        return self._forward_exploration(batch)
+        if not torch.is_grad_enabled():
+            return self._forward_exploration(batch)
+        with torch.no_grad():
+            return self._forward_exploration(batch)
 
     def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         """Columns for the loss, with gradient.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.errors import explain_error
 from rlmodule.columns import Columns
+from rlmodule.episode import RESERVED, Episode
 
 
 @dataclass(kw_only=True)
@@ -113,6 +115,97 @@ class Rollout:
         following[self.final_index[:, 0], self.final_index[:, 1]] = values[steps * slots + slots :]
         return own, following
 
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
+        """Pack episodes or chunks, one to a slot; ``T`` is the length of the longest.
+
+        The rows of a slot after its episode are invalid: their observation is the episode's last one, so that what
+        follows an unfinished chunk is in place, and all else is zero. Observations of float64 become float32, actions
+        float32 or int64, all other float64 columns float32. ``stats`` is empty and ``policy_version`` 0.
+
+        Raises:
+            ValueError: If there is no episode, one has no steps, a column is not in all of them, or the entries of a
+                column differ in structure or shape between episodes or are not numbers.
+        """
+        _check_packable(episodes)
+        lengths = [len(episode) for episode in episodes]
+        remaining = np.array(lengths) - np.arange(max(lengths))[:, None]
+        obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
+        columns: dict[str, Tree] = {
+            Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
+            Columns.VALID: torch.from_numpy(remaining > 0),
+            Columns.TERMINATEDS: torch.from_numpy((remaining == 1) & [e.terminated for e in episodes]),
+            Columns.TRUNCATEDS: torch.from_numpy((remaining == 1) & [e.truncated for e in episodes]),
+        }
+        for name in (Columns.ACTIONS, Columns.REWARDS, *episodes[0].column_names):
+            columns[name] = _pack(name, episodes, max(lengths))
+        cut_off = [slot for slot, e in enumerate(episodes) if e.truncated and not e.terminated]
+        final_index = torch.tensor([(lengths[slot] - 1, slot) for slot in cut_off], dtype=torch.int64).reshape(-1, 2)
+        return cls(
+            columns=columns,
+            last_obs=tree.map_structure(lambda x: x[-1], obs),
+            final_index=final_index,
+            final_obs=tree.map_structure(lambda x: x[final_index[:, 0] + 1, final_index[:, 1]], obs),
+        )
+
+    def to_episodes(self) -> list[Episode]:
+        """The episodes and chunks in this rollout, slot by slot, in order of time. Invalid rows are in none.
+
+        Columns are views (on the CPU), observations are copies. A chunk that is open at the end closes with
+        ``last_obs``. **The observation after a terminated step is not kept by a rollout** unless an invalid row follows
+        within it; it is filled with zeros then, since nothing may depend on it. Where a chunk that is already open in
+        row 0 began is not known: every ``t_started`` is 0 and every id new.
+
+        Raises:
+            ValueError: If the true final observation of a truncated step is missing.
+        """
+        columns: dict[str, Any] = {
+            n: tree.map_structure(lambda x: x.numpy(force=True), c) for n, c in self.columns.items()
+        }
+        following = self._following_observations()
+        ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
+        episodes = []
+        for slot, start, stop in _chunks(columns[Columns.VALID], ended):
+            rows = {name: _at(column, slice(start, stop), slot) for name, column in columns.items()}
+            after = _at(following, slice(stop - 1, stop), slot)
+            episode = Episode(
+                tree.map_structure(lambda *x: np.concatenate(x), rows[Columns.OBS], after),
+                rows[Columns.ACTIONS],
+                rows[Columns.REWARDS],
+                columns={name: column for name, column in rows.items() if name not in RESERVED},
+                terminated=rows[Columns.TERMINATEDS][-1],
+                truncated=rows[Columns.TRUNCATEDS][-1],
+            )
+            episodes.append(episode)
+        return episodes
+
+    def _following_observations(self) -> Tree:
+        """What was observed after each step, arrays ``[T, N, ...]``; zeros where that is not known."""
+        index = (self.final_index[:, 0], self.final_index[:, 1])
+        terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
+        stored = torch.zeros_like(valid)
+        stored[index] = True
+        stored[:-1] |= ~valid[1:]  # an invalid row holds what followed the one before it
+        lost = valid & (terminated | self.columns[Columns.TRUNCATEDS]) & ~stored
+        if (lost & ~terminated).any():
+            first = tuple((lost & ~terminated).nonzero()[0].tolist())
+            remedy = "Add its row and slot there, and the observation to final_obs."
+            expected = "the row and slot of every truncated step"
+            raise ValueError(explain_error("Rollout.final_index", expected=expected, got=f"no {first}", remedy=remedy))
+
+        def follow(obs: Tensor, last: Tensor, finals: Tensor) -> np.ndarray:
+            following = torch.cat([obs[1:], last[None]])
+            following[index] = finals
+            following[lost] = 0
+            return following.numpy(force=True)
+
+        return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
+
+
+def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:
+    """``function`` of each tensor in ``column``; at once if the column is one."""
+    return function(column) if isinstance(column, Tensor) else tree.map_structure(function, column)
+
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
     """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``; float64 is stored as float32."""
@@ -148,3 +241,69 @@ def take_slot(batch: Tree, slot: int) -> Tree:
 def as_tensors(arrays: Tree) -> Tree:
     """Torch views of a tree of numpy arrays."""
     return tree.map_structure(torch.from_numpy, arrays)
+
+
+def _check_packable(episodes: Sequence[Episode]) -> None:
+    where = "Rollout.from_episodes()"
+    columns: set[str] = set()
+    if not episodes:
+        raise ValueError(explain_error(where, expected="at least one", got="none", remedy="Give one or more."))
+    for slot, episode in enumerate(episodes):
+        columns |= {*episode.column_names}
+        if not len(episode):
+            remedy = "Leave out episodes without a step."
+            expected = "episodes with at least one step"
+            raise ValueError(explain_error(where, expected=expected, got=f"{episode!r} at {slot}", remedy=remedy))
+    for slot, episode in enumerate(episodes):
+        for name in sorted(columns - {*episode.column_names}):
+            remedy = "Give it to all episodes, or to none."
+            got = f"none in episode {slot}"
+            raise ValueError(explain_error(where, expected=f"a column {name!r} in all", got=got, remedy=remedy))
+
+
+def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
+    """Column ``name`` of all, tensors ``[rows, N, ...]``; after the end the last observation, or zeros."""
+    packed = [episode.get_columns(name) for episode in episodes]
+    shapes = [tree.map_structure(lambda x: x.shape[1:], column) for column in packed]
+    kinds = {x.dtype.kind for column in packed for x in tree.flatten(column)}
+    for slot, shape in enumerate(shapes):
+        if shape != shapes[0] or not kinds <= {*"biuf"}:
+            got = f"{shape} of kinds {sorted(kinds)} in episode {slot}"
+            remedy = "Make the episodes alike."
+            expected = f"numbers shaped {shapes[0]} in the column {name!r}"
+            raise ValueError(explain_error("Rollout.from_episodes()", expected=expected, got=got, remedy=remedy))
+
+    def pack(*arrays: np.ndarray) -> Tensor:
+        dtype = _packed_dtype(name, np.result_type(*arrays))
+        column = np.zeros((rows, len(arrays), *arrays[0].shape[1:]), dtype)
+        for slot, array in enumerate(arrays):
+            column[: len(array), slot] = array
+            if name == Columns.OBS:
+                column[len(array) :, slot] = array[-1]
+        return torch.from_numpy(column)
+
+    return tree.map_structure(pack, *packed)
+
+
+def _packed_dtype(name: str, dtype: np.dtype) -> np.dtype:
+    if name in (Columns.ACTIONS, Columns.REWARDS) and dtype.kind in "iuf":
+        return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
+    return np.dtype(np.float32) if dtype == np.float64 else dtype
+
+
+def _at(column: Tree, *index: slice | int) -> Tree:
+    return tree.map_structure(lambda x: x[index], column)
+
+
+def _chunks(valid: np.ndarray, ended: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(slot, first row, row after the last) of every run of valid rows up to an end."""
+    steps, slots = valid.shape
+    for slot in range(slots):
+        start = None
+        for row in range(steps):
+            if not valid[row, slot]:
+                continue
+            start = row if start is None else start
+            if ended[row, slot] or row + 1 == steps or not valid[row + 1, slot]:
+                yield slot, start, row + 1
+                start = None

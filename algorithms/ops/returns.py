@@ -48,4 +48,4 @@ def generalized_advantages(
     """
     delta_t = r_t + gamma * v_tp1.masked_fill(terminated_t, 0.0) - v_t
     goes_on_t = valid_t & ~terminated_t & ~truncated_t
-    return discounted_suffix_sum(delta_t.masked_fill(~valid_t, 0.0), goes_on_t * (gamma * lambda_))
+    return discounted_suffix_sum(delta_t.masked_fill(~valid_t, 0.0), goes_on_t.to(r_t.dtype) * (gamma * lambda_))

@@ -33,7 +33,9 @@ class PPOLearner(EpisodeLearner):
         self.kl_coeff = settings.kl_coeff
         self.entropy_coeff = value_at(settings.entropy_coeff, 0)
 
-    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
         """Clipped surrogate, value error, entropy bonus and, if asked for, the KL penalty (eq. 7, 8 and 9)."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])

@@ -12,7 +12,6 @@ from catalog import (
     DiagGaussian,
     FreeLogStdMLPHeadConfig,
     MLPHeadConfig,
-    ObservationNormalizer,
     RunningMoments,
 )
 from catalog.base import Tree
@@ -99,17 +98,21 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_non_inference_attributes(self) -> list[str]:
         return ["encoder.critic_encoder", "vf_head", "value_normalizer"]
 
+    def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
+        normalizer = self.observation_normalizer
+        return batch[Columns.OBS] if normalizer is None else normalizer(batch[Columns.OBS])
+
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latent = self.encoder.encode_actor(self.observation_normalizer(batch[Columns.OBS])).actor
+        latent = self.encoder.encode_actor(self._normalized(batch)).actor
         return {Columns.ACTION_DIST_INPUTS: self.pi_head(latent)}
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latents = self.encoder(self.observation_normalizer(batch[Columns.OBS]))
+        latents = self.encoder(self._normalized(batch))
         return {Columns.ACTION_DIST_INPUTS: self.pi_head(latents.actor), Columns.EMBEDDINGS: latents.critic}
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         if embeddings is None:
-            embeddings = self.encoder.encode_critic(self.observation_normalizer(batch[Columns.OBS]))
+            embeddings = self.encoder.encode_critic(self._normalized(batch))
         values = self.vf_head(embeddings).squeeze(-1)
         normalizer = self.value_normalizer
         return values if normalizer is None else torch.addcmul(normalizer.mean, values, normalizer.std)
@@ -122,5 +125,5 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
             self.value_normalizer.update(targets)
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        if isinstance(self.observation_normalizer, ObservationNormalizer):
+        if self.observation_normalizer is not None:
             self.observation_normalizer.update(obs)

@@ -54,6 +54,9 @@ class MyConfig(AlgorithmConfig):
     def algo_class(self) -> Any:
         return Built
 
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec()
+
 
 class MyEnv(gym.Env[Any, Any]):
     pass

@@ -52,7 +52,7 @@ class Thing(_Base):
         self.secret = math.pi
 
     @staticmethod
-    async def wait(seconds: float) -> None:
+    async def wait(seconds: "list[Kind] | Literal['b']") -> "Thing":
         """Wait."""
 
     class Inner:
@@ -122,7 +122,7 @@ def test_stub_repeats_what_a_module_offers(made: ModuleType) -> None:
         "    def __init__(self, path: Path, /, size: int = ..., *rest: int, x: bool = ..., **more: Any) -> None: ...",
         "    path: Path",
         "    names: list[str]",
-        "    async def wait(seconds: float) -> None: ...",
+        "    async def wait(seconds: list[Kind] | Literal['b']) -> Thing: ...",
         "    class Inner:",
         "@settings",
         "    kind: Kind = ...",

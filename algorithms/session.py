@@ -1,0 +1,224 @@
+"""TrainingSession: what ``Algorithm.learn`` does around ``train()``: when to stop, what to show, what to save."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from algorithms.run_folder import RunFolder, new_run_dir, run_name
+from catalog.errors import explain_error
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Least time between two lines of progress where there is no terminal."""
+SECONDS_BETWEEN_REDRAWS = 0.2
+
+Show: TypeAlias = Callable[[int, str], None]
+"""Shows progress: steps done and a line of facts."""
+
+
+class TrainingSession:
+    """Calls ``algorithm.train()`` until enough steps are sampled, the target is reached or a signal asks to stop.
+
+    Args:
+        algorithm: What to train.
+        num_env_steps: Steps to sample from now on, over all envs.
+        target_return: See :meth:`algorithms.Algorithm.learn`.
+        progress: Show a live display on a terminal, else a plain line now and then, on stderr.
+
+    Attributes:
+        reached: Whether ``target_return`` was reached.
+        seconds: Wall time of the training, without what is written at its end.
+        stopped_by: The signal that ended the run early; None if none did.
+        folder: What was written to; None before :meth:`run`, and where ``run_dir`` is None.
+        checkpoint: The checkpoint that was saved, if any.
+
+    Raises:
+        ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, num_env_steps: int, target_return: float | None = None, progress: bool = False
+    ) -> None:
+        _check_number("num_env_steps", num_env_steps, "an int >= 1", numbers.Integral, "200_000", least=1)
+        if target_return is not None:
+            _check_number("target_return", target_return, "a finite number or None", numbers.Real, "475")
+        self.algorithm = algorithm
+        self.num_env_steps = int(num_env_steps)
+        self.target_return = target_return
+        self.progress = progress
+        self.reached = False
+        self.seconds = 0.0
+        self.stopped_by: signal.Signals | None = None
+        self.folder: RunFolder | None = None
+        self.checkpoint: Path | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Train, save, and return the last iteration's result.
+
+        Raises:
+            OSError: If ``run_dir`` cannot be written to, or holds another run.
+            KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
+            SystemExit: With code 143, after saving, if a SIGTERM ended the run.
+        """
+        run_dir = self.algorithm.config.run_dir
+        if run_dir is not None:
+            self.folder = RunFolder(run_dir, env_steps=self.algorithm.env_steps)
+        with self._listening():
+            with self._display() as show:
+                result = self._train(show)
+            self._save()
+        if self.stopped_by is signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+        return result
+
+    def _train(self, show: Show) -> dict[str, Any]:
+        first_step, start = self.algorithm.env_steps, perf_counter()
+        evaluation = math.nan
+        while True:
+            result = self.algorithm.train()
+            if self.folder is not None:
+                self.folder.append(result)
+            if "evaluation" in result:
+                evaluation = result["evaluation"]["env_runners"]["episode_return_mean"]
+            done = self.algorithm.env_steps - first_step
+            training = result["env_runners"]["episode_return_mean"]
+            self.seconds = perf_counter() - start
+            show(done, self._facts(done, training, evaluation))
+            self.reached = self._is_target(result)
+            if self.reached or self.stopped_by is not None or done >= self.num_env_steps:
+                return result
+
+    def _is_target(self, result: dict[str, Any]) -> bool:
+        if self.target_return is None:
+            return False
+        judged = result if self.algorithm.config.evaluation_interval is None else result.get("evaluation")
+        return judged is not None and judged["env_runners"]["episode_return_mean"] >= self.target_return
+
+    def _facts(self, done: int, training: float, evaluation: float) -> str:
+        rate = done / max(self.seconds, 1e-9)
+        left = max(0, self.num_env_steps - done) / max(rate, 1e-9)
+        facts = [f"{done:,}/{self.num_env_steps:,} steps", f"{rate:,.0f}/s", f"return {_number(training)}"]
+        if self.algorithm.config.evaluation_interval is not None:
+            facts.append(f"evaluation {_number(evaluation)}")
+        return "  ".join([*facts, f"{_duration(left)} left"])
+
+    def _save(self) -> None:
+        """The checkpoint first: it is what must not be lost."""
+        folder = self.folder
+        if folder is not None:
+            self.checkpoint = self.algorithm.save(folder.checkpoint)
+            folder.write_learning_curve(run_name(self.algorithm), self.target_return)
+        elif self.stopped_by is not None:
+            new = new_run_dir(type(self.algorithm).__name__, self.algorithm.config.env)
+            self.checkpoint = self.algorithm.save(new / "checkpoint")
+        if self.stopped_by is not None:
+            name, steps = self.stopped_by.name, self.algorithm.env_steps
+            print(f"Stopped by {name} after {steps:,} env steps; saved {self.checkpoint}", file=sys.stderr, flush=True)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM for requests to stop, unless the process ignores them; only the main thread may."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+        before = {each: signal.signal(each, self._on_signal) for each in heard}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, signal.SIG_DFL if handler is None else handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A second SIGTERM changes nothing: `timeout` and the like send it twice, and whoever will not wait has SIGKILL.
+        if self.stopped_by is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.stopped_by is None:
+            self.stopped_by = signal.Signals(number)
+            again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
+            # not print(): the handler may run in the middle of another one
+            os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
+
+    # --- display ------------------------------------------------------------------------------------------------------
+
+    def _display(self) -> AbstractContextManager[Show]:
+        if not self.progress:
+            return nullcontext(lambda done, facts: None)
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            return _live(self.num_env_steps)
+        return _lines()
+
+
+@contextmanager
+def _lines() -> Iterator[Show]:
+    """A line on stderr every :data:`SECONDS_BETWEEN_LINES` at most, and the last one."""
+    shown_at, waiting = perf_counter(), ""
+
+    def show(done: int, facts: str) -> None:
+        nonlocal shown_at, waiting
+        waiting = facts
+        if perf_counter() - shown_at >= SECONDS_BETWEEN_LINES:
+            print(facts, file=sys.stderr, flush=True)
+            shown_at, waiting = perf_counter(), ""
+
+    try:
+        yield show
+    finally:
+        if waiting:
+            print(waiting, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _live(total: int) -> Iterator[Show]:
+    """A bar with the facts beside it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
+    drawn_at = 0.0
+    # drawn between iterations, not by a thread that would take time from them
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, expand=True) as bar:
+        task = bar.add_task("", total=total, facts="first iteration …")
+        bar.refresh()
+
+        def show(done: int, facts: str) -> None:
+            nonlocal drawn_at
+            now = perf_counter()
+            bar.update(task, completed=min(done, total), facts=facts)
+            if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
+                bar.refresh()
+                drawn_at = now
+
+        yield show
+
+
+def _check_number(name: str, value: object, expected: str, kind: type, example: str, least: float = -math.inf) -> None:
+    # bool is an int to Python, but never a number of steps or a return
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:  # type: ignore[operator]
+        remedy = f"Pass {name}={example}, for example."
+        raise ValueError(explain_error(f"learn({name}=)", expected=expected, got=repr(value), remedy=remedy))
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

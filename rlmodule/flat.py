@@ -1,0 +1,66 @@
+"""All parameters of a module as one tensor, so that clearing, clipping and stepping are one call each."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from catalog.errors import explain_error
+
+
+class FlatParameters:
+    """Moves parameters into one contiguous tensor and makes them, and their gradients, views of it.
+
+    A module of a dozen small tensors spends as long in the bookkeeping of an optimizer step as in its backward pass;
+    for an elementwise optimizer one long tensor is the same arithmetic.
+
+    Args:
+        parameters: Trainable parameters; frozen ones are left out.
+
+    Raises:
+        ValueError: If there are none, or they differ in dtype or device.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.views = [p for p in parameters if p.requires_grad]
+        if len({(p.dtype, p.device) for p in self.views}) != 1:
+            raise ValueError(
+                explain_error(
+                    "parameters of a module",
+                    expected="trainable parameters of one dtype on one device",
+                    got=sorted({f"{p.dtype} on {p.device}" for p in self.views}) or "none",
+                    remedy="Give the module at least one parameter, and convert it as a whole with module.to(...).",
+                )
+            )
+        self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
+        self.grad = self.tensor.grad = torch.zeros_like(self.tensor)
+        sizes = [p.numel() for p in self.views]
+        for p, data, grad in zip(self.views, self.tensor.detach().split(sizes), self.grad.split(sizes), strict=True):
+            p.data = data.view_as(p)
+            p.grad = grad.view_as(p)
+
+    def zero_grad(self) -> None:
+        """Clear all gradients; backward adds to them in place."""
+        self.grad.zero_()
+
+    def clip(self, limit: float | None, by: str) -> Tensor:
+        """Clip the gradients in place.
+
+        Args:
+            limit: The bound; None only measures.
+            by: ``"global_norm"`` (of all together), ``"norm"`` (of each parameter) or ``"value"`` (of each element).
+
+        Returns:
+            The global norm before clipping, as a scalar tensor.
+        """
+        norm = torch.linalg.vector_norm(self.grad)
+        if limit is None:
+            return norm
+        if by == "global_norm":
+            self.grad.mul_((limit / (norm + 1e-6)).clamp_max(1.0))
+        elif by == "value":
+            self.grad.clamp_(-limit, limit)
+        else:
+            for p in self.views:
+                nn.utils.clip_grad_norm_([p], limit)
+        return norm

@@ -1,0 +1,197 @@
+"""Envs whose every number can be told beforehand, and small modules and learners to run on them."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor, nn
+
+from catalog.base import Tree, as_encoder
+from rlmodule import BatchLearner, Columns, EpisodeLearner, InferenceOnlyAPI, RLModule, Rollout, ValueFunctionAPI
+
+LENGTHS = (3, 1, 5, 4, 2)
+ENDS = ((True, False), (False, True), (True, True), (False, True))
+NUM_ACTIONS = 3
+
+
+class Counter(gym.Env):
+    """Observes (env, episode, step); episodes end by a script, and rewards depend on all three and the action."""
+
+    def __init__(self, index: int = 0, dtype: type = np.float32, lengths: tuple[int, ...] = LENGTHS) -> None:
+        self.index, self.lengths, self.episode, self.t = index, lengths, -1, 0
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), dtype)
+        self.action_space = spaces.Discrete(NUM_ACTIONS)
+
+    def _obs(self) -> Any:
+        return np.array([self.index, self.episode, self.t], self.observation_space.dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        ends = self.t >= self.lengths[(self.index + self.episode) % len(self.lengths)]
+        terminated, truncated = ENDS[(self.index + self.episode) % len(ENDS)] if ends else (False, False)
+        return self._obs(), 100 * self.index + 10 * self.episode + self.t + int(action) / 4, terminated, truncated, {}
+
+
+class NestedCounter(Counter):
+    """The same numbers in a Dict of a Tuple, whose keys stand in another order than sorted."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        one = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        where = spaces.Tuple((one, spaces.Discrete(1000)))
+        self.observation_space = spaces.Dict({"z": one, "a": where})  # type: ignore[assignment]
+
+    def _obs(self) -> Any:
+        return {"z": np.array([self.index], np.float64), "a": (np.array([self.episode], np.float64), self.t)}
+
+
+def counters(mode: AutoresetMode, cls: type[Counter] = Counter, **settings: Any) -> Callable[..., SyncVectorEnv]:
+    """A factory of ready vector envs of three."""
+    return lambda config: SyncVectorEnv(
+        [lambda i=i: cls(i, **settings) for i in range(3)], autoreset_mode=mode
+    )
+
+
+def counters_one_by_one(cls: type[Counter] = Counter, **settings: Any) -> Callable[..., gym.Env]:
+    """A factory of single envs, numbered as they are made."""
+    numbers = itertools.count()
+    return lambda config: cls(next(numbers), **settings)
+
+
+def scripted_action(env: Any, episode: Any, t: Any) -> Any:
+    return (env + 2 * episode + t) % NUM_ACTIONS
+
+
+@dataclass
+class Step:
+    """One transition as it ought to be recorded."""
+
+    obs: tuple[float, ...]
+    action: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_obs: tuple[float, ...]
+
+
+def expected_steps(index: int) -> Iterator[Step]:
+    """What env `index` does under :func:`scripted_action`, found by stepping one env by hand."""
+    env = Counter(index)
+    while True:
+        obs, _ = env.reset()
+        ended = False
+        while not ended:
+            action = int(scripted_action(*obs))
+            after, reward, terminated, truncated, _ = env.step(action)
+            yield Step(tuple(obs), action, reward, terminated, truncated, tuple(after))
+            obs, ended = after, terminated or truncated
+
+
+class Scripted(RLModule):
+    """Acts by :func:`scripted_action`; knows plain and nested counters."""
+
+    def setup(self) -> None:
+        self.anchor = nn.Parameter(torch.zeros(()))
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        obs = batch[Columns.OBS]
+        if isinstance(obs, dict):
+            assert list(obs) == ["z", "a"]
+            assert isinstance(obs["a"], tuple)
+            obs = torch.cat([obs["z"], obs["a"][0], obs["a"][1].unsqueeze(-1)], -1)
+        action = scripted_action(*obs.unbind(-1)).long()
+        return {Columns.ACTION_DIST_INPUTS: 50.0 * nn.functional.one_hot(action, NUM_ACTIONS) + self.anchor}
+
+
+class Small(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
+    """An encoder, a policy and a value, and a count of forward passes in training, as a buffer."""
+
+    trained_on: Tensor
+
+    def setup(self) -> None:
+        self.encoder = as_encoder(self.catalog.build_encoder())
+        width = self.catalog.required_latent_dims()[0]
+        self.pi = nn.Linear(width, self.action_dist_cls.required_input_dim(self.action_space))
+        self.vf = nn.Linear(width, 1)
+        self.register_buffer("trained_on", torch.zeros((), dtype=torch.int64))
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["vf"]
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        latent = self.encoder(batch[Columns.OBS]).latent
+        return {Columns.ACTION_DIST_INPUTS: self.pi(latent), Columns.EMBEDDINGS: latent}
+
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        if embeddings is None:
+            embeddings = self.encoder(batch[Columns.OBS]).latent
+        return self.vf(embeddings).squeeze(-1)
+
+    def update_observation_statistics(self, obs: Tree) -> None:
+        self.trained_on += len(obs)
+
+
+class Reinforce(EpisodeLearner):
+    """Policy gradient with the reward as return; remembers the minibatches it saw."""
+
+    required_apis: ClassVar[tuple[type, ...]] = (ValueFunctionAPI,)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.seen: list[list[float]] = []
+        self.stop_after = 1000
+
+    def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[dict[str, Tree], dict[str, float]]:
+        self.seen.clear()
+        return rollout.valid_rows([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP]), {"extra": 1.5}
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        module = self.module[module_id]
+        assert isinstance(module, ValueFunctionAPI)
+        self.seen.append(batch[Columns.REWARDS].tolist())
+        dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        value = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS))
+        reward = batch[Columns.REWARDS]
+        return (value - reward).square().mean() - (dist.logp(batch[Columns.ACTIONS]) * reward).mean(), {}
+
+    def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
+        self.stop_after -= 1
+        return self.stop_after <= 0
+
+
+class Regression(BatchLearner):
+    """Fits the distribution's inputs to a target column."""
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return (fwd_out[Columns.ACTION_DIST_INPUTS] - batch["target"]).square().mean(), {}
+
+
+@dataclass
+class Settings:
+    """What runners and learners read."""
+
+    env: Any = "CartPole-v1"
+    env_config: dict[str, Any] = field(default_factory=dict)
+    num_envs_per_env_runner: int = 3
+    gym_env_vectorize_mode: Any = "sync"
+    lr: Any = 0.01
+    grad_clip: float | None = 0.5
+    grad_clip_by: Any = "global_norm"
+    minibatch_size: int | None = 16
+    num_epochs: int = 2
