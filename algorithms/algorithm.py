@@ -49,7 +49,8 @@ class Algorithm(ABC):
                 self.env_runner_group.observation_space, self.env_runner_group.action_space
             )
             spec = self.module_spec.as_multi(DEFAULT_MODULE_ID)
-            self.learner_group = LearnerGroup(config, config.learner_class, spec, run_seed=self.run_seed)
+            learner_class = config.learner_class or config.default_learner_class()
+            self.learner_group = LearnerGroup(config, learner_class, spec, run_seed=self.run_seed)
             self.env_runner_group.build_modules(self.module_spec, self.get_module())
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._evaluation_group: EnvRunnerGroup | None = None
@@ -122,11 +123,7 @@ class Algorithm(ABC):
 
         Every env plays an equal share of them, so that short episodes are not counted more often than long ones.
         """
-        if self._evaluation_group is None:
-            with torch.random.fork_rng(devices=[]):
-                self._evaluation_group = EnvRunnerGroup(self.config, run_seed=self.run_seed, role="evaluation_env")
-                self._evaluation_group.build_modules(self.module_spec, self.get_module())
-        runner = self._evaluation_group.local_runner
+        runner = self._make_evaluation_group().local_runner
         runner.reset()
         episodes, envs = self.config.evaluation_duration, runner.num_envs
         wanted = [episodes // envs + (slot < episodes % envs) for slot in range(envs)]
@@ -141,6 +138,13 @@ class Algorithm(ABC):
                     returns.append(float(episode_return))
                     lengths.append(int(length))
         return {"env_runners": episode_summary(returns, lengths) | {"num_episodes": len(returns)}}
+
+    def _make_evaluation_group(self) -> EnvRunnerGroup:
+        if self._evaluation_group is None:
+            with torch.random.fork_rng(devices=[]):
+                self._evaluation_group = EnvRunnerGroup(self.config, run_seed=self.run_seed, role="evaluation_env")
+                self._evaluation_group.build_modules(self.module_spec, self.get_module())
+        return self._evaluation_group
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The learner's module: the weights being trained, value function included."""
@@ -171,6 +175,8 @@ class Algorithm(ABC):
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.metrics.set_state(state["metrics"])
+        if "evaluation" in state:
+            self._make_evaluation_group().set_state(state["evaluation"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import json
+import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,18 +79,30 @@ class ExplainFlags:
 
 def train(args: Sequence[str]) -> int:
     """Train ALGO on ENV, and write the run's folder."""
+    config, flags = train_config(args)
+    config.validate()
+    with _own_run_dir(config), config.build() as algorithm:
+        return _run(algorithm, flags)
+
+
+def train_config(args: Sequence[str]) -> tuple[AlgorithmConfig, TrainFlags]:
+    """The config that the arguments of ``rlmodule train`` describe, and the flags that are not settings.
+
+    Raises:
+        UsageError: If algorithm or a flag are unknown.
+        TypeError, ValueError: If a value does not fit its setting; names the flag.
+        SystemExit: After --help, or if a value cannot be read.
+    """
     name = _leading(args, "train", "ALGO")
     algo = _config_class(name)
     flags = _parse(TrainFlags, f"rlmodule train {name.lower()}", args[1:], algo, settings_of(algo))
-    config = _config(algo, flags)
-    config.validate()
-    with _own_run_dir(config, name), config.build() as algorithm:
-        return _run(algorithm, flags)
+    return _config(algo, flags), flags
 
 
 def explain(args: Sequence[str]) -> int:
     """Show what the catalog decides for ENV, and why."""
-    algo = _config_class(_value_of("--algo", args) or DEFAULT_ALGO)
+    name = _value_of("--algo", args)
+    algo = _config_class(DEFAULT_ALGO if name is None else name)
     known = {name: known for name, known in settings_of(algo).items() if name in _EXPLAINED}
     flags = _parse(ExplainFlags, "rlmodule explain", args, algo, known)
     config = _config(algo, flags)
@@ -120,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         understood, 130 after Ctrl-C, 143 after SIGTERM.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    if os.getcwd() not in sys.path:  # a script has its own folder there instead; last, so that it hides nothing
+        sys.path.append(os.getcwd())  # for environments beside the user: my_envs:MyEnv-v0
     try:
         if not args or args[0] in ("-h", "--help"):
             print(_overview())
@@ -147,15 +163,16 @@ def _overview() -> str:
     for name, (arguments, command) in COMMANDS.items():
         lines += [f"  rlmodule {name} {arguments}", f"      {(command.__doc__ or '').strip()}"]
     algorithms = ", ".join(name.lower() for name in ALGORITHMS)
-    lines += ["", f"ALGO is one of {algorithms}. What flags there are tell", "", "  rlmodule train ALGO --help"]
-    lines += ["  rlmodule explain --help", "", "The first thing to try:", ""]
+    lines += ["", f"ALGO is one of {algorithms}. The flags are listed by `rlmodule train ALGO --help` and the like."]
+    lines += ["", "The first thing to try:", ""]
     return "\n".join([*lines, "  rlmodule train ppo CartPole-v1 --target-return 475 --evaluation-interval 5"])
 
 
 def _readable(error: Exception) -> str:
     """One message for the terminal. An error that is not of our making also says its type and how to see more."""
-    ours = isinstance(error, ValueError | TypeError | ImportError | OSError | RuntimeError) and str(error)
-    return f"error: {error}" if ours else f"error: {type(error).__name__}: {error} (--debug shows the traceback)"
+    if ": expected " in str(error):
+        return f"error: {error}"
+    return f"error: {type(error).__name__}: {error} (--debug shows the traceback)"
 
 
 # --- from settings to flags -------------------------------------------------------------------------------------------
@@ -281,7 +298,8 @@ def _checked_flags(args: Sequence[str], names: Iterable[str], prog: str) -> list
         if flag.startswith("--"):
             flag = f"--{_kebab(flag.strip('-'))}"
             if flag not in flags and flag.replace("--no-", "--", 1) not in flags:
-                remedy = f"{prog} --help lists them.{closest(flag, flags)}"
+                near = [name for name in flags if name.startswith(flag)] or flags
+                remedy = f"{prog} --help lists them.{closest(flag, near)}"
                 raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
             arg = f"{flag}{equals}{value}"
         spelt.append(arg)
@@ -340,12 +358,12 @@ def _config(algo: type[AlgorithmConfig], flags: TrainFlags | ExplainFlags) -> Al
 
 
 @contextmanager
-def _own_run_dir(config: AlgorithmConfig, algo: str) -> Iterator[None]:
+def _own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
     """Put a new folder's path where ``run_dir`` is :data:`NEW_RUN_DIR`; the folder goes again if it stays empty."""
     if config.run_dir != NEW_RUN_DIR:
         yield
         return
-    folder = new_run_dir(algo, config.env)
+    folder = new_run_dir(config.algo_class.__name__, config.env)
     config.update({"run_dir": str(folder)})
     try:
         yield
@@ -365,9 +383,9 @@ def _run(algorithm: Algorithm, flags: TrainFlags) -> int:
     say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     folder = session.folder
     if folder is not None:
-        say(
-            "\n".join(["Wrote", *(f"  {path}" for path in (folder.checkpoint, folder.progress, folder.learning_curve))])
-        )
+        say("Wrote")
+        for path in (folder.checkpoint, folder.progress, folder.learning_curve):
+            say(f"  {path}")
     if session.stopped_by is not None:
         return INTERRUPTED
     final, target = _final_evaluation(algorithm, result, say), flags.target_return
@@ -411,7 +429,9 @@ def _what_next(algorithm: Algorithm, checkpoint: Path) -> str:
     env_id = str(config.env)
     allow = f", allow=[{env_id.partition(':')[0]!r}]" if ":" in env_id else ""
     env_config = f", **{dict(config.env_config)!r}" if config.env_config else ""
-    algo_flag = "" if name == DEFAULT_ALGO else f" --algo {name}"
+    command = ["rlmodule", "explain", env_id]
+    command += [] if name == DEFAULT_ALGO else ["--algo", name]
+    command += ["--env-config", json.dumps(config.env_config)] if config.env_config else []
     return f"""
 Next, in Python:
 
@@ -423,9 +443,9 @@ Next, in Python:
         obs, info = env.reset()
         action, state = algo.policy.act(obs)
 
-and to see how its networks were chosen:
+and to see how networks are chosen for this environment:
 
-    rlmodule explain {env_id}{algo_flag}"""
+    {shlex.join(command)}"""
 
 
 def _silent(text: str) -> None:

@@ -15,6 +15,7 @@ from algorithms.encoding import check_allowed
 from algorithms.settings import SettingsBase, setting, settings
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
+from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     num_learners: int = setting(0, "learners", "Learner processes; 0 learns in this process.", ge=0)
     num_gpus_per_learner: int = setting(0, "learners", "GPUs of each learner; 0 learns on the CPU.", ge=0)
+    learner_class: type[Learner] | None = setting(
+        None, "learners", "What computes the loss; None takes the algorithm's own, from which yours should derive."
+    )
     torch_num_threads: int | None = setting(
         None, "learners", "CPU threads for torch; None chooses by the size of the network.", ge=1
     )
@@ -123,6 +127,10 @@ class AlgorithmConfig(SettingsBase, ABC):
     @abstractmethod
     def algo_class(self) -> type[Algorithm]:
         """The algorithm that this config builds."""
+
+    @abstractmethod
+    def default_learner_class(self) -> type[Learner]:
+        """What learns where ``learner_class`` names nothing."""
 
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec:

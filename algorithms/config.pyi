@@ -11,6 +11,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.checks import Schedule
 from algorithms.settings import SettingsBase, settings
 from catalog.model_config import DefaultModelConfig
+from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
 
 @settings
@@ -24,6 +25,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     rollout_fragment_length: int | None = ...
     num_learners: int = ...
     num_gpus_per_learner: int = ...
+    learner_class: type[Learner] | None = ...
     torch_num_threads: int | None = ...
     gamma: float = ...
     lr: Schedule = ...
@@ -43,6 +45,8 @@ class AlgorithmConfig(SettingsBase, ABC):
     @property
     @abstractmethod
     def algo_class(self) -> type[Algorithm]: ...
+    @abstractmethod
+    def default_learner_class(self) -> type[Learner]: ...
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec: ...
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec: ...
@@ -91,6 +95,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         *,
         num_learners: int = ...,
         num_gpus_per_learner: int = ...,
+        learner_class: type[Learner] | None = ...,
         torch_num_threads: int | None = ...,
     ) -> Self:
         """Where and with what the networks are updated. A setting left out keeps its value; returns the config.
@@ -98,6 +103,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         Args:
             num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
             num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            learner_class (type[Learner] | None, default None): What computes the loss; None takes the algorithm's own,
+                from which yours should derive.
             torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
                 network.
         """

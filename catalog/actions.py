@@ -35,7 +35,10 @@ class Offset(ActionConverter):
 
 
 class FitBox(ActionConverter):
-    """Stretches [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the bounds there are."""
+    """Stretches [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the bounds there are.
+
+    Computes in float64 for a float64 Box, whose bounds may lie between two float32 numbers, and in float32 otherwise.
+    """
 
     low: Tensor
     high: Tensor
@@ -46,25 +49,21 @@ class FitBox(ActionConverter):
         super().__init__()
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         both = np.isfinite(low) & np.isfinite(high) & stretch
-        centre = np.where(both, (np.where(both, high, 0) + np.where(both, low, 0)) / 2, 0)
-        radius = np.where(both, (np.where(both, high, 0) - np.where(both, low, 0)) / 2, 1)
-        bounds = {"low": _inside(low, np.inf), "high": _inside(high, -np.inf)}
-        for name, value in {**bounds, "centre": centre, "radius": radius}.items():
-            self.register_buffer(name, torch.as_tensor(value, dtype=torch.float32), persistent=False)
+        # halves, since the whole distance between two float64 may overflow
+        half_low, half_high = np.where(both, low, 0) / 2, np.where(both, high, 0) / 2
+        centre = half_high + half_low
+        radius = np.where(both, half_high - half_low, 1)
+        dtype = torch.float64 if space.dtype == np.float64 else torch.float32
+        for name, value in {"low": low, "high": high, "centre": centre, "radius": radius}.items():
+            self.register_buffer(name, torch.as_tensor(value, dtype=dtype), persistent=False)
         self.stretches = bool(np.any(centre != 0) or np.any(radius != 1))
         self.clips = bool(np.isfinite(low).any() or np.isfinite(high).any())
 
     def forward(self, actions: Tree) -> Tree:
+        actions = actions.to(self.low.dtype)  # buffers without dims would not promote it
         if self.stretches:
             actions = torch.addcmul(self.centre, actions, self.radius)
         return torch.clamp(actions, self.low, self.high) if self.clips else actions
-
-
-def _inside(bound: np.ndarray, inwards: float) -> np.ndarray:
-    """``bound`` in float32, moved one step inwards where rounding left the space."""
-    rounded = bound.astype(np.float32)
-    outside = rounded < bound if inwards > 0 else rounded > bound
-    return np.where(outside, np.nextafter(rounded, np.float32(inwards)), rounded)
 
 
 action_converter_rules: RuleTable[ActionConverter] = RuleTable("action converter")

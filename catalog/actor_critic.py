@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, ModelConfig, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
+from catalog.errors import explain_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +46,24 @@ class ActorCriticEncoder(nn.Module):
         critic = None if self.critic_encoder is None else self.critic_encoder(obs, starts=starts).latent
         return ActorCriticOutput(actor.latent, critic, actor.state)
 
-    def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> ActorCriticOutput:
-        """The actor's latent alone, without running a separate critic."""
-        actor = self.actor_encoder(obs, state, starts=starts)
-        return ActorCriticOutput(actor.latent, None, actor.state)
+    def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """The actor's latent and state alone, without running a separate critic."""
+        return self.actor_encoder(obs, state, starts=starts)
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
-        """The critic's latent alone, without running a separate actor."""
-        encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
+        """The critic's latent alone, without running a separate actor.
+
+        Raises:
+            RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
+        """
+        encoder = self.actor_encoder if self.shared else self.critic_encoder
+        if encoder is None:
+            raise RuntimeError(
+                explain_error(
+                    "ActorCriticEncoder.encode_critic",
+                    expected="an encoder with a critic",
+                    got="an inference-only copy",
+                    remedy="Compute values with the learner's module.",
+                )
+            )
         return encoder(obs, state, starts=starts).latent

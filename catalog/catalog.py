@@ -11,14 +11,14 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 from torch import nn
 
-from catalog.actions import ActionConverter, action_converter, action_converter_rules
+from catalog.actions import ActionConverter, action_converter
 from catalog.actor_critic import ActorCriticEncoder
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
 from catalog.distributions import Distribution, action_distribution_rules
 from catalog.errors import explain_error
+from catalog.explain import explain
 from catalog.model_config import DefaultModelConfig
 from catalog.preprocessing import ObservationNormalizer, can_normalize
-from catalog.rules import RuleTable
 from catalog.spaces import zero_batch
 
 
@@ -43,6 +43,10 @@ class Catalog:
         ValueError: If a space has no branch (the path into the space is named), or a model setting is wrong.
     """
 
+    encoder_config: ModelConfig | None = None
+    latent_dims: tuple[int, ...] | None = None
+    action_dist_cls: type[Distribution]
+
     def __init__(
         self,
         observation_space: Space,
@@ -52,19 +56,30 @@ class Catalog:
         self.observation_space = observation_space
         self.action_space = action_space
         self.model_config = DefaultModelConfig.from_any(model_config)
+        open_settings = self._open_settings()
+        self.setting_reasons = {
+            name: reason for name, (_, reason) in open_settings.items() if getattr(self.model_config, name) is None
+        }
+        chosen = {name: open_settings[name][0] for name in self.setting_reasons}
+        self.model_config = dataclasses.replace(self.model_config, **chosen)
         self._determine_components_hook()
+
+    def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        """Value of each model setting that may be left open (None), and the reason :meth:`explain` gives for it."""
+        return {
+            "vf_share_layers": (False, "the default"),
+            "normalize_observations": (False, "the default"),
+        }
 
     def _determine_components_hook(self) -> None:
         """Run the tree: encoder config, latent dims, distribution class."""
-        self.encoder_config: ModelConfig | None = None
-        self.latent_dims: tuple[int, ...] | None = None
         try:
             self.encoder_config = self._get_encoder_config(self.observation_space, self.model_config)
         except ValueError:
             if not self.has_custom_encoder:  # which needs the table only where it falls through to it
                 raise
         if self.encoder_config is not None and not self.has_custom_encoder:
-            self.latent_dims = self.encoder_config.output_dims
+            self.latent_dims = tuple(self.encoder_config.output_dims)
         self.action_dist_cls = self._get_dist_cls_from_action_space(self.action_space)
 
     @property
@@ -99,8 +114,7 @@ class Catalog:
             ValueError: If the encoder's output is not ``[1, D]`` or differs from its config's ``output_dims``.
         """
         actor = self._build_probed_encoder()
-        shared = bool(self.model_config.vf_share_layers)
-        return ActorCriticEncoder(actor, None if shared else self._build_probed_encoder())
+        return ActorCriticEncoder(actor, None if self.model_config.vf_share_layers else self._build_probed_encoder())
 
     def _build_probed_encoder(self) -> Encoder:
         encoder = as_encoder(self.build_encoder())
@@ -110,13 +124,14 @@ class Catalog:
             latent = encoder(zero_batch(self.observation_space)).latent
         encoder.train(was_training)
         dims = tuple(latent.shape[1:])
-        custom = self.has_custom_encoder or self.encoder_config is None
-        declared = None if custom else self.encoder_config.output_dims
+        config = None if self.has_custom_encoder else self.encoder_config
+        declared = None if config is None else tuple(config.output_dims)
         if latent.shape[0] != 1 or len(dims) != 1 or declared not in (None, dims):
+            width = declared[0] if declared is not None and len(declared) == 1 else "D"
             raise ValueError(
                 explain_error(
                     f"{type(self).__name__}.build_encoder()",
-                    expected=f"latents of shape (1, {'D' if declared is None else declared[0]}) for one observation",
+                    expected=f"latents of shape (1, {width}) for one observation",
                     got=f"shape {tuple(latent.shape)}",
                     remedy="Flatten the output, keep the batch dim, and let output_dims say its width.",
                 )
@@ -156,48 +171,12 @@ class Catalog:
         return action_converter(self.action_space, self.model_config)
 
     def explain(self) -> str:
-        """The path taken through the tree, as readable text: spaces, rules, settings, nets and parameter counts."""
-        lines = [f"{type(self).__name__}", f"  observation space  {self.observation_space}"]
-        if not self.has_custom_encoder:
-            lines += self._explain_table(encoder_rules, self.observation_space, "_get_encoder_config")
-            lines += [f"    config   {_one_line(self.encoder_config)}", f"    latent   {self.latent_dims}"]
-        else:
-            lines += [f"    encoder  {type(self).__qualname__}.build_encoder() replaces the table"]
-        lines += [f"    standardised by running mean/std: {'yes' if self.normalizes_observations else 'no'}"]
-        lines += [f"  action space       {self.action_space}"]
-        lines += self._explain_table(action_distribution_rules, self.action_space, "_get_dist_cls_from_action_space")
-        dist = self.action_dist_cls
-        lines += [f"    class    {dist.__name__}, {dist.required_input_dim(self.action_space)} inputs"]
-        lines += self._explain_table(action_converter_rules, self.action_space, None)
-        lines += ["  parts"]
-        lines += [f"    {name:<22} {text}" for name, text in self._explain_parts().items()]
-        return "\n".join(lines)
+        """The path taken through the tree, as readable text: spaces, rules, settings, overrides, nets and their sizes.
 
-    def _explain_table(self, table: RuleTable[Any], space: Space, hook: str | None) -> list[str]:
-        owner = next((c for c in type(self).__mro__ if hook is not None and hook in vars(c)), Catalog)
-        if owner is not Catalog:
-            return [f"    {table.what}: decided by {owner.__qualname__}.{hook}()"]
-        rule, passed = table.decide(space, self.model_config, "space")
-        lines = [f"    {table.what}: {rule.name}"]
-        lines += [f"    passed over: {other.name}" for other in passed]
-        lines += [f"    setting  {name} = {vars(self.model_config)[name]!r}" for name in rule.settings]
-        return lines
+        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was.
+        """
+        return explain(self)
 
-    def _explain_parts(self) -> dict[str, str]:
-        """Name → description of each net :meth:`explain` lists; subclasses add theirs."""
-        with torch.random.fork_rng(devices=[]):
-            return {"encoder": describe(as_encoder(self.build_encoder()))}
-
-
-def describe(net: nn.Module) -> str:
-    """Class, number of parameters and layers of ``net``, on one line."""
-    count = sum(p.numel() for p in net.parameters())
-    layers = [f"{m.in_features}→{m.out_features}" for m in net.modules() if isinstance(m, nn.Linear)]
-    return f"{type(net).__name__}, {count:,} parameters" + (f": {' '.join(layers)}" if layers else "")
-
-
-def _one_line(config: ModelConfig) -> str:
-    if not dataclasses.is_dataclass(config):
-        return repr(config)
-    shown = {f.name: vars(config)[f.name] for f in dataclasses.fields(config) if f.repr and f.name != "init"}
-    return f"{type(config).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+    def _explain_parts(self) -> dict[str, nn.Module]:
+        """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
+        return {"encoder": self._build_probed_encoder()}

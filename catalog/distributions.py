@@ -7,10 +7,10 @@ Shapes: ``[..., D]`` distribution inputs with ``D = required_input_dim(space)``;
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from catalog.model_config import DefaultModelConfig
 from catalog.rules import RuleTable
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_TINY = float(np.finfo(np.float32).tiny)
+"""What a drawn 0 becomes before its log is taken: infinite noise would meet a logit of -inf as NaN."""
+D = TypeVar("D", bound="Distribution")
 
 
 class Distribution(ABC):
@@ -124,7 +127,8 @@ class Categorical(Distribution):
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
         # -log of an exponential is Gumbel noise; its argmax with the logits samples the softmax
-        return torch.from_numpy(-np.log(rng.standard_exponential((steps, input_dim), dtype=np.float32)))
+        exponential = rng.standard_exponential((steps, input_dim), dtype=np.float32)
+        return torch.from_numpy(-np.log(np.maximum(exponential, _TINY)))
 
     def sample_from(self, noise: Tensor) -> Tensor:
         return (self.logits + noise).argmax(-1)
@@ -136,8 +140,8 @@ class Categorical(Distribution):
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
     def kl(self, other: Distribution) -> Tensor:
-        other = _same_class(self, other)
-        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+        q = _same_class(self, other)
+        return (self.log_probs.exp() * (self.log_probs - q.log_probs)).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self.logits.argmax(-1))
@@ -166,7 +170,7 @@ class MultiCategorical(Distribution):
     def bind(cls, space: spaces.MultiDiscrete) -> type[MultiCategorical]:
         """A subclass for actions of ``space``."""
         nvec = tuple(int(n) for n in space.nvec.reshape(-1))
-        return type("MultiCategorical", (cls,), {"nvec": nvec, "shape": tuple(space.shape), "__doc__": cls.__doc__})
+        return _bound(cls, nvec=nvec, shape=tuple(space.shape))
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> MultiCategorical:
@@ -198,8 +202,8 @@ class MultiCategorical(Distribution):
         return sum_(part.entropy() for part in self.parts)
 
     def kl(self, other: Distribution) -> Tensor:
-        other = _same_class(self, other)
-        return sum_(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
+        parts = zip(self.parts, _same_class(self, other).parts, strict=True)
+        return sum_(p.kl(q) for p, q in parts)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._join([part.logits.argmax(-1) for part in self.parts]))
@@ -225,7 +229,7 @@ class DiagGaussian(Distribution):
         """A subclass for actions of ``space``; rank 1 needs none."""
         if len(space.shape) == 1:
             return cls
-        return type(cls.__name__, (cls,), {"shape": tuple(space.shape), "bound": True, "__doc__": cls.__doc__})
+        return _bound(cls, shape=tuple(space.shape), bound=True)
 
     @staticmethod
     def required_input_dim(space: Space) -> int:
@@ -234,7 +238,7 @@ class DiagGaussian(Distribution):
     bound: ClassVar[bool] = False
 
     def _shaped(self, actions: Tensor) -> Tensor:
-        return actions.reshape(*actions.shape[:-1], *self.shape) if self.bound else actions
+        return actions.reshape((*actions.shape[:-1], *self.shape)) if self.bound else actions
 
     def _flat(self, actions: Tensor) -> Tensor:
         return actions.reshape(*actions.shape[: actions.dim() - len(self.shape)], -1) if self.bound else actions
@@ -262,10 +266,10 @@ class DiagGaussian(Distribution):
         return self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.mean.shape[-1]
 
     def kl(self, other: Distribution) -> Tensor:
-        other = _same_class(self, other)
-        ratio = (2 * (self.log_std - other.log_std)).exp()
-        shift = (self.mean - other.mean) * (-other.log_std).exp()
-        return 0.5 * (ratio + shift.square() - 1 - ratio.log()).sum(-1)
+        q = _same_class(self, other)
+        log_ratio = 2 * (self.log_std - q.log_std)
+        shift = (self.mean - q.mean) * (-q.log_std).exp()
+        return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._shaped(self.mean))
@@ -302,13 +306,19 @@ class SquashedGaussian(DiagGaussian):
         return Deterministic(self._shaped(self.mean.tanh()))
 
 
+@functools.cache
+def _bound(cls: type[Any], **attributes: Any) -> type[Any]:
+    """The one subclass of ``cls`` with these ``attributes``, so that equal spaces give comparable distributions."""
+    return type(cls.__name__, (cls,), {**attributes, "__doc__": cls.__doc__})
+
+
 def sum_(terms: Any) -> Tensor:
     """Sum of tensors, without starting from the integer 0."""
     return torch.stack(list(terms)).sum(0)
 
 
 def _gumbel(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return -torch.empty_like(like).exponential_(generator=generator).log()
+    return -torch.empty_like(like).exponential_(generator=generator).clamp_min_(_TINY).log()
 
 
 def _expect(space: Space, kind: type[Any], where: str) -> Any:
@@ -324,7 +334,7 @@ def _expect(space: Space, kind: type[Any], where: str) -> Any:
     return space
 
 
-def _same_class(mine: Any, other: Distribution) -> Any:
+def _same_class(mine: D, other: Distribution) -> D:
     if not isinstance(other, type(mine)):
         raise TypeError(
             explain_error(
@@ -356,7 +366,7 @@ def _is_float_box(space: spaces.Box, model_config: DefaultModelConfig) -> bool:
 
 
 @action_distribution_rules.register(
-    spaces.Box, name="float Box → DiagGaussian", when=_is_float_box, settings=("free_log_std", "normalize_actions")
+    spaces.Box, name="float Box → DiagGaussian", when=_is_float_box, settings=("free_log_std",)
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, path: str) -> type[Distribution]:
     return DiagGaussian.bind(space)

@@ -1,6 +1,8 @@
 """Dense nets: the MLP encoder, the heads, and the branches of the tree that choose them."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -46,22 +48,21 @@ class MLPEncoderConfig(ModelConfig):
         return MLPEncoder(self)
 
 
-class MLPEncoder(Encoder):
+class MLPEncoder(DenseStack, Encoder):
     """The net of an :class:`MLPEncoderConfig`."""
 
     def __init__(self, config: MLPEncoderConfig) -> None:
-        super().__init__()
-        net = DenseStack(
+        super().__init__(
             config.input_dims[0],
             config.hidden_layer_dims,
             activation=config.hidden_layer_activation,
             layernorm=config.hidden_layer_use_layernorm,
             init=config.init,
         )
-        self.net = net if config.one_hot is None else nn.Sequential(OneHot(config.one_hot), net)
+        self.one_hot = None if config.one_hot is None else OneHot(config.one_hot)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        return EncoderOutput(self.net(obs))
+        return EncoderOutput(self.run(obs if self.one_hot is None else self.one_hot(obs)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +94,16 @@ class MLPHeadConfig(ModelConfig):
         return MLPHead(self)
 
 
-class MLPHead(nn.Module):
+class MLPHead(DenseStack):
     """The net of an :class:`MLPHeadConfig`."""
 
     def __init__(self, config: MLPHeadConfig) -> None:
-        super().__init__()
-        self.net = _head_net(config, config.output_layer_dim)
+        super().__init__(**_head_layers(config, config.output_layer_dim))
         self.log_std_bound = config.log_std_clip_param if config.clip_log_std else None
 
-    def forward(self, latent: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """``[..., latent] → [..., output_layer_dim]``."""
-        out = self.net(latent)
+        out = self.run(x)
         if self.log_std_bound is None:
             return out
         mean, log_std = out.chunk(2, dim=-1)
@@ -122,30 +122,30 @@ class FreeLogStdMLPHeadConfig(MLPHeadConfig):
         return FreeLogStdMLPHead(self)
 
 
-class FreeLogStdMLPHead(nn.Module):
+class FreeLogStdMLPHead(DenseStack):
     """The net of a :class:`FreeLogStdMLPHeadConfig`."""
 
     def __init__(self, config: FreeLogStdMLPHeadConfig) -> None:
-        super().__init__()
-        self.net = _head_net(config, config.output_layer_dim // 2)
+        super().__init__(**_head_layers(config, config.output_layer_dim // 2))
         self.log_std = nn.Parameter(torch.zeros(config.output_layer_dim // 2))
 
-    def forward(self, latent: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """``[..., latent] → [..., output_layer_dim]``."""
-        mean = self.net(latent)
+        mean = self.run(x)
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 
-def _head_net(config: MLPHeadConfig, output_dim: int) -> DenseStack:
-    return DenseStack(
-        config.input_dims[0],
-        config.hidden_layer_dims,
-        activation=config.hidden_layer_activation,
-        layernorm=False,
-        init=config.init,
-        output_dim=output_dim,
-        output_init=config.output_init,
-    )
+def _head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
+    """Arguments of the :class:`DenseStack` of a head."""
+    return {
+        "input_dim": config.input_dims[0],
+        "hidden_dims": config.hidden_layer_dims,
+        "activation": config.hidden_layer_activation,
+        "layernorm": False,
+        "init": config.init,
+        "output_dim": output_dim,
+        "output_init": config.output_init,
+    }
 
 
 def _require_even(where: str, output_dim: int) -> None:
@@ -160,16 +160,23 @@ def _require_even(where: str, output_dim: int) -> None:
         )
 
 
-_MLP_SETTINGS = ("fcnet_hiddens", "fcnet_activation", "fcnet_use_layernorm", "fcnet_kernel_initializer")
+_MLP_SETTINGS = (
+    "fcnet_hiddens",
+    "fcnet_activation",
+    "fcnet_use_layernorm",
+    "fcnet_kernel_initializer",
+    "fcnet_bias_initializer",
+)
 
 
 def encoder_init(model_config: DefaultModelConfig) -> Init:
     """How the default encoders' dense layers start."""
+    kernel, kernel_kwargs = model_config.fcnet_kernel_initializer, model_config.fcnet_kernel_initializer_kwargs
+    if kernel_kwargs is None:
+        kernel_kwargs = {"gain": math.sqrt(2)} if kernel == "orthogonal_" else {}
+    bias_kwargs = model_config.fcnet_bias_initializer_kwargs or {}
     return Init(
-        kernel=model_config.fcnet_kernel_initializer,
-        kernel_kwargs=model_config.fcnet_kernel_initializer_kwargs,
-        bias=model_config.fcnet_bias_initializer,
-        bias_kwargs=model_config.fcnet_bias_initializer_kwargs,
+        kernel=kernel, kernel_kwargs=kernel_kwargs, bias=model_config.fcnet_bias_initializer, bias_kwargs=bias_kwargs
     )
 
 
@@ -191,9 +198,7 @@ def _is_float_vector(space: spaces.Box, model_config: DefaultModelConfig) -> boo
     return len(space.shape) == 1 and space.dtype is not None and space.dtype.kind == "f"
 
 
-@encoder_rules.register(
-    spaces.Box, name="float Box of rank 1 → MLP", when=_is_float_vector, settings=_MLP_SETTINGS
-)
+@encoder_rules.register(spaces.Box, name="float Box of rank 1 → MLP", when=_is_float_vector, settings=_MLP_SETTINGS)
 def _(space: spaces.Box, model_config: DefaultModelConfig, path: str) -> ModelConfig:
     return mlp_encoder_config(space.shape[0], model_config)
 

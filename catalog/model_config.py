@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catalog.errors import closest, explain_error
-
-Initializer = str | Callable[..., Any] | None
+from catalog.nn import Initializer, activation_by_name, initializer_by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,8 @@ class DefaultModelConfig:
 
     fcnet_hiddens: tuple[int, ...] = field(default=(64, 64), metadata={"doc": "Widths of the MLP encoder's layers."})
     fcnet_activation: str = field(
-        default="tanh", metadata={"doc": "Activation of the MLP encoder: a torch.nn class name, or relu, silu, linear …"}
+        default="tanh",
+        metadata={"doc": "Activation of the MLP encoder: a torch.nn class name, or relu, silu, linear …"},
     )
     fcnet_use_layernorm: bool = field(
         default=False, metadata={"doc": "Whether a LayerNorm stands before each activation of the MLP encoder."}
@@ -31,14 +31,15 @@ class DefaultModelConfig:
     fcnet_kernel_initializer: Initializer = field(
         default="orthogonal_", metadata={"doc": "In-place torch.nn.init function for weights; None keeps torch's own."}
     )
-    fcnet_kernel_initializer_kwargs: Mapping[str, Any] = field(
-        default_factory=lambda: {"gain": math.sqrt(2)}, metadata={"doc": "Keywords for fcnet_kernel_initializer."}
+    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = field(
+        default=None,
+        metadata={"doc": "Keywords for fcnet_kernel_initializer; None means gain=√2 for orthogonal_, else none."},
     )
     fcnet_bias_initializer: Initializer = field(
         default="zeros_", metadata={"doc": "In-place torch.nn.init function for biases; None keeps torch's own."}
     )
-    fcnet_bias_initializer_kwargs: Mapping[str, Any] = field(
-        default_factory=dict, metadata={"doc": "Keywords for fcnet_bias_initializer."}
+    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = field(
+        default=None, metadata={"doc": "Keywords for fcnet_bias_initializer; None means none."}
     )
     head_fcnet_hiddens: tuple[int, ...] = field(
         default=(), metadata={"doc": "Widths of hidden layers between the encoder's latent and each head's output."}
@@ -82,10 +83,14 @@ class DefaultModelConfig:
             _check(name, getattr(self, name), "True, False or None", lambda v: v is None or isinstance(v, bool))
         for name in ("fcnet_activation", "head_fcnet_activation"):
             _check(name, getattr(self, name), "the name of an activation", lambda value: isinstance(value, str))
+            activation_by_name(getattr(self, name), f"model_config.{name}")
         for name in ("fcnet_kernel_initializer", "fcnet_bias_initializer"):
-            _check(name, getattr(self, name), "a name, a function or None", _is_initializer)
-        for name in ("fcnet_kernel_initializer_kwargs", "fcnet_bias_initializer_kwargs"):
-            _check(name, getattr(self, name), "a dict of keywords", lambda value: isinstance(value, Mapping))
+            initializer, kwargs = getattr(self, name), getattr(self, f"{name}_kwargs")
+            _check(name, initializer, "a name, a function or None", _is_initializer)
+            initializer_by_name(initializer, f"model_config.{name}")
+            _check(f"{name}_kwargs", kwargs, "a dict of keywords or None", _is_mapping_or_none)
+            if initializer is None:
+                _check(f"{name}_kwargs", kwargs, f"no keywords, since {name} is None", lambda value: not value)
         _check("log_std_clip_param", self.log_std_clip_param, "a finite number > 0", _is_positive)
 
     @classmethod
@@ -134,6 +139,10 @@ def _check(name: str, value: object, expected: str, good: Callable[[Any], bool])
 
 def _is_initializer(value: object) -> bool:
     return value is None or isinstance(value, str) or callable(value)
+
+
+def _is_mapping_or_none(value: object) -> bool:
+    return value is None or isinstance(value, Mapping)
 
 
 def _is_positive(value: object) -> bool:

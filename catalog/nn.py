@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -9,15 +11,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from catalog.errors import closest, explain_error
-from catalog.model_config import Initializer
+
+Initializer = str | Callable[..., Any] | None
 
 _ALIASES = {"relu": "ReLU", "tanh": "Tanh", "elu": "ELU", "silu": "SiLU", "swish": "SiLU", "gelu": "GELU"}
-_ACTIVATIONS = sorted(nn.modules.activation.__all__)
-_FUNCTIONS = {"Tanh": torch.tanh, "ReLU": torch.relu}
-"""The usual ones without a module around them."""
+_ACTIVATIONS = sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
+"""Those that keep the width and need no arguments."""
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Tanh": torch.tanh,
+    "ReLU": torch.relu,
+    "LogSoftmax": partial(torch.log_softmax, dim=-1),
+    "Softmax": partial(torch.softmax, dim=-1),
+    "Softmin": partial(functional.softmin, dim=-1),
+}
+"""The usual ones without a module around them, and those whose module guesses a dim."""
 
 
-def activation_by_name(name: str) -> Callable[[Tensor], Tensor] | None:
+def activation_by_name(name: str, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
     """The activation called ``name`` (a ``torch.nn`` class name, or relu, tanh, elu, silu, gelu); None for "linear".
 
     Raises:
@@ -29,7 +39,7 @@ def activation_by_name(name: str) -> Callable[[Tensor], Tensor] | None:
     if resolved not in _ACTIVATIONS:
         raise ValueError(
             explain_error(
-                "activation",
+                where,
                 expected="'linear' or the name of a torch.nn activation",
                 got=repr(name),
                 remedy=f"Use for example 'tanh', 'relu' or 'SiLU'.{closest(name, [*_ACTIVATIONS, *_ALIASES])}",
@@ -38,7 +48,7 @@ def activation_by_name(name: str) -> Callable[[Tensor], Tensor] | None:
     return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
 
 
-def initializer_by_name(name: Initializer) -> Callable[..., Any] | None:
+def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:
     """The in-place function ``torch.nn.init.<name>``; callables and None pass through.
 
     Raises:
@@ -50,7 +60,7 @@ def initializer_by_name(name: Initializer) -> Callable[..., Any] | None:
     if name not in known:
         raise ValueError(
             explain_error(
-                "initializer",
+                where,
                 expected="the name of an in-place function of torch.nn.init",
                 got=repr(name),
                 remedy=f"Use for example 'orthogonal_' or 'xavier_uniform_'.{closest(name, known)}",
@@ -82,7 +92,7 @@ class DenseStack(nn.Module):
 
     ``[..., input_dim] → [..., width of the last layer]``. The layers are ordinary ``nn.Linear`` modules, but run as
     functions of their parameters: calling a module and looking up its attributes takes as long as a small matrix
-    product. Forward hooks on single layers therefore do not fire; those on the stack do.
+    product. Forward hooks therefore fire on the stack, not on single layers.
 
     Raises:
         ValueError: If activation or initialiser is unknown; names the closest.
@@ -102,19 +112,25 @@ class DenseStack(nn.Module):
         super().__init__()
         self.activation = activation_by_name(activation)
         widths = [input_dim, *hidden_dims, *([] if output_dim is None else [output_dim])]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        self.linears = nn.ModuleList(linears)
+        self._weights = tuple(linear._parameters for linear in linears)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_dims) if layernorm else None
         self.num_hidden = len(hidden_dims)
-        for i, linear in enumerate(self.linears):
+        for i, linear in enumerate(linears):
             (init if i < self.num_hidden or output_init is None else output_init).apply(linear)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def run(self, x: Tensor) -> Tensor:
+        """``[..., input_dim] → [..., width of the last layer]``."""
         activation, norms = self.activation, self.norms
-        for i, linear in enumerate(self.linears._modules.values()):
-            x = functional.linear(x, **linear._parameters)  # type: ignore[arg-type, union-attr]
+        for i, weights in enumerate(self._weights):
+            x = functional.linear(x, **weights)  # type: ignore[arg-type]
             if i < self.num_hidden:
                 if norms is not None:
                     x = norms[i](x)
                 if activation is not None:
                     x = activation(x)
         return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)

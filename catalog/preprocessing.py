@@ -14,7 +14,10 @@ def one_hot_dim(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
 
 
 class OneHot(nn.Module):
-    """One-hot code of a Discrete ``[...]`` or of each part of a MultiDiscrete ``[..., *shape]``, as float32 ``[..., width]``."""
+    """One-hot code of a Discrete ``[...]`` or of each part of a MultiDiscrete ``[..., *shape]``.
+
+    Gives float32 ``[..., width]``. Does not look for values outside the space.
+    """
 
     shift: Tensor
 
@@ -29,7 +32,7 @@ class OneHot(nn.Module):
         self.register_buffer("shift", torch.as_tensor(offsets - start, dtype=torch.int64), persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        parts = obs.reshape(*obs.shape[: obs.dim() - self.rank], -1).long() + self.shift
+        parts = (obs.flatten(-self.rank) if self.rank else obs.unsqueeze(-1)).long() + self.shift
         code = torch.zeros(*parts.shape[:-1], self.width, device=obs.device)
         return code.scatter_(-1, parts, 1.0)
 

@@ -50,7 +50,7 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
     """
     missing = [api for api in required if not isinstance(module, api)]
     if missing:
-        wanted = ", ".join(f"{api.__name__} ({', '.join(sorted(api.__abstractmethods__))})" for api in missing)  # type: ignore[attr-defined]
+        wanted = ", ".join(f"{api.__name__} ({', '.join(sorted(api.__abstractmethods__))})" for api in missing)
         raise TypeError(
             explain_error(
                 f"{learner} with module {module_id!r}",

@@ -101,11 +101,23 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _strip(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """``value`` with each tensor put into ``tensors`` and replaced by its name."""
     if isinstance(value, Mapping):
+        keys = [str(key) for key in value]
+        if len({*keys}) < len(keys) or keys == [_TENSOR]:
+            raise TypeError(
+                explain_error(
+                    f"checkpoint state at {path!r}",
+                    expected=f"keys that differ as text, and other than {_TENSOR!r} alone",
+                    got=f"the keys {list(value)!r}",
+                    remedy="Use strings as keys.",
+                )
+            )
         return {str(key): _strip(child, f"{path}/{key}" if path else str(key), tensors) for key, child in value.items()}
     if isinstance(value, list | tuple):
         return [_strip(child, f"{path}/{i}", tensors) for i, child in enumerate(value)]
     if isinstance(value, Tensor):
         # cloned: safetensors refuses tensors that share memory
+        while path in tensors:  # a key with a slash in it, next to a dict
+            path += "'"
         tensors[path] = value.detach().cpu().contiguous().clone()
         return {_TENSOR: path}
     if isinstance(value, np.generic):
@@ -133,11 +145,17 @@ def _restore(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _replace(staged: Path, target: Path) -> None:
-    """Put ``staged`` in the place of ``target``; the old folder is moved aside first, since a rename needs an empty one."""
+    """Put ``staged`` in the place of ``target``, which is moved aside first, since a rename needs a free name."""
     if not target.exists():
         os.rename(staged, target)
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    os.rename(target, aside / "checkpoint")
-    os.rename(staged, target)
-    shutil.rmtree(aside)
+    try:
+        os.rename(target, aside / "checkpoint")
+        try:
+            os.rename(staged, target)
+        except BaseException:
+            os.rename(aside / "checkpoint", target)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

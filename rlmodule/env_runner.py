@@ -17,11 +17,12 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.errors import explain_error
 from rlmodule.columns import Columns
 from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
 from rlmodule.module import RLModule, greedy_actions
 from rlmodule.randomness import int_seed, numpy_stream, torch_stream
-from rlmodule.rollout import Rollout, allocate_observations, as_tensors, take_slot, write_row
+from rlmodule.rollout import Rollout, allocate_observations, as_tensors, take_slot, unbind_rows, write_row
 from rlmodule.settings import RunnerSettings
 
 
@@ -65,6 +66,11 @@ class EnvRunner:
         noise_role = "action" if role == "env" else "evaluation_action"
         self._noise = [numpy_stream(run_seed, noise_role, first_env_index + i) for i in range(self.num_envs)]
         self._generator = torch_stream(run_seed, noise_role, first_env_index)
+        self._after_step = {
+            AutoresetMode.SAME_STEP: self._after_same_step,
+            AutoresetMode.NEXT_STEP: self._after_next_step,
+            AutoresetMode.DISABLED: self._after_disabled,
+        }
         self._module: RLModule | None = None
         self._obs: Tree | None = None
         self._resets = 0
@@ -87,8 +93,8 @@ class EnvRunner:
         """Start a new episode in every env, each from its own next seed."""
         indices = range(self._first, self._first + self.num_envs)
         seeds = [int_seed(self._run_seed, self._role, index, self._resets) for index in indices]
-        single = self._guard is not None  # a ready VectorEnv takes one seed, not one per env
-        self._obs, _ = self.env.reset(seed=seeds[0] if single else seeds)
+        seed: Any = seeds if self._guard is None else seeds[0]  # a ready VectorEnv takes one seed, not one per env
+        self._obs, _ = self.env.reset(seed=seed)
         if self._guard is not None:
             self._guard.check_reset(self._obs)
         self._resets += 1
@@ -120,6 +126,7 @@ class EnvRunner:
         noise = self._draw_noise(num_steps) if explore else None
         actions, dist_inputs, seconds = self._interact(data, num_steps, explore, noise)
         check_finite(data.obs, data.rewards, self._steps)
+        self._check_finals(data)
         columns = {
             Columns.OBS: tree.map_structure(lambda x: x[:-1], as_tensors(data.obs)),
             Columns.ACTIONS: actions,
@@ -149,73 +156,95 @@ class EnvRunner:
     ) -> tuple[Tensor, Tensor, dict[str, float]]:
         """The loop: fill ``data``; returns actions, distribution inputs and seconds."""
         module, env = self.module, self.env
-        forward = module.forward_exploration if explore else module.forward_inference
+        forward = module._forward_exploration if explore else module._forward_inference  # inference mode is on below
         convert = module.action_converter.forward
-        all_obs = as_tensors(data.obs)
-        nested = not isinstance(all_obs, Tensor)
+        seen, obs = unbind_rows(as_tensors(data.obs)), self._obs
+        noise_rows = [] if noise is None else noise.unbind()
+        after_step = self._after_step[self._autoreset]
         actions: list[Tensor] = []
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
-        with torch.inference_mode():
-            for t in range(num_steps):
-                before = perf_counter()
-                obs = tree.map_structure(lambda x, t=t: x[t], all_obs) if nested else all_obs[t]
-                out = forward({Columns.OBS: obs})
-                logits = out[Columns.ACTION_DIST_INPUTS]
-                if not explore:
-                    action = greedy_actions(module, out)
-                elif noise is not None:
-                    action = module.action_dist_cls.from_logits(logits).sample_from(noise[t])
-                else:
-                    action = module.action_dist_cls.from_logits(logits).sample(self._generator)
-                env_action = convert(action).numpy()
-                actions.append(action)
-                dist_inputs.append(logits)
-                decided = perf_counter()
-                try:
+        t = 0
+        try:
+            with torch.inference_mode():
+                for t in range(num_steps):
+                    before = perf_counter()
+                    out = forward({Columns.OBS: seen[t]})
+                    logits = out[Columns.ACTION_DIST_INPUTS]
+                    if not explore:
+                        action = greedy_actions(module, out)
+                    elif noise is not None:
+                        action = module.action_dist_cls.from_logits(logits).sample_from(noise_rows[t])
+                    else:
+                        action = module.action_dist_cls.from_logits(logits).sample(self._generator)
+                    fitted = convert(action)
+                    env_action = fitted.numpy()
+                    if fitted is action:
+                        env_action = env_action.copy()  # an env may write into what it is given
+                    actions.append(action)
+                    dist_inputs.append(logits)
+                    decided = perf_counter()
                     obs, rewards, terminateds, truncateds, info = env.step(env_action)
-                except Exception:
-                    # an env that chokes on the action of a NaN observation is not the culprit
-                    check_finite(tree.map_structure(lambda x, t=t: x[: t + 1], data.obs), data.rewards[:t], self._steps)
-                    raise
-                stepped = perf_counter()
-                in_forward += decided - before
-                in_env += stepped - decided
-                if self._guard is not None:
-                    self._guard.check_step(obs, rewards, terminateds, truncateds)
-                data.rewards[t] = rewards
-                data.terminateds[t] = terminateds
-                data.truncateds[t] = truncateds
-                obs = self._handle_ends(data, t, obs, info)
-                write_row(data.obs, t + 1, obs)
+                    stepped = perf_counter()
+                    in_forward += decided - before
+                    in_env += stepped - decided
+                    if self._guard is not None:
+                        self._guard.check_step(obs, rewards, terminateds, truncateds)
+                    data.rewards[t] = rewards
+                    data.terminateds[t] = terminateds
+                    data.truncateds[t] = truncateds
+                    obs = after_step(data, t, obs, info)
+                    write_row(data.obs, t + 1, obs)
+        except Exception:
+            self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
+            # a module or an env that chokes on a NaN observation is not the culprit
+            check_finite(tree.map_structure(lambda x: x[: t + 1], data.obs), data.rewards[:t], self._steps)
+            raise
         self._obs = obs
         # stacked out here, since tensors made in inference mode cannot enter a loss
         return torch.stack(actions), torch.stack(dist_inputs), {"env_step": in_env, "forward": in_forward}
 
-    def _handle_ends(self, data: _Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
-        """Note true final observations, mark reset rows, reset where the env does not; returns what to act on next."""
-        if self._autoreset == AutoresetMode.NEXT_STEP:
-            np.logical_not(self._ended, out=data.valid[t])
-            if self._ended.any():
-                data.rewards[t][self._ended] = 0
-        ended = data.terminateds[t] | data.truncateds[t]
-        self._ended = ended
-        if not ended.any():
-            return obs
-        finals = info["final_obs"] if self._autoreset == AutoresetMode.SAME_STEP else obs
-        for slot in np.flatnonzero(data.truncateds[t] & ~data.terminateds[t]):
-            data.final_index.append((t, int(slot)))
-            data.final_obs.append(tree.map_structure(np.array, take_slot(finals, slot)))
-        if self._autoreset == AutoresetMode.DISABLED:
-            obs, _ = self.env.reset(options={"reset_mask": ended.copy()})
+    def _after_same_step(self, data: _Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+        if "final_obs" in info:
+            self._note_finals(data, t, info["final_obs"])
         return obs
+
+    def _after_next_step(self, data: _Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+        if np.count_nonzero(self._ended):  # these envs were reset in this step, which is no transition
+            data.valid[t] = ~self._ended
+            data.rewards[t][self._ended] = 0
+        self._ended = data.terminateds[t] | data.truncateds[t]
+        self._note_finals(data, t, obs)
+        return obs
+
+    def _after_disabled(self, data: _Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+        ended = data.terminateds[t] | data.truncateds[t]
+        if np.count_nonzero(ended):
+            self._note_finals(data, t, obs)
+            obs, _ = self.env.reset(options={"reset_mask": ended})
+        return obs
+
+    @staticmethod
+    def _note_finals(data: _Fragment, t: int, finals: Tree) -> None:
+        """Keep the true final observation of every episode that was truncated in row ``t``."""
+        if np.count_nonzero(data.truncateds[t]):
+            for slot in np.flatnonzero(data.truncateds[t] & ~data.terminateds[t]):
+                data.final_index.append((t, int(slot)))
+                data.final_obs.append(tree.map_structure(np.array, take_slot(finals, int(slot))))
 
     def _allocate(self, num_steps: int) -> _Fragment:
         obs = allocate_observations(self.observation_space, num_steps + 1, self.num_envs)
         write_row(obs, 0, self._obs)
         shape = (num_steps, self.num_envs)
-        flags = [np.zeros(shape, dtype=bool) for _ in range(2)]
-        return _Fragment(obs, np.zeros(shape, np.float32), *flags, np.ones(shape, dtype=bool), [], [])
+        return _Fragment(
+            obs=obs,
+            rewards=np.zeros(shape, np.float32),
+            terminateds=np.zeros(shape, dtype=bool),
+            truncateds=np.zeros(shape, dtype=bool),
+            valid=np.ones(shape, dtype=bool),
+            final_index=[],
+            final_obs=[],
+        )
 
     def _draw_noise(self, num_steps: int) -> Tensor | None:
         """Noise ``[T, N, ...]``, each env's from its own stream; None if the distribution draws for itself."""
@@ -224,6 +253,19 @@ class EnvRunner:
         blocks = [dist_cls.draw_noise(rng, num_steps, width) for rng in self._noise]
         drawn = [block for block in blocks if block is not None]
         return torch.stack(drawn, dim=1) if len(drawn) == len(blocks) else None
+
+    def _check_finals(self, data: _Fragment) -> None:
+        missing = np.count_nonzero(data.truncateds & ~data.terminateds) - len(data.final_index)
+        if missing:
+            raise ValueError(
+                explain_error(
+                    f"info of {type(self.env.unwrapped).__name__}.step()",
+                    expected="final_obs whenever an episode ends, as same-step autoreset has it",
+                    got=f"{missing} truncated episodes without it",
+                    remedy="Put the last observation of each ended episode into info['final_obs'], or declare another "
+                    "autoreset mode in the env's metadata.",
+                )
+            )
 
     def _stack_finals(self, finals: list[Tree]) -> Tree:
         stacked = allocate_observations(self.observation_space, len(finals))

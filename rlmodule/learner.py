@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
+import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
@@ -183,7 +184,7 @@ class EpisodeLearner(Learner):
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """The batch, reshuffled, in pieces of ``minibatch_size`` (the last may be smaller)."""
-        rows = len(batch[Columns.ACTION_LOGP])
+        rows = len(tree.flatten(batch)[0])
         order = torch.randperm(rows, generator=self.generator)
         size = self.settings.minibatch_size or rows
         # one gather per column and epoch; the minibatches are views

@@ -90,7 +90,12 @@ def episode_summary(returns: Any, lengths: Any) -> dict[str, float]:
     """Mean, least and greatest return and mean length; NaN before the first episode ends."""
     if not len(returns):
         nan = float("nan")
-        return {"episode_return_mean": nan, "episode_return_min": nan, "episode_return_max": nan, "episode_len_mean": nan}
+        return {
+            "episode_return_mean": nan,
+            "episode_return_min": nan,
+            "episode_return_max": nan,
+            "episode_len_mean": nan,
+        }
     return {
         "episode_return_mean": sum(returns) / len(returns),
         "episode_return_min": min(returns),

@@ -58,8 +58,21 @@ class RLModule(nn.Module, ABC):
         self.setup()
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
-                owner, _, leaf = name.rpartition(".")
-                setattr(self.get_submodule(owner), leaf, None)
+                self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        owner, _, leaf = name.rpartition(".")
+        part = self.get_submodule(owner)
+        if not hasattr(part, leaf):
+            raise AttributeError(
+                explain_error(
+                    f"inference-only {type(self).__name__}",
+                    expected="names of parts of the module",
+                    got=f"{name!r}",
+                    remedy="Correct what get_non_inference_attributes() returns.",
+                )
+            )
+        setattr(part, leaf, None)
 
     @abstractmethod
     def setup(self) -> None:
@@ -158,14 +171,28 @@ class RLModule(nn.Module, ABC):
         """Replace every parameter and buffer by ``other``'s of the same name, so that both are one set of weights.
 
         Buffers stay shared as long as ``other`` changes them in place.
+
+        Raises:
+            ValueError: If ``other`` lacks a tensor that this module has.
         """
-        theirs = {**dict(other.named_parameters()), **dict(other.named_buffers())}
-        for path, submodule in self.named_modules():
+        # also by the second name of a tensor that two submodules share
+        theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
+        theirs |= dict(other.named_buffers(remove_duplicate=False))
+        for path, submodule in self.named_modules(remove_duplicate=False):
             for own in (submodule._parameters, submodule._buffers):
-                for name in own:
+                for name, tensor in own.items():
                     full = f"{path}.{name}" if path else name
                     if full in theirs:
                         own[name] = theirs[full]  # type: ignore[assignment]
+                    elif tensor is not None:
+                        raise ValueError(
+                            explain_error(
+                                f"{type(self).__name__}.share_tensors_of()",
+                                expected="a module that has all of this one's tensors",
+                                got=f"a {type(other).__name__} without {full!r}",
+                                remedy="Build both from one spec.",
+                            )
+                        )
 
 
 class MultiRLModule(nn.Module):
@@ -195,7 +222,7 @@ class MultiRLModule(nn.Module):
         assert isinstance(module, RLModule)
         return module
 
-    def __contains__(self, module_id: object) -> bool:
+    def __contains__(self, module_id: str) -> bool:
         return module_id in self.rl_modules
 
     def __iter__(self) -> Iterator[str]:

@@ -229,6 +229,16 @@ def write_row(buffer: Tree, row: int, obs: Tree) -> None:
         buffer[row] = obs
 
 
+def unbind_rows(column: Tree) -> list[Tree]:
+    """Views of the rows of a tree of tensors ``[T, ...]``, made at once: indexing each costs more than a small net."""
+    if isinstance(column, dict):
+        parts = [unbind_rows(child) for child in column.values()]
+        return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
+    if isinstance(column, tuple):
+        return list(zip(*(unbind_rows(child) for child in column), strict=True))
+    return list(column.unbind())
+
+
 def take_slot(batch: Tree, slot: int) -> Tree:
     """Entry ``slot`` of a batched tree of arrays, or of gymnasium's object array of single observations."""
     if isinstance(batch, dict):

@@ -37,9 +37,7 @@ class RLModuleSpec:
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """This spec, with ``default``'s value wherever it says None."""
         mine = vars(self)
-        return dataclasses.replace(
-            self, **{name: value for name, value in vars(default).items() if mine[name] is None}
-        )
+        return dataclasses.replace(self, **{name: value for name, value in vars(default).items() if mine[name] is None})
 
     def build(self, *, inference_only: bool | None = None) -> RLModule:
         """A new module.
@@ -47,9 +45,7 @@ class RLModuleSpec:
         Raises:
             ValueError: If class or spaces are not given.
         """
-        missing = [
-            name for name in ("module_class", "observation_space", "action_space") if vars(self)[name] is None
-        ]
+        missing = [name for name in ("module_class", "observation_space", "action_space") if vars(self)[name] is None]
         if missing:
             raise ValueError(
                 explain_error(

@@ -16,7 +16,7 @@ def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, cli
 
 
 def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
-    """``1 - Var(targets - predictions) / Var(targets)``: 1 is perfect, 0 no better than the mean; 0 for constant targets."""
+    """``1 - Var(targets - predictions) / Var(targets)``: 1 is perfect, 0 as good as the mean; 0 if they are equal."""
     variance = targets.var(unbiased=False)
     unexplained = (targets - predictions).var(unbiased=False)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))

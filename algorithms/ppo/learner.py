@@ -83,13 +83,8 @@ class PPOLearner(EpisodeLearner):
             gamma=config.gamma,
             lambda_=config.lambda_,
         )
-        computed = {
-            Columns.VALUES: values,
-            Columns.ADVANTAGES: advantages,
-            Columns.VALUE_TARGETS: values + advantages,
-        }
+        computed = {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: values + advantages}
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS]
-        names += [Columns.VALUES] if config.vf_clip_param is not None else []
         names += [Columns.ACTION_DIST_INPUTS] if config.use_kl_loss else []
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         batch = rollout.valid_rows(names)
@@ -97,6 +92,9 @@ class PPOLearner(EpisodeLearner):
         explained = explained_variance(targets - advantages, targets)
         batch[Columns.ADVANTAGES] = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
         module.update_value_statistics(targets)
+        if config.vf_clip_param is not None:
+            # asked again, since the statistics have just moved what the same weights predict in units of reward
+            batch[Columns.VALUES] = module.compute_values(batch)
         return batch, {"vf_explained_var": float(explained)}
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """PPO's nets: the catalog that decides them and the module that assembles them."""
 
-import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -15,7 +15,6 @@ from catalog import (
     RunningMoments,
 )
 from catalog.base import Tree
-from catalog.catalog import describe
 from catalog.mlp import encoder_init
 from catalog.nn import Init
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
@@ -31,19 +30,14 @@ class PPOCatalog(Catalog):
     Override points, besides those of :class:`Catalog`: ``build_pi_head``, ``build_vf_head``.
     """
 
-    def _determine_components_hook(self) -> None:
-        config = self.model_config
-        self.model_config = dataclasses.replace(
-            config,
-            vf_share_layers=bool(config.vf_share_layers),
-            normalize_observations=self._default_normalize_observations()
-            if config.normalize_observations is None
-            else config.normalize_observations,
-        )
-        super()._determine_components_hook()
-
-    def _default_normalize_observations(self) -> bool:
-        return isinstance(self.action_space, spaces.Box) and not self.has_custom_encoder
+    def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        if self.has_custom_encoder:
+            standardise = (False, "since a custom encoder gets raw observations")
+        elif isinstance(self.action_space, spaces.Box):
+            standardise = (True, "PPO's default for Box actions")
+        else:
+            standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
+        return super()._open_settings() | {"normalize_observations": standardise}
 
     def build_pi_head(self) -> nn.Module:
         """From the actor's latent to the inputs of the action distribution."""
@@ -73,13 +67,14 @@ class PPOCatalog(Catalog):
             output_init=VALUE_INIT,
         ).build()
 
-    def _explain_parts(self) -> dict[str, str]:
-        shared = self.model_config.vf_share_layers
-        with torch.random.fork_rng(devices=[]):
-            encoder = self.build_actor_critic_encoder()
-            parts = {"actor encoder": describe(encoder.actor_encoder)}
-            parts["critic encoder"] = "the actor's (vf_share_layers = True)" if shared else parts["actor encoder"]
-            return parts | {"policy head": describe(self.build_pi_head()), "value head": describe(self.build_vf_head())}
+    def _explain_parts(self) -> dict[str, nn.Module]:
+        encoder = self.build_actor_critic_encoder()
+        return {
+            "actor encoder": encoder.actor_encoder,
+            "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
+            "policy head": self.build_pi_head(),
+            "value head": self.build_vf_head(),
+        }
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
@@ -103,7 +98,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         return batch[Columns.OBS] if normalizer is None else normalizer(batch[Columns.OBS])
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latent = self.encoder.encode_actor(self._normalized(batch)).actor
+        latent = self.encoder.encode_actor(self._normalized(batch)).latent
         return {Columns.ACTION_DIST_INPUTS: self.pi_head(latent)}
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:

@@ -38,11 +38,13 @@ class PPOConfig(AlgorithmConfig):
     target_kl: float | None = setting(
         None, "training", "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never.", gt=0
     )
-    learner_class: type[PPOLearner] = setting(PPOLearner, "learners", "What computes the loss; derive from PPOLearner.")
 
     @property
     def algo_class(self) -> type["PPO"]:
         return PPO
+
+    def default_learner_class(self) -> type[PPOLearner]:
+        return PPOLearner
 
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)

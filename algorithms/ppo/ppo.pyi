@@ -12,6 +12,7 @@ from algorithms.ppo.learner import PPOLearner
 from algorithms.settings import settings
 from catalog.model_config import DefaultModelConfig
 from rlmodule import RLModuleSpec
+from rlmodule.learner import Learner
 
 @settings
 class PPOConfig(AlgorithmConfig):
@@ -24,9 +25,9 @@ class PPOConfig(AlgorithmConfig):
     kl_coeff: float = ...
     kl_target: float = ...
     target_kl: float | None = ...
-    learner_class: type[PPOLearner] = ...
     @property
     def algo_class(self) -> type[PPO]: ...
+    def default_learner_class(self) -> type[PPOLearner]: ...
     def default_rl_module_spec(self) -> RLModuleSpec: ...
     def environment(
         self,
@@ -67,18 +68,18 @@ class PPOConfig(AlgorithmConfig):
         *,
         num_learners: int = ...,
         num_gpus_per_learner: int = ...,
+        learner_class: type[Learner] | None = ...,
         torch_num_threads: int | None = ...,
-        learner_class: type[PPOLearner] = ...,
     ) -> Self:
         """Where and with what the networks are updated. A setting left out keeps its value; returns the config.
 
         Args:
             num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
             num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            learner_class (type[Learner] | None, default None): What computes the loss; None takes the algorithm's own,
+                from which yours should derive.
             torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
                 network.
-            learner_class (type[PPOLearner], default <class 'algorithms.ppo.learner.PPOLearner'>): What computes the
-                loss; derive from PPOLearner.
         """
 
     def training(

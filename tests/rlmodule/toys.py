@@ -1,6 +1,7 @@
 """Envs whose every number can be told beforehand, and small modules and learners to run on them."""
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
+from catalog import Catalog
 from catalog.base import Tree, as_encoder
 from rlmodule import BatchLearner, Columns, EpisodeLearner, InferenceOnlyAPI, RLModule, Rollout, ValueFunctionAPI
 
@@ -51,7 +53,7 @@ class NestedCounter(Counter):
         super().__init__(index)
         one = spaces.Box(-np.inf, np.inf, (1,), np.float64)
         where = spaces.Tuple((one, spaces.Discrete(1000)))
-        self.observation_space = spaces.Dict({"z": one, "a": where})  # type: ignore[assignment]
+        self.observation_space = spaces.Dict(OrderedDict(z=one, a=where))  # type: ignore[assignment]
 
     def _obs(self) -> Any:
         return {"z": np.array([self.index], np.float64), "a": (np.array([self.episode], np.float64), self.t)}
@@ -59,9 +61,7 @@ class NestedCounter(Counter):
 
 def counters(mode: AutoresetMode, cls: type[Counter] = Counter, **settings: Any) -> Callable[..., SyncVectorEnv]:
     """A factory of ready vector envs of three."""
-    return lambda config: SyncVectorEnv(
-        [lambda i=i: cls(i, **settings) for i in range(3)], autoreset_mode=mode
-    )
+    return lambda config: SyncVectorEnv([lambda i=i: cls(i, **settings) for i in range(3)], autoreset_mode=mode)
 
 
 def counters_one_by_one(cls: type[Counter] = Counter, **settings: Any) -> Callable[..., gym.Env]:
@@ -97,6 +97,13 @@ def expected_steps(index: int) -> Iterator[Step]:
             after, reward, terminated, truncated, _ = env.step(action)
             yield Step(tuple(obs), action, reward, terminated, truncated, tuple(after))
             obs, ended = after, terminated or truncated
+
+
+class NoNets(Catalog):
+    """For modules that make their own nets, of whatever space."""
+
+    def build_encoder(self) -> nn.Module:
+        raise NotImplementedError
 
 
 class Scripted(RLModule):

@@ -1,4 +1,4 @@
-"""The learner around the loss: what it trains on, when it stops, what it adapts, and how the scale of returns enters."""
+"""The learner around the loss: what it trains on, when it stops, what it adapts, how the scale of returns enters."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import k3_divergence
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
-from rlmodule import Columns, Rollout, RLModule, RLModuleSpec
+from rlmodule import Columns, RLModule, RLModuleSpec, Rollout
 from rlmodule.learner import Batch, Metrics
 
 ID = "default_policy"
@@ -286,9 +286,11 @@ def gradient(make_rollout: MakeRollout, **training: Any) -> tuple[PPOLearner, li
     """Learner, its gradients, and the norm it reports, after one step."""
     learner = build(num_epochs=1, minibatch_size=None, **training)
     report = learner.update_from_episodes(make_rollout(learner.module[ID]), env_steps=64)[ID]
-    return learner, [p.grad.clone() for p in learner.module[ID].parameters() if p.grad is not None], report[
-        "gradient_norm"
-    ]
+    return (
+        learner,
+        [p.grad.clone() for p in learner.module[ID].parameters() if p.grad is not None],
+        report["gradient_norm"],
+    )
 
 
 def test_gradients_are_clipped_as_asked(make_rollout: MakeRollout) -> None:

@@ -1,0 +1,360 @@
+"""The Catalog: the tree at construction, nets on demand, and every hook on its own."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from algorithms.ppo import PPOCatalog
+from catalog import (
+    Catalog,
+    Categorical,
+    DefaultModelConfig,
+    DiagGaussian,
+    Distribution,
+    FreeLogStdMLPHeadConfig,
+    MLPEncoderConfig,
+    ModelConfig,
+    MultiCategorical,
+    ObservationNormalizer,
+    SquashedGaussian,
+)
+
+VECTOR = spaces.Box(-1, 1, (4,))
+TWO = spaces.Discrete(2)
+TORQUES = spaces.Box(-2, 2, (3,))
+
+
+def linear_catalog(*layers: nn.Module, **model_config: Any) -> Catalog:
+    """A catalog whose encoder is the given layers."""
+
+    class Injected(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Sequential(*layers)
+
+    return Injected(VECTOR, TWO, model_config)
+
+
+# the tree -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "input_dim"),
+    [(VECTOR, 4), (spaces.Discrete(7, start=3), 7), (spaces.MultiDiscrete([[2], [3]]), 5)],
+    ids=str,
+)
+def test_observation_spaces_choose_encoders(observation_space: Space, input_dim: int) -> None:
+    catalog = Catalog(observation_space, TWO, {"fcnet_hiddens": [16, 12]})
+    assert isinstance(catalog.encoder_config, MLPEncoderConfig)
+    assert catalog.encoder_config.input_dims == (input_dim,)
+    assert catalog.latent_dims == catalog.required_latent_dims() == (12,)
+    assert catalog.build_actor_critic_encoder().actor_encoder is not catalog.build_encoder()
+
+
+@pytest.mark.parametrize(
+    ("action_space", "dist_cls", "width"),
+    [
+        (spaces.Discrete(5, start=2), Categorical, 5),
+        (spaces.MultiDiscrete([2, 3]), MultiCategorical, 5),
+        (TORQUES, DiagGaussian, 6),
+        (spaces.Box(-1, 1, (2, 3)), DiagGaussian, 12),
+        (spaces.Box(-1, 1, ()), DiagGaussian, 2),
+    ],
+    ids=str,
+)
+def test_action_spaces_choose_distributions(action_space: Space, dist_cls: type[Distribution], width: int) -> None:
+    chosen = Catalog(VECTOR, action_space).get_action_dist_cls()
+    assert issubclass(chosen, dist_cls)
+    assert chosen.required_input_dim(action_space) == width
+    assert chosen.from_logits(torch.zeros(4, width)).sample().shape == (4, *(action_space.shape or ()))
+
+
+def test_encode_head_sample_step_by_hand() -> None:
+    catalog = Catalog(VECTOR, TWO)
+    head = nn.Linear(catalog.required_latent_dims()[0], 2)
+    latent = catalog.build_encoder()(torch.zeros(1, 4)).latent
+    action = catalog.get_action_dist_cls().from_logits(head(latent)).sample()
+    assert TWO.contains(catalog.build_action_converter()(action)[0].numpy())
+
+
+def test_a_misspelt_setting_stops_the_catalog() -> None:
+    with pytest.raises(ValueError, match=r"Did you mean 'free_log_std'\?"):
+        Catalog(VECTOR, TWO, {"free_logstd": True})
+
+
+def test_open_settings_are_closed_and_given_ones_kept() -> None:
+    assert Catalog(VECTOR, TWO).model_config.vf_share_layers is False
+    given = DefaultModelConfig(vf_share_layers=True, normalize_observations=True)
+    assert PPOCatalog(VECTOR, TWO, given).model_config == given
+    assert PPOCatalog(VECTOR, TWO, given).setting_reasons == {}
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "given", "expected"),
+    [
+        (VECTOR, TORQUES, None, True),
+        (VECTOR, TWO, None, False),
+        (VECTOR, TWO, True, True),
+        (VECTOR, TORQUES, False, False),
+        (TWO, TORQUES, None, False),
+    ],
+    ids=["box", "discrete", "asked for", "declined", "nothing to standardise"],
+)
+def test_ppo_standardises_float_observations_of_box_actions(
+    observation_space: Space, action_space: Space, given: bool | None, expected: bool
+) -> None:
+    catalog = PPOCatalog(observation_space, action_space, {"normalize_observations": given})
+    assert isinstance(catalog.build_observation_normalizer(), ObservationNormalizer) is expected
+    assert catalog.normalizes_observations is expected
+
+
+def test_a_custom_encoder_gets_raw_observations_unless_asked() -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Linear(4, 5)
+
+    assert Mine(VECTOR, TORQUES).build_observation_normalizer() is None
+    assert Mine(VECTOR, TORQUES, {"normalize_observations": True}).build_observation_normalizer() is not None
+
+
+# hooks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shared", "calls"), [(True, 1), (False, 2)])
+def test_build_encoder_alone_injects_any_module(shared: bool, calls: int) -> None:
+    class Mine(PPOCatalog):
+        called = 0
+
+        def build_encoder(self) -> nn.Module:
+            self.called += 1
+            return nn.Sequential(nn.Linear(4, 10), nn.ReLU())
+
+    catalog = Mine(VECTOR, TORQUES, {"vf_share_layers": shared})
+    assert catalog.latent_dims is None
+    encoder = catalog.build_actor_critic_encoder()
+    assert catalog.called == calls
+    assert catalog.latent_dims == (10,)
+    out = encoder(torch.randn(6, 4))
+    assert out.actor.shape == (6, 10)
+    assert out.critic is not None
+    assert torch.equal(out.actor, out.critic) is shared
+    assert catalog.build_pi_head()(out.actor).shape == (6, 6)
+    assert catalog.build_vf_head()(out.critic).shape == (6, 1)
+
+
+@pytest.mark.parametrize(("space", "width"), [(spaces.Box(0, 1, (3, 8, 8)), 5), (VECTOR, 64)], ids=["mine", "default"])
+def test_build_encoder_may_fall_through_to_the_tree(space: spaces.Box, width: int) -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            if self.observation_space.shape == (3, 8, 8):
+                return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+            return super().build_encoder()
+
+    catalog = Mine(space, TWO)
+    out = catalog.build_actor_critic_encoder()(torch.zeros((2, *space.shape)))
+    assert out.actor.shape == (2, width)
+    assert catalog.latent_dims == (width,)
+
+
+def test_falling_through_with_a_space_the_tree_does_not_know_raises_then() -> None:
+    class Mine(Catalog):
+        def build_encoder(self) -> nn.Module:
+            return super().build_encoder()
+
+    catalog = Mine(spaces.Box(-1, 1, (2, 3)), TWO)
+    with pytest.raises(ValueError, match="observation_space: expected a space with a branch"):
+        catalog.build_encoder()
+
+
+class BagConfig(ModelConfig):
+    """An encoder config of a user's own, with a list for its dims."""
+
+    @property
+    def output_dims(self) -> Any:
+        return [6]
+
+    def build(self) -> nn.Module:
+        return nn.Linear(4, 6)
+
+
+def test_an_encoder_config_may_be_overridden_for_some_spaces() -> None:
+    class Mine(PPOCatalog):
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            if observation_space.shape == (4,):
+                return BagConfig()
+            return super()._get_encoder_config(observation_space, model_config)
+
+    catalog = Mine(VECTOR, TWO)
+    assert catalog.required_latent_dims() == (6,)
+    assert catalog.build_actor_critic_encoder()(torch.zeros(3, 4)).actor.shape == (3, 6)
+    assert catalog.build_pi_head()(torch.zeros(3, 6)).shape == (3, 2)
+    assert Mine(spaces.Discrete(3), TWO).required_latent_dims() == (64,)
+
+
+def test_a_distribution_may_be_overridden_for_some_spaces() -> None:
+    class Mine(PPOCatalog):
+        def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
+            if isinstance(action_space, spaces.Box):
+                return SquashedGaussian
+            return super()._get_dist_cls_from_action_space(action_space)
+
+    catalog = Mine(VECTOR, TORQUES)
+    assert catalog.get_action_dist_cls() is SquashedGaussian
+    assert catalog.build_pi_head()(torch.zeros(2, 64)).shape == (2, 6)
+    assert isinstance(catalog.encoder_config, MLPEncoderConfig)
+    assert Mine(VECTOR, TWO).get_action_dist_cls() is Categorical
+
+
+def test_get_action_dist_cls_may_be_overridden() -> None:
+    class Mine(Categorical):
+        @staticmethod
+        def required_input_dim(space: Space) -> int:
+            return 9
+
+    class MyCatalog(PPOCatalog):
+        def get_action_dist_cls(self) -> type[Distribution]:
+            return Mine
+
+    assert MyCatalog(VECTOR, TWO).build_pi_head()(torch.zeros(2, 64)).shape == (2, 9)
+
+
+def test_heads_may_be_overridden_one_by_one() -> None:
+    class MyPolicy(PPOCatalog):
+        def build_pi_head(self) -> nn.Module:
+            return nn.Linear(self.required_latent_dims()[0], 2, bias=False)
+
+    class MyValue(PPOCatalog):
+        def build_vf_head(self) -> nn.Module:
+            return nn.Linear(self.required_latent_dims()[0], 1, bias=False)
+
+    def count(net: nn.Module) -> int:
+        return sum(p.numel() for p in net.parameters())
+
+    # 64·2 (+ 2 biases) for the policy, 64 (+ 1) for the value
+    assert [count(MyPolicy(VECTOR, TWO).build_pi_head()), count(MyPolicy(VECTOR, TWO).build_vf_head())] == [128, 65]
+    assert [count(MyValue(VECTOR, TWO).build_pi_head()), count(MyValue(VECTOR, TWO).build_vf_head())] == [130, 64]
+
+
+def test_a_catalog_may_decide_on_a_distribution_only() -> None:
+    class NoEncoder(Catalog):
+        def _determine_components_hook(self) -> None:
+            self.action_dist_cls = self._get_dist_cls_from_action_space(self.action_space)
+
+    catalog = NoEncoder(spaces.Text(4), TWO)
+    assert catalog.get_action_dist_cls() is Categorical
+    assert (catalog.encoder_config, catalog.latent_dims) == (None, None)
+
+
+# probing --------------------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Returns latents of a given shape."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.zeros(self.shape)
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (1, 5, 2), (2, 5)], ids=str)
+def test_latents_of_another_rank_or_batch_raise(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"Injected\.build_encoder\(\): expected latents of shape \(1, D\)") as error:
+        linear_catalog(Net(*shape)).build_actor_critic_encoder()
+    assert str(shape) in str(error.value)
+
+
+@pytest.mark.parametrize("dims", [(7,), (6, 1), ()], ids=str)
+def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) -> None:
+    class Wrong(BagConfig):
+        output_dims = dims
+
+    class Mine(Catalog):
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            return Wrong()
+
+    with pytest.raises(ValueError, match=r"expected latents of shape \(1, .*got shape \(1, 6\)"):
+        Mine(VECTOR, TWO).build_actor_critic_encoder()
+
+
+def test_heads_before_a_custom_encoder_raise() -> None:
+    with pytest.raises(RuntimeError, match=r"Injected\.latent_dims: .*Call build_actor_critic_encoder\(\) before"):
+        linear_catalog(nn.Linear(4, 3)).build_pi_head()  # type: ignore[attr-defined]
+
+
+def test_probing_leaves_batch_norm_and_mode_alone() -> None:
+    norm = nn.BatchNorm1d(4)
+    encoder = linear_catalog(norm, nn.Linear(4, 3), vf_share_layers=True).build_actor_critic_encoder()
+    assert norm.num_batches_tracked is not None
+    assert norm.num_batches_tracked.item() == 0
+    assert encoder.training
+    assert norm.training
+
+
+# PPO's heads ----------------------------------------------------------------------------------------------------------
+
+
+def first_outputs(catalog: PPOCatalog, scale: float) -> Tensor:
+    encoder, head = catalog.build_actor_critic_encoder(), catalog.build_pi_head()
+    obs = scale * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return head(encoder(obs).actor)
+
+
+@pytest.mark.parametrize("hiddens", [(), (32,)])
+def test_the_first_policy_is_near_uniform_whatever_the_observation(hiddens: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    catalog = PPOCatalog(VECTOR, spaces.Discrete(4), {"head_fcnet_hiddens": hiddens})
+    # a latent of 64 tanh units is at most 8 long, through hidden layers of gain √2; times 0.01: |logit| ≤ 0.08·√2
+    probs = first_outputs(catalog, 1000).softmax(-1)
+    assert (probs - 0.25).abs().max() < 0.05
+
+
+def test_the_first_gaussian_is_near_standard_whatever_the_observation() -> None:
+    torch.manual_seed(0)
+    for free in (True, False):
+        outputs = first_outputs(PPOCatalog(VECTOR, TORQUES, {"free_log_std": free}), 1000)
+        assert outputs.abs().max() < 0.12
+
+
+def test_the_value_head_starts_with_gain_one_and_no_bias() -> None:
+    linear = next(m for m in PPOCatalog(VECTOR, TWO).build_vf_head().modules() if isinstance(m, nn.Linear))
+    assert linear.weight.norm().item() == pytest.approx(1, rel=1e-5)
+    assert linear.bias.tolist() == [0]
+
+
+def test_free_log_std_chooses_the_head() -> None:
+    free = PPOCatalog(VECTOR, TORQUES).build_pi_head()
+    assert type(free) is type(FreeLogStdMLPHeadConfig(input_dims=(64,), output_layer_dim=6).build())
+    bound = PPOCatalog(VECTOR, TORQUES, {"free_log_std": False, "log_std_clip_param": 0.5}).build_pi_head()
+    latents = 1e6 * torch.randn(20, 64, generator=torch.Generator().manual_seed(0))
+    assert bound(latents)[:, 3:].abs().max() == 0.5
+    assert bound(latents)[:, :3].abs().max() > 0.5
+
+
+def test_a_categorical_head_is_never_clipped() -> None:
+    head = PPOCatalog(VECTOR, TWO, {"free_log_std": False, "log_std_clip_param": 1e-3}).build_pi_head()
+    assert head(torch.full((1, 64), 1e4)).abs().max() > 1e-3
+
+
+def test_hidden_layers_of_the_heads_follow_the_settings() -> None:
+    catalog = PPOCatalog(VECTOR, TWO, {"head_fcnet_hiddens": [5, 3]})
+    for head, out in ((catalog.build_pi_head(), 2), (catalog.build_vf_head(), 1)):
+        widths = [m.out_features for m in head.modules() if isinstance(m, nn.Linear)]
+        assert widths == [5, 3, out]
+
+
+def test_a_sample_of_the_first_policy_steps_the_env() -> None:
+    space = spaces.Box(np.float32([-3, 0]), np.float32([1, math.inf]))
+    catalog = PPOCatalog(VECTOR, space)
+    encoder, head = catalog.build_actor_critic_encoder(), catalog.build_pi_head()
+    with torch.no_grad():
+        dist = catalog.get_action_dist_cls().from_logits(head(encoder(torch.randn(64, 4)).actor))
+        actions = catalog.build_action_converter()(dist.sample())
+    assert all(space.contains(action) for action in actions.numpy())

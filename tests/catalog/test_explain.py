@@ -1,0 +1,209 @@
+"""explain() says which way the tree went, and why."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import Space, spaces
+from torch import nn
+
+from algorithms.ppo import PPOCatalog
+from catalog import (
+    ActionConverter,
+    Catalog,
+    Categorical,
+    DefaultModelConfig,
+    Distribution,
+    MLPEncoderConfig,
+    ModelConfig,
+)
+from catalog.explain import short_space
+
+VECTOR, TWO, TORQUES = spaces.Box(-1, 1, (4,)), spaces.Discrete(2), spaces.Box(-2, 2, (3,))
+
+
+def says(text: str, *fragments: str) -> None:
+    """Every fragment is in ``text``, blanks and line breaks aside."""
+    flat = re.sub(r"\s+", " ", text)
+    missing = [fragment for fragment in fragments if fragment not in flat]
+    assert not missing, f"{missing} not in:\n{text}"
+
+
+def test_rules_settings_config_widths_and_counts_are_shown() -> None:
+    text = PPOCatalog(VECTOR, TORQUES, {"fcnet_hiddens": [32], "vf_share_layers": False}).explain()
+    says(
+        text,
+        "PPOCatalog",
+        "observation space Box(4) float32 in [-1, 1]",
+        "encoder float Box of rank 1 → MLP",
+        "fcnet_hiddens = (32,) (set), fcnet_activation = 'tanh',",
+        "config MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=(32,))",
+        "latent (32,)",
+        "action distribution float Box → DiagGaussian",
+        "decided by free_log_std = True",
+        "class DiagGaussian, 6 inputs",
+        "action converter Box → stretch and clip to the bounds",
+        "vf_share_layers = False",
+        # 4·32 + 32 = 160; 32·3 + 3 + 3 log-stds = 102; 32 + 1 = 33; 160 + 160 + 102 + 33 = 455
+        "actor encoder MLPEncoder 4 → 32 160",
+        "critic encoder MLPEncoder 4 → 32 160",
+        "policy head FreeLogStdMLPHead 32 → 3 102",
+        "value head MLPHead 32 → 1 33",
+        "all 455",
+    )
+    assert "overridden" not in text
+
+
+def test_a_shared_encoder_counts_once() -> None:
+    text = PPOCatalog(VECTOR, TWO, {"fcnet_hiddens": [32], "vf_share_layers": True}).explain()
+    # 160 + 32·2 + 2 + 33 = 259
+    says(text, "vf_share_layers = True (set)", "critic encoder the actor encoder shared", "all 259")
+
+
+@pytest.mark.parametrize(
+    ("action_space", "model_config", "expected"),
+    [
+        (TORQUES, {}, "by running mean and std: normalize_observations = True, PPO's default for Box actions"),
+        (TWO, {}, "no: normalize_observations = False, PPO's default for Discrete actions"),
+        (TWO, {"normalize_observations": True}, "by running mean and std: normalize_observations = True (set)"),
+    ],
+)
+def test_an_open_setting_is_shown_with_its_reason(
+    action_space: Space, model_config: dict[str, bool], expected: str
+) -> None:
+    says(PPOCatalog(VECTOR, action_space, model_config).explain(), f"standardised {expected}")
+
+
+def test_a_custom_encoder_s_raw_observations_are_explained() -> None:
+    says(MyEncoder(VECTOR, TORQUES).explain(), "False, since a custom encoder gets raw observations")
+
+
+def test_a_space_that_cannot_be_standardised_is_said_to_be_so() -> None:
+    says(PPOCatalog(TWO, TORQUES).explain(), "standardised no, only float Boxes are: normalize_observations = True")
+
+
+class MyEncoder(PPOCatalog):
+    def build_encoder(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 6))
+
+
+class MyConfig(PPOCatalog):
+    def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+        return MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=(9,))
+
+
+class MyDist(PPOCatalog):
+    def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
+        return Categorical
+
+
+class MyHeads(PPOCatalog):
+    def build_pi_head(self) -> nn.Module:
+        return nn.Linear(self.required_latent_dims()[0], 2)
+
+    def build_vf_head(self) -> nn.Module:
+        return super().build_vf_head()
+
+
+class MyConverter(PPOCatalog):
+    def build_action_converter(self) -> ActionConverter:
+        return super().build_action_converter()
+
+
+class Grandchild(MyConfig):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("catalog_cls", "expected"),
+    [
+        (
+            MyEncoder,
+            [
+                "encoder MyEncoder.build_encoder(); the table alone says: float Box of rank 1 → MLP latent (6,)",
+                "actor encoder Sequential 4 → 10 → 6 116",
+            ],
+        ),
+        (
+            MyConfig,
+            [
+                "encoder MyConfig._get_encoder_config(); the table alone says: float Box of rank 1 → MLP",
+                "config MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=(9,)) latent (9,)",
+            ],
+        ),
+        (Grandchild, ["Grandchild", "MyConfig._get_encoder_config()"]),
+        (
+            MyDist,
+            [
+                "MyDist._get_dist_cls_from_action_space(); the table alone says: Discrete → Categorical",
+                "class Categorical, 2 inputs",
+            ],
+        ),
+        (
+            MyHeads,
+            [
+                "MyHeads.build_pi_head() in place of PPOCatalog.build_pi_head()",
+                "MyHeads.build_vf_head() in place of PPOCatalog.build_vf_head()",
+                "policy head Linear 64 → 2 130",
+            ],
+        ),
+        (MyConverter, ["MyConverter.build_action_converter(); the table alone says: Discrete → add start"]),
+    ],
+)
+def test_overrides_are_named_with_what_they_replace(catalog_cls: type[Catalog], expected: list[str]) -> None:
+    says(catalog_cls(VECTOR, TWO).explain(), *expected)
+
+
+def test_a_hook_for_a_space_without_a_rule_is_explained_too() -> None:
+    class Mine(Catalog):
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            return Flat()
+
+    class Flat(ModelConfig):
+        output_dims = (3,)
+
+        def build(self) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+
+    text = Mine(spaces.Box(-1, 1, (2, 3)), TWO).explain()
+    says(
+        text,
+        "Mine._get_encoder_config(); the table has no rule for this space config Flat",
+        "encoder Sequential 6 → 3 21",
+    )
+
+
+def test_nothing_is_said_twice_and_lines_stay_short() -> None:
+    wide = spaces.Box(np.arange(-200, 0, dtype=np.float32), np.arange(200, dtype=np.float32))
+    text = MyHeads(wide, TWO).explain()
+    lines = [line for line in text.splitlines() if "encoder  " not in line]
+    assert len(lines) == len(set(lines))
+    assert max(len(line) for line in text.splitlines()) <= 120
+    assert len(text.splitlines()) < 30
+
+
+def test_explaining_draws_nothing_and_changes_no_decision() -> None:
+    catalog = PPOCatalog(VECTOR, TORQUES)
+    before, decided = torch.random.get_rng_state(), (catalog.encoder_config, catalog.latent_dims, catalog.model_config)
+    assert catalog.explain() == catalog.explain()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert decided == (catalog.encoder_config, catalog.latent_dims, catalog.model_config)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(0, 255, (84, 84, 3), np.uint8), "Box(84, 84, 3) uint8 in [0, 255]"),
+        (spaces.Box(-np.inf, np.inf, (17,)), "Box(17) float32 in [-inf, inf]"),
+        (spaces.Box(np.float32([0, -1]), np.float32([1, 1])), "Box(2) float32 in [-1, 1], bounds differ"),
+        (spaces.Box(-1, 1, ()), "Box() float32 in [-1, 1]"),
+        (spaces.Discrete(4), "Discrete(4)"),
+    ],
+)
+def test_spaces_are_short(space: Space, expected: str) -> None:
+    assert short_space(space) == expected
+
+
+def test_a_long_space_is_cut() -> None:
+    assert len(short_space(spaces.MultiDiscrete(np.full(500, 7)))) <= 80

@@ -1,0 +1,121 @@
+"""Model settings: partial dicts, and mistakes that are found where they are made."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from catalog import DefaultModelConfig
+from catalog.mlp import encoder_init
+from catalog.nn import activation_by_name, initializer_by_name
+
+
+def test_a_partial_dict_is_filled_with_defaults() -> None:
+    config = DefaultModelConfig.from_any({"fcnet_hiddens": [32], "vf_share_layers": True})
+    assert config == DefaultModelConfig(fcnet_hiddens=(32,), vf_share_layers=True)
+    assert DefaultModelConfig.from_any(None) == DefaultModelConfig.from_any({}) == DefaultModelConfig()
+    assert DefaultModelConfig.from_any(config) is config
+
+
+def test_an_unknown_key_names_the_closest() -> None:
+    with pytest.raises(ValueError, match=r"model_config\['fcnet_hidens'\].*Did you mean 'fcnet_hiddens'\?"):
+        DefaultModelConfig.from_any({"fcnet_hidens": [64]})
+
+
+@pytest.mark.parametrize("value", [3, [64, 64], "fcnet_hiddens"])
+def test_another_kind_of_config_is_a_type_error(value: Any) -> None:
+    with pytest.raises(TypeError, match="model_config: expected a DefaultModelConfig or a dict"):
+        DefaultModelConfig.from_any(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fcnet_hiddens", 64),
+        ("fcnet_hiddens", [64, 0]),
+        ("fcnet_hiddens", [64, 1.5]),
+        ("fcnet_hiddens", [True]),
+        ("head_fcnet_hiddens", "64"),
+        ("fcnet_activation", None),
+        ("fcnet_activation", "rellu"),
+        ("head_fcnet_activation", "GLU"),
+        ("fcnet_use_layernorm", 1),
+        ("fcnet_kernel_initializer", 3),
+        ("fcnet_kernel_initializer", "orthogonal"),
+        ("fcnet_kernel_initializer_kwargs", [1]),
+        ("fcnet_bias_initializer", "zero_"),
+        ("free_log_std", None),
+        ("log_std_clip_param", 0),
+        ("log_std_clip_param", math.nan),
+        ("log_std_clip_param", math.inf),
+        ("log_std_clip_param", True),
+        ("vf_share_layers", "yes"),
+        ("normalize_observations", 1),
+        ("normalize_values", None),
+        ("normalize_actions", "no"),
+    ],
+)
+def test_a_wrong_value_names_its_setting(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"model_config\.{name}: expected .*, got "):
+        DefaultModelConfig(**{name: value})
+
+
+def test_keywords_without_an_initializer_are_not_ignored() -> None:
+    with pytest.raises(ValueError, match=r"model_config\.fcnet_kernel_initializer_kwargs: expected no keywords"):
+        DefaultModelConfig(fcnet_kernel_initializer=None, fcnet_kernel_initializer_kwargs={"gain": 2.0})
+
+
+def test_settings_cannot_be_changed_in_place() -> None:
+    config = DefaultModelConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.free_log_std = False  # type: ignore[misc]
+    widths = [8]
+    config = DefaultModelConfig(fcnet_hiddens=widths)  # type: ignore[arg-type]
+    widths.append(9)
+    assert config.fcnet_hiddens == (8,)
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert all(field.metadata.get("doc") for field in dataclasses.fields(DefaultModelConfig))
+
+
+@pytest.mark.parametrize(
+    "initializer", ["xavier_uniform_", "kaiming_normal_", "normal_", "zeros_", None, nn.init.ones_]
+)
+def test_any_initializer_works_without_keywords(initializer: Any) -> None:
+    config = DefaultModelConfig(fcnet_kernel_initializer=initializer)
+    encoder_init(config).apply(nn.Linear(4, 4))
+
+
+def test_the_default_start_is_orthogonal_with_gain_root_two_and_no_bias() -> None:
+    layer = nn.Linear(5, 3)
+    encoder_init(DefaultModelConfig()).apply(layer)
+    # rows are orthogonal, of squared length 2
+    torch.testing.assert_close(layer.weight @ layer.weight.T, 2 * torch.eye(3), atol=1e-5, rtol=0)
+    assert layer.bias.tolist() == [0, 0, 0]
+
+
+def test_keywords_reach_the_initializer() -> None:
+    layer = nn.Linear(2, 2)
+    settings = {"fcnet_kernel_initializer": "constant_", "fcnet_kernel_initializer_kwargs": {"val": 0.5}}
+    settings |= {"fcnet_bias_initializer": "constant_", "fcnet_bias_initializer_kwargs": {"val": -1.0}}
+    encoder_init(DefaultModelConfig.from_any(settings)).apply(layer)
+    assert layer.weight.unique().tolist() == [0.5]
+    assert layer.bias.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("name", ["relu", "Tanh", "swish", "SiLU", "LeakyReLU", "Softplus", "Softmax"])
+def test_activations_have_torch_s_values(name: str) -> None:
+    x = torch.linspace(-2, 2, 30).reshape(2, 3, 5)
+    module = {"relu": nn.ReLU, "swish": nn.SiLU, "Softmax": lambda: nn.Softmax(-1)}.get(name) or getattr(nn, name)
+    function = activation_by_name(name)
+    assert function is not None
+    torch.testing.assert_close(function(x), module()(x))
+
+
+def test_linear_is_no_activation_and_none_no_initializer() -> None:
+    assert activation_by_name("linear") is None
+    assert initializer_by_name(None) is None

@@ -1,0 +1,229 @@
+"""Checkpoints: what goes in comes out, nothing is lost when writing fails, and reading runs no code."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmodule import checkpoint
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.testing import clone, differences
+
+STATE: dict[str, Any] = {
+    "weights": {"a.b": torch.arange(6.0).view(2, 3), "flag": torch.tensor(True), "empty": torch.zeros(0, 4)},
+    "list": [1, 2.5, None, "text", True, {"deep": [torch.tensor(3)]}],
+    "nothing": {},
+    "big": 2**100,
+    "nan": float("nan"),
+    "infinite": float("-inf"),
+    "kinds": [torch.zeros(2, dtype=kind) for kind in (torch.float64, torch.bfloat16, torch.int64, torch.uint8)],
+}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "deep" / "er" / "run", STATE)
+    assert path == tmp_path / "deep" / "er" / "run"
+    assert differences(load_checkpoint(path), STATE) == []
+    assert sorted(os.listdir(path)) == ["checkpoint.json", "tensors.safetensors"]
+    assert os.listdir(path.parent) == ["run"]
+
+
+def test_tuples_become_lists_and_numpy_numbers_python_ones(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", {"t": (1, (2,)), "n": np.float32(0.5), "i": np.int64(3), 7: "key"})
+    loaded = load_checkpoint(tmp_path / "c")
+    assert loaded == {"t": [1, [2]], "n": 0.5, "i": 3, "7": "key"}
+    assert type(loaded["i"]) is int
+
+
+def test_views_and_shared_tensors(tmp_path: Path) -> None:
+    base = torch.arange(12.0).view(3, 4)
+    state = {"base": base, "again": base, "column": base[:, 1], "turned": base.T, "grad": base.clone().requires_grad_()}
+    save_checkpoint(tmp_path / "c", state)
+    assert differences(load_checkpoint(tmp_path / "c"), state) == []
+
+
+def test_the_state_of_numpys_and_torchs_generators(tmp_path: Path) -> None:
+    rng, generator = np.random.default_rng(5), torch.Generator().manual_seed(5)
+    state = {"numpy": rng.bit_generator.state, "torch": generator.get_state()}
+    save_checkpoint(tmp_path / "c", state)
+    numbers = rng.random(3), torch.rand(3, generator=generator)
+    loaded = load_checkpoint(tmp_path / "c")
+    rng.bit_generator.state = loaded["numpy"]
+    generator.set_state(loaded["torch"])
+    np.testing.assert_array_equal(rng.random(3), numbers[0])
+    assert torch.equal(torch.rand(3, generator=generator), numbers[1])
+
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.integers(0, 3).map(torch.zeros)
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "a/b", "a/0", ""]), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tree=st.dictionaries(st.sampled_from(["a", "b", "a/b", "a'"]), trees))
+def test_any_tree_comes_back(tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("any") / "c"
+    save_checkpoint(path, tree)
+    assert differences(load_checkpoint(path), tree) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"a": {"b": [0, object()]}}, r"'a/b/1'.*got object"),
+        ({"a": np.zeros(2)}, "'a'.*got ndarray"),
+        ({"a": {1: 0, "1": 1}}, "'a'.*keys"),
+        ({"a": {"__tensor__": "b"}}, "'a'.*keys"),
+    ],
+)
+def test_what_cannot_be_saved_is_named_and_harms_nothing(tmp_path: Path, state: dict[str, Any], text: str) -> None:
+    save_checkpoint(tmp_path / "c", STATE)
+    with pytest.raises(TypeError, match=text):
+        save_checkpoint(tmp_path / "c", state)
+    assert differences(load_checkpoint(tmp_path / "c"), STATE) == []
+    assert os.listdir(tmp_path) == ["c"]
+
+
+def test_a_second_save_replaces_the_first(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", STATE)
+    save_checkpoint(tmp_path / "c", {"new": torch.ones(1)})
+    assert differences(load_checkpoint(tmp_path / "c"), {"new": torch.ones(1)}) == []
+    assert os.listdir(tmp_path) == ["c"]
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    save_checkpoint(tmp_path / "c", {"a": 1})
+    assert load_checkpoint(tmp_path / "c") == {"a": 1}
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("fails", ["save_file", "write_text", "fsync", "rename 1", "rename 2"])
+def test_failing_to_write_leaves_the_earlier_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, earlier: bool
+) -> None:
+    if earlier:
+        save_checkpoint(tmp_path / "c", STATE)
+    elif fails == "rename 2":
+        return  # there is only one then
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("disk is full")
+
+    renames: list[Any] = []
+    rename = os.rename
+
+    def sometimes(*args: Any) -> None:
+        renames.append(args)
+        (full if len(renames) == int(fails[-1]) else rename)(*args)
+
+    if fails == "save_file":
+        monkeypatch.setattr(safetensors.torch, "save_file", full)
+    elif fails == "write_text":
+        monkeypatch.setattr(Path, "write_text", full)
+    elif fails == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr(os, "rename", sometimes)
+    with pytest.raises(OSError, match="disk is full"):
+        save_checkpoint(tmp_path / "c", {"new": 1})
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == (["c"] if earlier else [])
+    if earlier:
+        assert differences(load_checkpoint(tmp_path / "c"), STATE) == []
+    save_checkpoint(tmp_path / "c", {"new": 1})
+    assert load_checkpoint(tmp_path / "c") == {"new": 1}
+
+
+def test_the_new_one_is_whole_on_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "c", STATE)
+    seen = []
+
+    def look(staged: Path, target: Path) -> None:
+        seen.append([load_checkpoint(staged), load_checkpoint(target)])
+
+    monkeypatch.setattr(checkpoint, "_replace", look)
+    save_checkpoint(tmp_path / "c", {"new": torch.ones(1)})
+    assert differences(seen, [[{"new": torch.ones(1)}, STATE]]) == []
+
+
+def test_foreign_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "text").write_text("years of work")
+    (tmp_path / "file").write_text("more")
+    for name in ("thesis", "file"):
+        with pytest.raises(FileExistsError, match=f"{name}.*Choose another path"):
+            save_checkpoint(tmp_path / name, STATE)
+    assert (tmp_path / "thesis" / "text").read_text() == "years of work"
+    assert (tmp_path / "file").read_text() == "more"
+    assert sorted(os.listdir(tmp_path)) == ["file", "thesis"]
+
+
+def test_nothing_to_load(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(FileNotFoundError, match=r"checkpoint\.json.*got none"):
+            load_checkpoint(path)
+
+
+def _rewrite(path: Path, change: dict[str, Any]) -> None:
+    file = path / "checkpoint.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+
+DAMAGES = {
+    "json cut off": lambda path: (path / "checkpoint.json").write_text('{"format": 1, "state": {'),
+    "json of another kind": lambda path: (path / "checkpoint.json").write_text("[1]"),
+    "json no text": lambda path: (path / "checkpoint.json").write_bytes(b"\xff\xfe\x00"),
+    "json empty": lambda path: (path / "checkpoint.json").write_text(""),
+    "no format": lambda path: (path / "checkpoint.json").write_text('{"state": {}}'),
+    "another format": lambda path: _rewrite(path, {"format": 99}),
+    "unknown tensor": lambda path: _rewrite(path, {"state": {"a": {"__tensor__": "nowhere"}}}),
+    "tensors cut off": lambda path: os.truncate(path / "tensors.safetensors", 40),
+    "tensors empty": lambda path: os.truncate(path / "tensors.safetensors", 0),
+    "tensors gone": lambda path: (path / "tensors.safetensors").unlink(),
+    "tensors replaced": lambda path: (path / "tensors.safetensors").write_bytes(pickle.dumps([1, 2, 3] * 50)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    path = save_checkpoint(tmp_path / "c", STATE)
+    DAMAGES[damage](path)
+    with pytest.raises(ValueError, match=r"^load\(.*c'\): expected a complete checkpoint of format 1, got one that"):
+        load_checkpoint(path)
+
+
+def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save_checkpoint(tmp_path / "c", STATE)
+
+    def never(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr(pickle, "load", never)
+    monkeypatch.setattr(pickle, "loads", never)
+    monkeypatch.setattr(pickle, "Unpickler", never)
+    monkeypatch.setattr(torch, "load", never)
+    assert differences(load_checkpoint(path), STATE) == []
+
+
+def test_what_was_saved_does_not_change_with_its_tensors(tmp_path: Path) -> None:
+    state = {"a": torch.zeros(3)}
+    kept = clone(state)
+    save_checkpoint(tmp_path / "c", state)
+    state["a"].add_(1)
+    loaded = load_checkpoint(tmp_path / "c")
+    loaded["a"].add_(0)  # and what is loaded can be written to
+    assert differences(loaded, kept) == []

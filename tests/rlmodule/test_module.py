@@ -1,0 +1,361 @@
+"""Modules: the contract, on several spaces, and what the contract itself must notice."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from algorithms.ppo import PPOCatalog, PPOModule
+from catalog import Catalog
+from catalog.base import Tree
+from rlmodule import Columns, MultiRLModule, RLModule, RLModuleSpec
+from rlmodule.testing import RLModuleContract, differences, random_observations
+from tests.rlmodule.toys import NoNets, Small
+
+VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+TWO = spaces.Discrete(2)
+
+
+class TestSmall(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=Small, observation_space=VECTOR, action_space=TWO)
+
+
+class TestPPODiscrete(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(
+            module_class=PPOModule, catalog_class=PPOCatalog, observation_space=VECTOR, action_space=TWO
+        )
+
+
+class TestPPOBox(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(
+            module_class=PPOModule,
+            catalog_class=PPOCatalog,
+            observation_space=spaces.Box(-3, 3, (5,), np.float32),
+            action_space=spaces.Box(np.float32([-2, 0, -np.inf]), np.float32([1, np.inf, np.inf])),
+            model_config={"fcnet_hiddens": [8, 8]},
+        )
+
+
+class TestPPOSharedMultiDiscrete(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(
+            module_class=PPOModule,
+            catalog_class=PPOCatalog,
+            observation_space=spaces.MultiDiscrete([3, 4], start=[1, -1]),
+            action_space=spaces.MultiDiscrete([2, 5], start=[0, 7]),
+            model_config={"fcnet_hiddens": [8], "vf_share_layers": True},
+        )
+
+
+class Tied(Small):
+    """Two names for one encoder, of which an inference-only copy keeps the second."""
+
+    def setup(self) -> None:
+        super().setup()
+        encoder, pi = self.encoder, self.pi
+        del self.encoder, self.pi
+        self.critic = encoder
+        self.encoder = encoder
+        self.pi = pi
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["vf", "critic"]
+
+
+class TestTied(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=Tied, observation_space=VECTOR, action_space=TWO)
+
+
+class Nested(RLModule):
+    """Its own nets, on a space of dicts and tuples."""
+
+    def setup(self) -> None:
+        self.net = nn.Linear(4, 2)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        first, (second, third) = batch[Columns.OBS]["z"], batch[Columns.OBS]["a"]
+        return {Columns.ACTION_DIST_INPUTS: self.net(torch.cat([first, second, third.float().unsqueeze(-1)], -1))}
+
+
+class TestNested(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        box = spaces.Box(-1, 1, (1,), np.float64)
+        pair = spaces.Tuple((spaces.Box(0, 1, (2,), np.float32), spaces.Discrete(5)))
+        return RLModuleSpec(
+            module_class=Nested,
+            catalog_class=NoNets,
+            observation_space=spaces.Dict({"z": box, "a": pair}),
+            action_space=TWO,
+        )
+
+
+class ChangesBatch(Small):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        batch[Columns.OBS].mul_(0.5)
+        return super()._forward(batch)
+
+
+class AddsColumn(Small):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        batch["mine"] = out[Columns.EMBEDDINGS]  # type: ignore[index]
+        return out
+
+
+class TrainsAsOneRow(Small):
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return {key: value[:1] for key, value in super()._forward_train(batch).items()}
+
+
+class ActsWithValue(Small):
+    """Needs what its inference-only copy has not."""
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        scale = 1.0 if self.vf is None else self.vf.weight.mean()
+        return out | {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS] * scale}
+
+
+class Remembers(Small):
+    last: Tensor | None = None
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        logits = out[Columns.ACTION_DIST_INPUTS]
+        if self.last is not None:
+            logits = logits + self.last.mean()
+        self.last = logits.detach()
+        return out | {Columns.ACTION_DIST_INPUTS: logits}
+
+
+class ReusesMemory(Small):
+    memory: Tensor | None = None
+
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        if self.memory is None:
+            self.memory = torch.zeros_like(out[Columns.ACTION_DIST_INPUTS])
+        return out | {Columns.ACTION_DIST_INPUTS: self.memory.copy_(out[Columns.ACTION_DIST_INPUTS])}
+
+
+class MixesRows(Small):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        obs = batch[Columns.OBS]
+        return super()._forward({Columns.OBS: obs - obs.mean(0)})
+
+
+class HidesWeights(Small):
+    """Keeps a tensor that is neither parameter nor buffer."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.hidden = torch.randn(())
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        return out | {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS] + self.hidden}
+
+
+class KeepsReference(Small):
+    """Computes with the weights it was born with."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.kept = [self.pi.weight, self.pi.bias]
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        return out | {Columns.ACTION_DIST_INPUTS: nn.functional.linear(out[Columns.EMBEDDINGS], *self.kept)}
+
+
+class ActsOutside(Small):
+    def setup(self) -> None:
+        super().setup()
+        self.action_converter = nn.Identity()  # type: ignore[assignment]
+
+
+class DropsNothing(Small):
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["vff"]
+
+
+class NarrowValues(Small):
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_values(batch, embeddings).unsqueeze(-1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "test"),
+    [
+        (ChangesBatch, "test_forward_leaves_the_batch_as_it_is"),
+        (AddsColumn, "test_forward_leaves_the_batch_as_it_is"),
+        (TrainsAsOneRow, "test_forward_passes_agree_on_shape"),
+        (ActsWithValue, "test_inference_only_copy_acts_identically"),
+        (Remembers, "test_forwards_do_not_disturb_each_other"),
+        (ReusesMemory, "test_forwards_do_not_disturb_each_other"),
+        (MixesRows, "test_rows_do_not_see_each_other"),
+        (HidesWeights, "test_state_round_trip"),
+        (KeepsReference, "test_shares_tensors"),
+        (ActsOutside, "test_actions_lie_in_the_action_space"),
+        (NarrowValues, "test_values"),
+    ],
+)
+def test_contract_notices(cls: type[RLModule], test: str, tmp_path: Any) -> None:
+    class Contract(RLModuleContract):
+        def make(self) -> RLModuleSpec:
+            actions = spaces.Discrete(2, start=3)  # type: ignore[arg-type]
+            return RLModuleSpec(module_class=cls, observation_space=VECTOR, action_space=actions)
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), test)(*([tmp_path] if "round_trip" in test else []))
+
+
+def test_a_part_that_does_not_exist_cannot_be_dropped() -> None:
+    assert hasattr(small(cls=DropsNothing), "vf")
+    with pytest.raises(AttributeError, match=r"'vff'.*get_non_inference_attributes"):
+        small(cls=DropsNothing, inference_only=True)
+
+
+def small(seed: int = 0, cls: type[RLModule] = Small, **settings: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return cls(observation_space=VECTOR, action_space=TWO, **settings)
+
+
+def test_base_class_cannot_be_built() -> None:
+    with pytest.raises(TypeError, match="setup"):
+        RLModule(observation_space=VECTOR, action_space=TWO)  # type: ignore[abstract]
+
+
+def test_module_without_apis_has_nothing_to_drop() -> None:
+    class Plain(RLModule):
+        def setup(self) -> None:
+            self.net = nn.Linear(4, 2)
+
+        def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            return {Columns.ACTION_DIST_INPUTS: self.net(batch[Columns.OBS])}
+
+    full, acting = small(cls=Plain), small(cls=Plain, inference_only=True)
+    assert full.get_state().keys() == acting.get_state().keys() == full.get_state(inference_only=True).keys()
+    assert full.get_initial_state() is None
+
+
+def test_each_forward_can_be_its_own() -> None:
+    class Three(Small):
+        def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            return {"who": 1}
+
+        def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            return {"who": 2}
+
+    module = small(cls=Three)
+    batch = {Columns.OBS: random_observations(VECTOR, 2)}
+    assert module.forward_exploration(batch) == {"who": 1}
+    assert module.forward_train(batch) == module(batch) == {"who": 2}
+    assert Columns.ACTION_DIST_INPUTS in module.forward_inference(batch)
+
+
+def test_forward_train_of_an_inference_only_copy_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"inference-only copy.*get_module"):
+        small(inference_only=True).forward_train({})
+
+
+def test_set_state_names_what_does_not_fit() -> None:
+    module = small()
+    state = module.get_state()
+    before = {name: value.clone() for name, value in state.items()}
+    with pytest.raises(ValueError, match=r"differs at pi\.bias"):
+        module.set_state({name: value for name, value in state.items() if name != "pi.bias"})
+    with pytest.raises(ValueError, match=r"differs at more"):
+        module.set_state(state | {"more": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"differs at vf\.bias"):
+        module.set_state(state | {"vf.bias": torch.zeros(2), "pi.bias": torch.ones(2)})
+    assert differences(before, module.get_state()) == []
+
+
+def test_inference_only_copy_takes_its_part_of_a_full_state_but_not_less() -> None:
+    full, acting = small(0), small(1, inference_only=True)
+    acting.set_state(full.get_state())
+    assert differences(acting.get_state(), full.get_state(inference_only=True)) == []
+    with pytest.raises(ValueError, match=r"pi\.bias"):
+        acting.set_state({name: value for name, value in full.get_state().items() if name != "pi.bias"})
+
+
+def test_set_state_copies_in_place() -> None:
+    one, two, acting = small(0), small(1), small(2, inference_only=True)
+    acting.share_tensors_of(two)
+    two.set_state(one.get_state())
+    assert differences(acting.get_state(), one.get_state(inference_only=True)) == []
+    with torch.no_grad():
+        one.pi.bias.add_(1)
+    assert differences(two.get_state(), one.get_state())
+
+
+def test_sharing_refuses_a_module_that_lacks_a_tensor() -> None:
+    full, acting = small(), small(inference_only=True)
+    with pytest.raises(ValueError, match=r"without 'vf\.weight'"):
+        full.share_tensors_of(acting)
+
+
+def test_model_config_reaches_the_catalog() -> None:
+    module = small(model_config={"fcnet_hiddens": [3]})
+    assert module.catalog.latent_dims == (3,)
+    assert type(module.catalog) is Catalog
+
+
+def test_multi_module_is_a_module_of_modules() -> None:
+    one, two = small(0), small(1)
+    both = MultiRLModule({"one": one, "two": two})
+    assert list(both) == ["one", "two"]
+    assert len(both) == 2
+    assert "one" in both
+    assert "three" not in both
+    assert dict(both.items()) == {"one": one, "two": two}
+    assert len(list(both.parameters())) == 2 * len(list(one.parameters()))
+    with pytest.raises(KeyError, match=r"one, two.*'onne'.*Did you mean"):
+        both["onne"]
+
+
+def test_multi_module_state() -> None:
+    both = MultiRLModule({"one": small(0), "two": small(1)})
+    other = MultiRLModule({"one": small(2), "two": small(3)})
+    kept = {name: value.clone() for name, value in other["two"].get_state().items()}
+    other.set_state({"one": both["one"].get_state()})
+    assert differences(other["one"].get_state(), both["one"].get_state()) == []
+    assert differences(other["two"].get_state(), kept) == []
+    other.set_state(both.get_state())
+    assert differences(other.get_state(), both.get_state()) == []
+    assert "vf.bias" not in both.get_state(inference_only=True)["two"]
+
+
+def test_random_observations_lie_in_their_space_and_leave_its_stream_alone() -> None:
+    space = spaces.Dict({"b": spaces.Box(0, 255, (2, 3), np.uint8), "a": spaces.Discrete(4, start=2)})
+    space.seed(5)
+    first = space.sample()
+    space.seed(5)
+    batch = random_observations(space, 9)
+    assert differences(space.sample(), first) == []
+    assert batch["b"].shape == (9, 2, 3)
+    assert batch["b"].dtype == torch.uint8
+    assert set(batch["a"].tolist()) <= {2, 3, 4, 5}
+    assert differences(batch, random_observations(space, 9)) == []
+    assert differences(batch, random_observations(space, 9, seed=1))
+
+
+def test_differences_sees_bits_types_and_keys() -> None:
+    nan = float("nan")
+    assert differences({"a": torch.tensor(nan), "b": [1, nan]}, {"a": torch.tensor(nan), "b": (1, nan)}) == []
+    assert differences({"a": torch.tensor([0.0, 1.0])}, {"a": torch.tensor([-0.0, 1.0])}) == ["/a"]
+    assert differences(torch.zeros(2), torch.zeros(2, dtype=torch.int32)) == [""]
+    assert differences(torch.zeros(0), torch.zeros(0)) == []
+    assert differences({"a": 1}, {"b": 1}) == ["/a is missing in the second", "/b is missing in the first"]
+    assert differences({"a": 1}, {"a": True}) == ["/a: 1 and True"]
+    assert differences([1], [1, 2]) == [": [1] and [1, 2]"]

@@ -1,0 +1,70 @@
+"""Specs: filling up, and building."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from catalog import Catalog
+from rlmodule import DEFAULT_MODULE_ID, MultiRLModule, MultiRLModuleSpec, RLModuleSpec
+from tests.rlmodule.toys import NoNets, Scripted, Small
+
+OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+FULL = RLModuleSpec(module_class=Small, observation_space=OBS, action_space=ACTIONS)
+
+
+def test_filled_takes_the_default_only_where_nothing_is_said() -> None:
+    other = spaces.Discrete(5)
+    mine = RLModuleSpec(module_class=Scripted, action_space=other, model_config={})
+    filled = mine.filled(RLModuleSpec(Small, OBS, ACTIONS, {"fcnet_hiddens": [3]}, NoNets))
+    # an empty dict is something said
+    assert filled == RLModuleSpec(Scripted, OBS, other, {}, NoNets)
+    assert RLModuleSpec().filled(FULL) == FULL
+    assert mine == RLModuleSpec(module_class=Scripted, action_space=other, model_config={})
+
+
+def test_inference_only_is_kept_when_filled() -> None:
+    assert RLModuleSpec(inference_only=True).filled(FULL).inference_only
+
+
+@pytest.mark.parametrize("missing", ["module_class", "observation_space", "action_space"])
+def test_build_names_what_is_missing(missing: str) -> None:
+    settings = vars(FULL) | {missing: None}
+    with pytest.raises(ValueError, match=f"got None for {missing}"):
+        RLModuleSpec(**settings).build()
+
+
+def test_build_hands_everything_on() -> None:
+    class Mine(Catalog):
+        pass
+
+    module = RLModuleSpec(Small, OBS, ACTIONS, {"fcnet_hiddens": [3]}, Mine).build()
+    assert type(module) is Small
+    assert type(module.catalog) is Mine
+    assert module.catalog.latent_dims == (3,)
+    assert (module.observation_space, module.action_space) == (OBS, ACTIONS)
+    assert not module.inference_only
+
+
+@pytest.mark.parametrize(("spec", "asked", "built"), [(False, None, False), (True, None, True), (True, False, False)])
+def test_build_may_overrule_inference_only(spec: bool, asked: bool | None, built: bool) -> None:
+    module = RLModuleSpec(Small, OBS, ACTIONS, inference_only=spec).build(inference_only=asked)
+    assert module.inference_only is built
+    assert (module.vf is None) is built  # type: ignore[attr-defined]
+
+
+def test_multi_spec_builds_each() -> None:
+    wide = RLModuleSpec(Small, OBS, spaces.Discrete(7))
+    multi = MultiRLModuleSpec({"one": FULL, "two": wide}).build(inference_only=True)
+    assert isinstance(multi, MultiRLModule)
+    assert [module.action_space.n for _, module in multi.items()] == [2, 7]  # type: ignore[attr-defined]
+    assert all(module.inference_only for _, module in multi.items())
+    assert list(FULL.as_multi().build()) == [DEFAULT_MODULE_ID]
+    assert list(FULL.as_multi("other").build()) == ["other"]
+
+
+def test_each_build_is_new() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        one, two = FULL.build(), FULL.build()
+    assert not torch.equal(one.get_state()["pi.weight"], two.get_state()["pi.weight"])

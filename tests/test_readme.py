@@ -1,0 +1,249 @@
+"""What README, CONTRIBUTING and docs/ show is true: snippets run, printed text is what they print, names exist.
+
+How a page is read: the ```python blocks of one page run in order in one namespace, as one script would. A ```text block
+right after one is what it prints, or, if ``<!-- raises -->`` stands before the block, the error it ends with; there
+``...`` stands for anything. ``<!-- no-run -->`` before a block leaves it out. ```sh blocks are checked, not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from algorithms import AlgorithmConfig
+from algorithms.cli import main as rlmodule
+from algorithms.cli import train_config
+from algorithms.ppo import PPOConfig
+from algorithms.run_folder import flatten
+from catalog import action_converter_rules, action_distribution_rules, encoder_rules
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TABLES = (encoder_rules, action_distribution_rules, action_converter_rules)
+
+
+@dataclass
+class Block:
+    """One fenced block: its language, its text, the line it starts at, and what stands right before it."""
+
+    language: str
+    text: str
+    line: int
+    mark: str
+    follows_python: bool
+
+
+def blocks_of(page: Path) -> list[Block]:
+    lines, found, i = page.read_text(encoding="utf-8").splitlines(), [], 0
+    while i < len(lines):
+        if not (match := re.fullmatch(r"```(\w*)", lines[i])):
+            i += 1
+            continue
+        end = lines.index("```", i + 1)
+        before = [line for line in lines[:i] if line.strip()]
+        mark = before[-1] if before and before[-1].startswith("<!--") else ""
+        follows = bool(found) and bool(before) and before[-1] == "```" and found[-1].language == "python"
+        found.append(Block(match[1], "\n".join(lines[i + 1 : end]), i + 1, mark, follows))
+        i = end + 1
+    return found
+
+
+def prose_of(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A fresh ``__main__`` in a folder of its own, where every run is a tiny one; what it registers is undone."""
+    real_build = AlgorithmConfig.build
+
+    def tiny_build(config: Any) -> Any:
+        config.validate()  # what the user wrote, before it is made small
+        tiny = config.copy()
+        tiny.update({"train_batch_size_per_learner": 8 * tiny.num_envs_per_env_runner, "rollout_fragment_length": None})
+        tiny.update({"minibatch_size": None, "num_epochs": 1, "evaluation_duration": 2})
+        return real_build(tiny)
+
+    module = ModuleType("__main__")
+    rules, registry, threads = [list(table._rules) for table in TABLES], dict(gym.registry), torch.get_num_threads()
+    monkeypatch.setattr(AlgorithmConfig, "build", tiny_build)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.chdir(tmp_path)
+    yield module
+    for table, saved in zip(TABLES, rules, strict=True):
+        table._rules[:] = saved
+    gym.registry.clear()
+    gym.registry.update(registry)
+    torch.set_num_threads(threads)
+
+
+def execute(code: str, path: Path, line: int, module: ModuleType) -> str:
+    """Run ``code`` in ``module`` as if it stood at ``line`` of ``path``; returns what it printed."""
+    code = re.sub(r"num_env_steps=[\d_]+", "num_env_steps=64", code)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile("\n" * line + code, str(path), "exec"), vars(module))
+    return out.getvalue()
+
+
+def assert_shown(shown: str, came: str, where: str) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.OutputChecker().check_output(f"{shown}\n", f"{came}\n", flags), (
+        f"{where} shows\n{shown}\nnot\n{came}"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
+    blocks = blocks_of(page)
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.language != "python" or "no-run" in block.mark:
+            continue
+        shown = following.text if following and following.language == "text" and following.follows_python else None
+        where = f"{page.name}:{block.line}"
+        if "raises" in block.mark:
+            with pytest.raises(Exception) as caught:  # noqa: PT011  # the message is compared
+                execute(block.text, page, block.line, script)
+            came = "".join(traceback.format_exception_only(caught.value))
+            assert shown is not None, f"{where} raises: show the message in a text block"
+        else:
+            came = execute(block.text, page, block.line, script)
+        if shown is not None:
+            assert_shown(shown, came, where)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=names(EXAMPLES))
+def test_examples_run(example: Path, script: ModuleType) -> None:
+    text = example.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 60
+    assert execute(text, example, 0, script)  # each ends by telling something
+    assert f"examples/{example.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+# --- looking up -------------------------------------------------------------------------------------------------------
+
+
+def commands_of(page: Path) -> list[str]:
+    lines = [line for block in blocks_of(page) if block.language == "sh" for line in block.text.splitlines()]
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def check_command(command: str) -> None:
+    """That a shown command line names things there are."""
+    words = shlex.split(command, comments=True)
+    program = words[0].rpartition("/")[2]
+    match program, words[1:]:
+        case "make", targets:
+            assert set(targets) <= make_targets(), command
+        case "rlmodule", ["train", *args]:
+            config, _ = train_config(args)
+            config.validate()
+        case "rlmodule", ["explain", *args]:
+            assert rlmodule(["explain", *args]) == 0, command
+        case "python", ["-m", module, *args]:
+            source = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+            assert all(flag in source.read_text() for flag in args if flag.startswith("--")), command
+        case "python", [path, *_]:
+            assert (ROOT / path).is_file(), command
+        case "pip", ["install", *args]:
+            listed = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+            extras = {extra for arg in args for found in re.findall(r"\[(.+)\]", arg) for extra in found.split(",")}
+            assert extras <= set(re.findall(r"^(\w+) = \[", listed, re.M)), command
+        case _:
+            pytest.fail(f"no check for {command!r}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_commands_exist(page: Path) -> None:
+    for command in commands_of(page):
+        check_command(command)
+    assert set(re.findall(r"`make ([a-z-]+)`", prose_of(page))) <= make_targets()
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links to files and headings of ours; one that is called `a.b` and leads to code leads to a definition of b."""
+    for text, target in re.findall(r"\[([^\]]+)\]\(([^)\s]+)\)", prose_of(page)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors_of(file), f"{page.name}: {target}"
+        if file.suffix == ".py" and re.fullmatch(r"`[\w.]+\w(\(\))?`", text) and not text.endswith(".py`"):
+            name = text.strip("`()").rpartition(".")[2]
+            assert re.search(rf"(def|class) {name}\b|^ *{name}\b.*=", file.read_text(), re.M), f"{page.name}: {text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_tests_that_are_named_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+        assert re.search(rf"^(def|class) {name}\b", (ROOT / file).read_text(), re.M), f"{page.name}: {file}::{name}"
+
+
+def test_the_first_screen_leads_to_the_loss_and_the_benchmarks() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](algorithms/ppo/learner.py)" in readme
+    assert "](benchmarks/README.md)" in readme
+    assert "<!-- speed:start -->" in readme
+    assert "<!-- speed:end -->" in readme
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+LOOP = ROOT / "docs" / "the-loop.md"
+
+
+def test_every_metric_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
+    config = PPOConfig().environment("CartPole-v1").evaluation(evaluation_interval=1)
+    with config.build() as algorithm:
+        reported = dict(flatten(algorithm.train()))
+    described = re.findall(r"^\| `([\w/]+)` \|", prose_of(LOOP), re.M)
+    assert sorted(described) == sorted(reported)
+
+
+def test_the_frames_are_those_that_are_listed(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks: list[list[str]] = []
+    real = torch.Tensor.backward
+
+    def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        stacks.append([frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._getframe(1))])
+        real(loss, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    with PPOConfig().environment("CartPole-v1").build() as algorithm:
+        algorithm.train()
+    frames = stacks[0][: stacks[0].index("train") + 1][::-1]
+    listed = re.findall(r"^\d\. \[`(?:\w+\.)+(\w+)`\]", prose_of(LOOP), re.M)
+    assert listed == frames
+    assert len(frames) <= 6
