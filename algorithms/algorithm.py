@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from algorithms.registry import config_class
-from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, Rollout
+from catalog.errors import explain_error
+from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.metrics import RunMetrics, episode_summary
 from rlmodule.policy import Policy
@@ -45,16 +46,22 @@ class Algorithm(ABC):
             # module construction draws from torch's global generator; everything after has streams of its own
             torch.manual_seed(int_seed(self.run_seed, "module"))
             self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed)
-            self.module_spec = config.get_rl_module_spec(
-                self.env_runner_group.observation_space, self.env_runner_group.action_space
-            )
-            spec = self.module_spec.as_multi(DEFAULT_MODULE_ID)
-            learner_class = config.learner_class or config.default_learner_class()
-            self.learner_group = LearnerGroup(config, learner_class, spec, run_seed=self.run_seed)
-            self.env_runner_group.build_modules(self.module_spec, self.get_module())
+            try:
+                self.module_spec, self.learner_group = self._build_modules()
+            except BaseException:
+                self.env_runner_group.stop()
+                raise
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._evaluation_group: EnvRunnerGroup | None = None
         torch.set_num_threads(self._num_threads())
+
+    def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
+        runners, config = self.env_runner_group, self.config
+        spec = config.get_rl_module_spec(runners.observation_space, runners.action_space)
+        learner_class = config.learner_class or config.default_learner_class()
+        learners = LearnerGroup(config, learner_class, spec.as_multi(DEFAULT_MODULE_ID), run_seed=self.run_seed)
+        runners.build_modules(spec, learners.get_module(DEFAULT_MODULE_ID))
+        return spec, learners
 
     def _num_threads(self) -> int:
         if self.config.torch_num_threads is not None:
@@ -103,7 +110,8 @@ class Algorithm(ABC):
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``target_return`` is reached.
 
         With ``run_dir`` set, progress.jsonl grows as it goes, and the checkpoint and learning_curve.png stand there
-        at the end. Ctrl-C finishes the running iteration, saves and returns; a second one interrupts at once.
+        at the end. Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and
+        returns; a second one interrupts at once.
 
         Args:
             num_env_steps: Steps to sample from now on, over all envs.
@@ -113,6 +121,11 @@ class Algorithm(ABC):
 
         Returns:
             The last iteration's result.
+
+        Raises:
+            OSError: If ``run_dir`` cannot be written to, or holds another run.
+            KeyboardInterrupt: On the second Ctrl-C.
+            SystemExit: With code 143, after saving, on SIGTERM.
         """
         from algorithms.session import TrainingSession
 
@@ -122,6 +135,9 @@ class Algorithm(ABC):
         """Play ``evaluation_duration`` episodes in envs of their own, each on a fresh seed.
 
         Every env plays an equal share of them, so that short episodes are not counted more often than long ones.
+
+        Raises:
+            RuntimeError: If episodes do not end.
         """
         runner = self._make_evaluation_group().local_runner
         runner.reset()
@@ -129,8 +145,19 @@ class Algorithm(ABC):
         wanted = [episodes // envs + (slot < episodes % envs) for slot in range(envs)]
         returns: list[float] = []
         lengths: list[int] = []
+        since_end = 0
         while any(wanted):
             stats = runner.sample(EVALUATION_FRAGMENT, explore=self.config.evaluation_explore).stats
+            since_end = 0 if len(stats["episode_slots"]) else since_end + EVALUATION_FRAGMENT
+            if since_end > EVALUATION_LIMIT:
+                raise RuntimeError(
+                    explain_error(
+                        "evaluate()",
+                        expected="episodes that end",
+                        got=f"none that did in the last {EVALUATION_LIMIT:,} steps of {envs} envs",
+                        remedy="Limit their length: gymnasium.wrappers.TimeLimit, or max_episode_steps.",
+                    )
+                )
             finished = zip(stats["episode_slots"], stats["episode_returns"], stats["episode_lengths"], strict=True)
             for slot, episode_return, length in finished:
                 if wanted[slot]:
@@ -225,3 +252,5 @@ class Algorithm(ABC):
 
 EVALUATION_FRAGMENT = 64
 """Steps per call of the runner while evaluating; a few may be played in vain at the end."""
+EVALUATION_LIMIT = 200_000
+"""Steps per env without the end of an episode after which an evaluation gives up."""

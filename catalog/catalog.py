@@ -118,11 +118,12 @@ class Catalog:
 
     def _build_probed_encoder(self) -> Encoder:
         encoder = as_encoder(self.build_encoder())
-        was_training = encoder.training
+        modes = {module: module.training for module in encoder.modules()}
         encoder.eval()  # one sample must not touch running statistics of batch norm
         with torch.no_grad():
             latent = encoder(zero_batch(self.observation_space)).latent
-        encoder.train(was_training)
+        for module, training in modes.items():
+            module.training = training
         dims = tuple(latent.shape[1:])
         config = None if self.has_custom_encoder else self.encoder_config
         declared = None if config is None else tuple(config.output_dims)

@@ -101,9 +101,9 @@ class MLPHead(DenseStack):
         super().__init__(**_head_layers(config, config.output_layer_dim))
         self.log_std_bound = config.log_std_clip_param if config.clip_log_std else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, latent: Tensor) -> Tensor:
         """``[..., latent] → [..., output_layer_dim]``."""
-        out = self.run(x)
+        out = self.run(latent)
         if self.log_std_bound is None:
             return out
         mean, log_std = out.chunk(2, dim=-1)
@@ -129,9 +129,9 @@ class FreeLogStdMLPHead(DenseStack):
         super().__init__(**_head_layers(config, config.output_layer_dim // 2))
         self.log_std = nn.Parameter(torch.zeros(config.output_layer_dim // 2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, latent: Tensor) -> Tensor:
         """``[..., latent] → [..., output_layer_dim]``."""
-        mean = self.run(x)
+        mean = self.run(latent)
         return torch.cat([mean, self.log_std.expand_as(mean)], dim=-1)
 
 

@@ -88,11 +88,12 @@ class Init:
 
 
 class DenseStack(nn.Module):
-    """Linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if ``output_dim`` is given.
+    """Base of dense nets: linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if ``output_dim``
+    is given. A subclass writes ``forward`` around :meth:`run`.
 
     ``[..., input_dim] → [..., width of the last layer]``. The layers are ordinary ``nn.Linear`` modules, but run as
     functions of their parameters: calling a module and looking up its attributes takes as long as a small matrix
-    product. Forward hooks therefore fire on the stack, not on single layers.
+    product. Forward hooks therefore fire on the whole net, not on single layers.
 
     Raises:
         ValueError: If activation or initialiser is unknown; names the closest.
@@ -131,6 +132,3 @@ class DenseStack(nn.Module):
                 if activation is not None:
                     x = activation(x)
         return x
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x)

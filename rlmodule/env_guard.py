@@ -361,7 +361,8 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
     Args:
         obs_columns: Tree (dicts, tuples, lists) of arrays or CPU tensors ``[T or T + 1, N, ...]``.
         rewards: ``[T, N]``.
-        first_step: Number of the fragment's first row, added to rows in the message.
+        first_step: Number of steps before the fragment. Row ``t`` of ``obs_columns`` came out of step
+            ``first_step + t`` (0: the reset), row ``t`` of ``rewards`` out of the one after.
 
     Raises:
         ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
@@ -380,7 +381,7 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
         row, env, *inner = (int(i) for i in wrong[0])
         got = f"{array[tuple(wrong[0])]}{f' at index {tuple(inner)}' if inner else ''}"
         remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-        where = f"env {env}, step {first_step + row}, {path}"
+        where = f"env {env}, step {first_step + row + (path == 'reward')}, {path}"
         raise ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
 
 

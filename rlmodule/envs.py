@@ -1,8 +1,11 @@
 """Vector envs from whatever the user has: an id, a class, a factory, or a factory of ready vector envs."""
 
 import functools
+import signal
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -113,15 +116,16 @@ def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: Vecto
         if mode == "vector_entry_point":
             made = gym.make_vec(env_id, num_envs, mode, **env_config)
         else:
-            made = gym.make_vec(
-                env_id,
-                num_envs,
-                mode,
-                vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
-                wrappers=[EnvGuard],
-                disable_env_checker=True,  # EnvGuard does that work, and for longer.
-                **env_config,
-            )
+            with _workers_ignore_ctrl_c():
+                made = gym.make_vec(
+                    env_id,
+                    num_envs,
+                    mode,
+                    vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+                    wrappers=[EnvGuard],
+                    disable_env_checker=True,  # EnvGuard does that work, and for longer.
+                    **env_config,
+                )
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         remedy = _install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
@@ -138,9 +142,7 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
     spec = gym.registry.get(name)
     if isinstance(error, gym.error.Error) and spec is None:
         remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
-        return ValueError(
-            explain_error(where, expected="a registered id", got=f"an unknown one: {error}", remedy=remedy)
-        )
+        return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
     if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
         remedy = "Use mode 'sync' or 'async'."
         return ValueError(explain_error(where, expected="an id with a vector entry point", got="none", remedy=remedy))
@@ -188,7 +190,9 @@ def _from_callable(
 
     env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
     if mode == "async":
-        return _accept_single(AsyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP))
+        with _workers_ignore_ctrl_c():
+            made = AsyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+        return _accept_single(made)
     vector_env = SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
         vector_env.close()
@@ -246,6 +250,19 @@ def _accept_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int) -> 
         raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
     autoreset_mode(made)  # So that one that does not say is found here.
     return made
+
+
+@contextmanager
+def _workers_ignore_ctrl_c() -> Iterator[None]:
+    """A terminal sends Ctrl-C to worker processes too, which inherit how it is met; but it is for us to end them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def _accept_single(made: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:

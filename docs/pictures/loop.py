@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-GREY = "#7a8699"
+GREY, SLATE = "#7a8699", "#55606e"
 CATALOG, MODULE, RUNNER, LEARNER = "#5b4b8a", "#2f6f9f", "#2e7d5b", "#a3541f"
 
 
@@ -19,7 +19,7 @@ def box(axes: Axes, x: float, y: float, width: float, height: float, colour: str
     axes.add_patch(FancyBboxPatch(corner, width, height, "round,pad=0,rounding_size=0.12", fc=colour, ec="none"))
     lift = 0.13 * (text.count("\n") + 1)
     axes.text(x, y + lift, title, color="white", size=11, weight="bold", ha="center", va="center")
-    axes.text(x, y + lift - 0.24, text, color="white", size=8.5, ha="center", va="top", linespacing=1.3)
+    axes.text(x, y + lift - 0.19, text, color="white", size=8.5, ha="center", va="top", linespacing=1.3)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
@@ -40,12 +40,12 @@ def draw(path: Path) -> None:
     axes.set(xlim=(0, 9), ylim=(0, 4.1))
     axes.axis("off")
 
-    box(axes, 1.15, 3.35, 1.9, 0.9, GREY, "spaces", "observations, actions,\nmodel settings")
+    box(axes, 1.15, 3.35, 1.9, 0.9, SLATE, "spaces", "observations, actions,\nmodel settings")
     box(axes, 4.5, 3.35, 2.2, 0.9, CATALOG, "Catalog", "decision tree → encoder,\nheads, distribution")
     box(axes, 4.5, 1.9, 2.2, 0.9, MODULE, "RLModule", "one set of tensors,\nnormalisers inside")
     box(axes, 1.15, 1.25, 1.9, 1.1, RUNNER, "EnvRunner", "acts, steps a\nvector of envs")
     box(axes, 7.85, 1.25, 1.9, 1.1, LEARNER, "Learner", "values, advantages,\nloss, gradient steps")
-    box(axes, 4.5, 0.5, 2.2, 0.7, GREY, "Rollout", "columns [T, N, …]")
+    box(axes, 4.5, 0.5, 2.2, 0.7, SLATE, "Rollout", "columns [T, N, …]")
 
     arrow(axes, (2.1, 3.35), (3.4, 3.35))
     arrow(axes, (4.5, 2.9), (4.5, 2.35))

@@ -36,7 +36,7 @@ def test_a_stack_equals_the_same_layers_in_a_row(lead: tuple[int, ...], layernor
         if i < 2:
             expected = norms[i](expected) if layernorm else expected
             expected = {"tanh": torch.tanh, "linear": lambda y: y, "ELU": nn.ELU()}[activation](expected)
-    torch.testing.assert_close(stack(x), expected)
+    torch.testing.assert_close(stack.run(x), expected)
 
 
 def test_the_output_layer_starts_its_own_way() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import tree
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from catalog import Catalog
@@ -474,6 +474,17 @@ def test_ready_vector_env_is_checked_too() -> None:
 
     runner = runner_for(env=counters(AutoresetMode.SAME_STEP, Wide))
     with pytest.raises(ValueError, match=r"env \d, step \d+, obs"):
+        runner.sample(40, explore=False)
+
+
+def test_same_step_vector_env_without_final_observations_is_refused() -> None:
+    class Forgets(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, info = super().step(actions)
+            return *rest, {key: value for key, value in info.items() if "final" not in key}
+
+    runner = runner_for(env=lambda config: Forgets([Counter] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    with pytest.raises(ValueError, match=r"Forgets\.step\(\): expected final_obs.*got \d+ truncated"):
         runner.sample(40, explore=False)
 
 

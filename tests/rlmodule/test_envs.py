@@ -622,7 +622,7 @@ def test_check_finite_names_env_step_and_leaf(bad: float) -> None:
     with pytest.raises(ValueError, match=re.escape(f"env 1, step 12, obs['a'][1]: expected finite numbers, got {bad}")):
         check_finite(obs, rewards, 10)
     rewards[3, 2] = bad
-    with pytest.raises(ValueError, match=rf"env 2, step 13, reward: .* got {bad}\. "):
+    with pytest.raises(ValueError, match=rf"env 2, step 14, reward: .* got {bad}\. "):
         check_finite(np.zeros((5, 3, 1)), torch.from_numpy(rewards), 10)
 
 

@@ -60,8 +60,10 @@ class NestedCounter(Counter):
 
 
 def counters(mode: AutoresetMode, cls: type[Counter] = Counter, **settings: Any) -> Callable[..., SyncVectorEnv]:
-    """A factory of ready vector envs of three."""
-    return lambda config: SyncVectorEnv([lambda i=i: cls(i, **settings) for i in range(3)], autoreset_mode=mode)
+    """A factory of ready vector envs of three, which hand out the same memory at every step."""
+    return lambda config: SyncVectorEnv(
+        [lambda i=i: cls(i, **settings) for i in range(3)], copy=False, autoreset_mode=mode
+    )
 
 
 def counters_one_by_one(cls: type[Counter] = Counter, **settings: Any) -> Callable[..., gym.Env]:

@@ -1,0 +1,181 @@
+"""What docs/coming-from-rllib.md says: what raises there raises, and some of what its users asked for."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner
+from catalog import (
+    ActorCriticEncoderConfig,
+    Catalog,
+    Deterministic,
+    Distribution,
+    FreeLogStdMLPHeadConfig,
+    MLPEncoderConfig,
+    MLPHeadConfig,
+)
+from rlmodule import Columns, RLModule, RLModuleSpec, Rollout, ValueFunctionAPI
+
+PAGE = Path(__file__).parents[1] / "docs" / "coming-from-rllib.md"
+OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
+
+
+def small(**rl_module: Any) -> PPOConfig:
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_envs_per_env_runner=2).debugging(seed=1)
+    config.training(train_batch_size_per_learner=64, minibatch_size=None, num_epochs=2)
+    return config.rl_module(**rl_module)
+
+
+# --- what raises ------------------------------------------------------------------------------------------------------
+
+RAISING = re.findall(r"^\| `(PPO.+?)` \| (\w+Error) \|", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+def test_the_table_of_what_raises_is_read() -> None:
+    assert len(RAISING) > 10
+
+
+@pytest.mark.parametrize(("written", "error"), RAISING)
+def test_what_is_said_to_raise_raises(written: str, error: str) -> None:
+    names = {"PPOConfig": PPOConfig, "PPOCatalog": PPOCatalog, "spaces": (OBS, ACTIONS)}
+    with pytest.raises(vars(builtins)[error]) as caught:
+        eval(written, names)
+    asked = re.findall(r"\w+(?==)|(?<=\")\w+(?=\":)|(?<=\.)\w+(?=\()", written)  # keywords, keys and methods
+    assert any(name in str(caught.value) for name in asked), caught.value
+
+
+# --- catalogs ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_catalog_builds_as_many_nets_as_asked() -> None:
+    catalog = PPOCatalog(OBS, ACTIONS)
+    decided = catalog.encoder_config
+    first, second = catalog.build_encoder(), catalog.build_encoder()
+    assert catalog.encoder_config is decided
+    assert not {id(p) for p in first.parameters()} & {id(p) for p in second.parameters()}
+    assert not any(isinstance(value, nn.Module) for value in vars(catalog).values())
+
+
+def test_the_base_catalog_knows_encoders_only() -> None:
+    names = {name for name in dir(Catalog) if name.startswith("build_")}
+    assert {"build_encoder", "build_actor_critic_encoder"} <= names
+    assert {name for name in dir(PPOCatalog) if name.startswith("build_")} - names == {"build_pi_head", "build_vf_head"}
+    assert not any("head" in name for name in names)
+
+
+def test_configs_know_their_output_before_they_build() -> None:
+    encoder = MLPEncoderConfig(input_dims=(3,), hidden_layer_dims=(8, 5))
+    configs = [
+        encoder,
+        ActorCriticEncoderConfig(base_encoder_config=encoder),
+        MLPHeadConfig(input_dims=(5,), output_layer_dim=2),
+        FreeLogStdMLPHeadConfig(input_dims=(5,), output_layer_dim=6),
+    ]
+    assert [config.output_dims for config in configs] == [(5,), (5,), (2,), (6,)]
+    assert encoder.build()(torch.zeros(7, 3)).latent.shape == (7, 5)
+    assert configs[1].build()(torch.zeros(7, 3)).critic.shape == (7, 5)
+    assert [config.build()(torch.zeros(7, 5)).shape for config in configs[2:]] == [(7, 2), (7, 6)]
+
+
+class FromScratch(Distribution):
+    """A categorical that shares no code with ours; it draws its samples itself."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.torch = torch.distributions.Categorical(logits=logits)
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> FromScratch:
+        return cls(logits)
+
+    @staticmethod
+    def required_input_dim(space: spaces.Space) -> int:
+        assert isinstance(space, spaces.Discrete)
+        return int(space.n)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return torch.multinomial(self.torch.probs.detach(), 1, generator=generator).squeeze(-1)
+
+    def logp(self, actions: Tensor) -> Tensor:
+        return self.torch.log_prob(actions)
+
+    def entropy(self) -> Tensor:
+        return self.torch.entropy()
+
+    def kl(self, other: Distribution) -> Tensor:
+        assert isinstance(other, FromScratch)
+        return torch.distributions.kl_divergence(self.torch, other.torch)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(self.torch.probs.argmax(-1))
+
+
+class FromScratchCatalog(PPOCatalog):
+    def _get_dist_cls_from_action_space(self, action_space: spaces.Space) -> type[Distribution]:
+        return FromScratch
+
+
+def test_a_distribution_written_from_scratch_trains() -> None:
+    config = small(rl_module_spec=RLModuleSpec(catalog_class=FromScratchCatalog)).training(use_kl_loss=True)
+    with config.build() as algorithm:
+        before = [p.clone() for p in algorithm.get_module().parameters()]
+        reported = algorithm.train()["learners"]["default_policy"]
+        assert 0 < reported["entropy"] < 0.7
+        assert not all(torch.equal(a, b) for a, b in zip(before, algorithm.get_module().parameters(), strict=True))
+        assert algorithm.policy.act(OBS.sample())[0] in (0, 1)
+
+
+# --- modules and learners ---------------------------------------------------------------------------------------------
+
+
+class TwoTrunks(RLModule, ValueFunctionAPI):
+    """Never shares layers, whatever the settings say."""
+
+    def setup(self) -> None:
+        self.policy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.value = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def _forward(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS])}
+
+    def compute_values(self, batch: Mapping[str, Any], embeddings: Tensor | None = None) -> Tensor:
+        return self.value(batch[Columns.OBS]).squeeze(-1)
+
+
+def test_a_module_of_ones_own_takes_the_place_and_may_ignore_hints() -> None:
+    spec = RLModuleSpec(module_class=TwoTrunks, model_config={"vf_share_layers": True})
+    with small(rl_module_spec=spec).build() as algorithm:
+        module = algorithm.get_module()
+        assert type(module) is TwoTrunks
+        assert type(module.catalog) is PPOCatalog  # the default is still there, for what the module does not make
+        before = {name: p.clone() for name, p in module.named_parameters()}
+        algorithm.train()
+        assert not any(torch.equal(before[name], p) for name, p in module.named_parameters())
+
+
+class ClippedRewards(PPOLearner):
+    def preprocess_train_data(self, rollout: Rollout) -> Rollout:
+        rewards = rollout[Columns.REWARDS].clamp(-0.5, 0.5)
+        return dataclasses.replace(rollout, columns=rollout.columns | {Columns.REWARDS: rewards})
+
+    def make_train_batch(self, module_id: str, rollout: Rollout) -> Any:
+        self.seen = rollout[Columns.REWARDS]
+        return super().make_train_batch(module_id, rollout)
+
+
+def test_rewards_are_clipped_for_training_only() -> None:
+    with small().learners(learner_class=ClippedRewards).build() as algorithm:
+        result = algorithm.train()
+        learner = algorithm.learner_group.learner
+        assert isinstance(learner, ClippedRewards)
+        assert (learner.seen == 0.5).all()  # CartPole pays 1 a step
+        assert result["env_runners"]["episode_return_mean"] == result["env_runners"]["episode_len_mean"]
