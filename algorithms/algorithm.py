@@ -101,7 +101,10 @@ class Algorithm(ABC):
         result = self.metrics.finish_iteration(perf_counter() - start) | {"learners": learned}
         interval = self.config.evaluation_interval
         if interval is not None and self.metrics.iterations % interval == 0:
+            start = perf_counter()
             result["evaluation"] = self.evaluate()
+            self.metrics.seconds += perf_counter() - start
+            result["time_total_s"] = self.metrics.seconds
         return result
 
     def learn(

@@ -450,3 +450,7 @@ and to see how networks are chosen for this environment:
 
 def _silent(text: str) -> None:
     """Print nothing."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -103,7 +103,7 @@ def decode(data: Any, *, where: str, allow: Sequence[str] | None) -> Any:
                     where,
                     expected="the object itself, which could not be written down",
                     got=f"only its description {what!r}",
-                    remedy=f"Pass it again, as from_dict(data, {where.rsplit('.', 1)[-1]}=...).",
+                    remedy=f"Pass it again by keyword: {where.rsplit('.', 1)[-1]}=...",
                 )
             )
     if any(key.startswith("__") for key in data):

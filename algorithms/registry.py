@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
 ALGORITHMS = {
-    "PPO": "algorithms.ppo:PPOConfig",
+    "PPO": "algorithms.ppo.ppo:PPOConfig",
 }
-"""Name → where its config class stands."""
+"""Name → module and name of its config class."""
 
 
 def config_class(name: str) -> "type[AlgorithmConfig]":

@@ -35,6 +35,25 @@ else:
         return lambda decorator: decorator
 
 
+_FROM_ELSEWHERE = {
+    "framework": "Leave it out: PyTorch is the only framework.",
+    "api_stack": "Leave it out: there is one API.",
+    "build_algo": "Call build().",
+    "resources": "Leave it out: resources are settings of .env_runners() and .learners().",
+    "train_batch_size": "Use .training(train_batch_size_per_learner=...).",
+    "sgd_minibatch_size": "Use .training(minibatch_size=...).",
+    "num_sgd_iter": "Use .training(num_epochs=...).",
+    "learning_rate": "Use .training(lr=...).",
+    "model": "Use .rl_module(model_config=...).",
+    "normalize_actions": "Use .rl_module(model_config={'normalize_actions': ...}).",
+    "num_rollout_workers": "Use .env_runners(num_env_runners=...).",
+    "num_workers": "Use .env_runners(num_env_runners=...).",
+    "num_envs_per_worker": "Use .env_runners(num_envs_per_env_runner=...).",
+    "policies": "There is one policy per run in this version.",
+}
+"""What users of RLlib and others may type, and what to do instead."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """All that is known of one setting of one config class.
@@ -116,6 +135,16 @@ class SettingsBase:
             remedy = f"Set only attributes it has.{closest(name, known)}"
             raise AttributeError(explain_error(where, expected="a setting", got=f"{name!r}", remedy=remedy))
         object.__setattr__(self, name, _checked(known[name], value, where))
+
+    if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            known = [*settings_of(type(self)), *(item.section for item in settings_of(type(self)).values())]
+            remedy = _FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
+            where = f"{type(self).__name__}.{name}"
+            raise AttributeError(explain_error(where, expected="a setting or section", got=repr(name), remedy=remedy))
 
     def __delattr__(self, name: str) -> None:
         remedy = "Set it to its default instead."
@@ -340,6 +369,8 @@ def _refuse_unknown(
         if name in known:
             owner = known[name].section
             remedy = f"It belongs to another section: write .{owner}({name}=...)."
+        elif name in _FROM_ELSEWHERE:
+            remedy = _FROM_ELSEWHERE[name]
         else:
             hint = closest(name, here) or closest(name, known)
             remedy = f"Look up its name.{hint}" if hint else "help() of the method or class lists them."

@@ -20,9 +20,10 @@ from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
+from algorithms.registry import ALGORITHMS
 from algorithms.settings import SettingsBase, is_section_method, settings_of
 
-MODULES = ("algorithms.config", "algorithms.ppo.ppo")
+MODULES = ("algorithms.config", *(path.partition(":")[0] for path in ALGORITHMS.values()))
 """Modules that define config classes."""
 
 WIDTH = 120

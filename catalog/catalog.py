@@ -44,7 +44,7 @@ class Catalog:
     """
 
     encoder_config: ModelConfig | None = None
-    latent_dims: tuple[int, ...] | None = None
+    _latent_dims: tuple[int, ...] | None = None
     action_dist_cls: type[Distribution]
 
     def __init__(
@@ -79,13 +79,31 @@ class Catalog:
             if not self.has_custom_encoder:  # which needs the table only where it falls through to it
                 raise
         if self.encoder_config is not None and not self.has_custom_encoder:
-            self.latent_dims = tuple(self.encoder_config.output_dims)
+            self._latent_dims = tuple(self.encoder_config.output_dims)
         self.action_dist_cls = self._get_dist_cls_from_action_space(self.action_space)
 
     @property
     def has_custom_encoder(self) -> bool:
         """Whether :meth:`build_encoder` is overridden, so that the encoder's width is known only once it is built."""
         return type(self).build_encoder is not Catalog.build_encoder
+
+    @property
+    def latent_dims(self) -> tuple[int, ...]:
+        """Shape of one latent, what heads are built on: known once the tree has run or a custom encoder was built.
+
+        Raises:
+            RuntimeError: If a custom encoder has not been built yet.
+        """
+        if self._latent_dims is None:
+            raise RuntimeError(
+                explain_error(
+                    f"{type(self).__name__}.latent_dims",
+                    expected="the width of the encoder's output",
+                    got="None, since the custom encoder has not been built",
+                    remedy="Call build_actor_critic_encoder() before building heads.",
+                )
+            )
+        return self._latent_dims
 
     def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
         """Encoder config for ``observation_space``; by default what the encoder table says."""
@@ -137,25 +155,8 @@ class Catalog:
                     remedy="Flatten the output, keep the batch dim, and let output_dims say its width.",
                 )
             )
-        self.latent_dims = dims
+        self._latent_dims = dims
         return encoder
-
-    def required_latent_dims(self) -> tuple[int, ...]:
-        """``latent_dims``, known once the tree has run or a custom encoder was built.
-
-        Raises:
-            RuntimeError: If a custom encoder has not been built yet.
-        """
-        if self.latent_dims is None:
-            raise RuntimeError(
-                explain_error(
-                    f"{type(self).__name__}.latent_dims",
-                    expected="the width of the encoder's output",
-                    got="None, since the custom encoder has not been built",
-                    remedy="Call build_actor_critic_encoder() before building heads.",
-                )
-            )
-        return self.latent_dims
 
     @property
     def normalizes_observations(self) -> bool:

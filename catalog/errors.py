@@ -18,5 +18,7 @@ def explain_error(where: str, *, expected: str, got: object, remedy: str) -> str
 
 def closest(name: str, known: Iterable[str]) -> str:
     """A hint `` Did you mean 'lr'?`` for a misspelt name, or an empty string if nothing is near."""
-    matches = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    name, known = str(name), list(known)
+    longer = [other for other in known if len(name) > 2 and other.startswith(name)]
+    matches = longer or get_close_matches(name, known, n=1, cutoff=0.6)
     return f" Did you mean {matches[0]!r}?" if matches else ""

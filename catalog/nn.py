@@ -88,8 +88,8 @@ class Init:
 
 
 class DenseStack(nn.Module):
-    """Base of dense nets: linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if ``output_dim``
-    is given. A subclass writes ``forward`` around :meth:`run`.
+    """Base of dense nets: linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if there is an
+    ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
 
     ``[..., input_dim] → [..., width of the last layer]``. The layers are ordinary ``nn.Linear`` modules, but run as
     functions of their parameters: calling a module and looking up its attributes takes as long as a small matrix

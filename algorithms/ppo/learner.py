@@ -95,7 +95,12 @@ class PPOLearner(EpisodeLearner):
         if config.vf_clip_param is not None:
             # asked again, since the statistics have just moved what the same weights predict in units of reward
             batch[Columns.VALUES] = module.compute_values(batch)
-        return batch, {"vf_explained_var": float(explained)}
+        reported = {"vf_explained_var": float(explained)}
+        if config.use_kl_loss:
+            reported["kl_coeff"] = self.kl_coeff
+        if not isinstance(config.entropy_coeff, float):
+            reported["entropy_coeff"] = self.entropy_coeff
+        return batch, reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)

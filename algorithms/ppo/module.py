@@ -45,7 +45,7 @@ class PPOCatalog(Catalog):
         gaussian = issubclass(dist_cls, DiagGaussian)
         head_class = FreeLogStdMLPHeadConfig if gaussian and config.free_log_std else MLPHeadConfig
         return head_class(
-            input_dims=self.required_latent_dims(),
+            input_dims=self.latent_dims,
             output_layer_dim=dist_cls.required_input_dim(self.action_space),
             hidden_layer_dims=config.head_fcnet_hiddens,
             hidden_layer_activation=config.head_fcnet_activation,
@@ -59,7 +59,7 @@ class PPOCatalog(Catalog):
         """From the critic's latent to one value ``[..., 1]``, in units of the value normaliser."""
         config = self.model_config
         return MLPHeadConfig(
-            input_dims=self.required_latent_dims(),
+            input_dims=self.latent_dims,
             output_layer_dim=1,
             hidden_layer_dims=config.head_fcnet_hiddens,
             hidden_layer_activation=config.head_fcnet_activation,

@@ -25,8 +25,10 @@ from hypothesis import strategies as st
 from algorithms.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import decode, encode
+from algorithms.ppo import PPOLearner
 from algorithms.settings import SettingsBase, setting, settings, settings_of
 from catalog.model_config import DefaultModelConfig
+from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
 
 
@@ -53,6 +55,9 @@ class MyConfig(AlgorithmConfig):
     @property
     def algo_class(self) -> Any:
         return Built
+
+    def default_learner_class(self) -> type[Learner]:
+        return PPOLearner
 
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec()
@@ -718,7 +723,7 @@ def test_what_cannot_be_written_is_passed_again(name: str, value: Any) -> None:
     data = json.loads(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="Pass it again") as caught:
         MyConfig.from_dict(data)
-    assert reads_well(caught.value, f"MyConfig.{name}", f"from_dict(data, {name}=...)")
+    assert reads_well(caught.value, f"MyConfig.{name}", f"by keyword: {name}=...")
     assert MyConfig.from_dict(data, **{name: value}) == config
 
 

@@ -51,7 +51,7 @@ def test_observation_spaces_choose_encoders(observation_space: Space, input_dim:
     catalog = Catalog(observation_space, TWO, {"fcnet_hiddens": [16, 12]})
     assert isinstance(catalog.encoder_config, MLPEncoderConfig)
     assert catalog.encoder_config.input_dims == (input_dim,)
-    assert catalog.latent_dims == catalog.required_latent_dims() == (12,)
+    assert catalog.latent_dims == (12,)
     assert catalog.build_actor_critic_encoder().actor_encoder is not catalog.build_encoder()
 
 
@@ -75,7 +75,7 @@ def test_action_spaces_choose_distributions(action_space: Space, dist_cls: type[
 
 def test_encode_head_sample_step_by_hand() -> None:
     catalog = Catalog(VECTOR, TWO)
-    head = nn.Linear(catalog.required_latent_dims()[0], 2)
+    head = nn.Linear(catalog.latent_dims[0], 2)
     latent = catalog.build_encoder()(torch.zeros(1, 4)).latent
     action = catalog.get_action_dist_cls().from_logits(head(latent)).sample()
     assert TWO.contains(catalog.build_action_converter()(action)[0].numpy())
@@ -134,7 +134,8 @@ def test_build_encoder_alone_injects_any_module(shared: bool, calls: int) -> Non
             return nn.Sequential(nn.Linear(4, 10), nn.ReLU())
 
     catalog = Mine(VECTOR, TORQUES, {"vf_share_layers": shared})
-    assert catalog.latent_dims is None
+    with pytest.raises(RuntimeError, match="latent_dims"):
+        _ = catalog.latent_dims
     encoder = catalog.build_actor_critic_encoder()
     assert catalog.called == calls
     assert catalog.latent_dims == (10,)
@@ -189,10 +190,10 @@ def test_an_encoder_config_may_be_overridden_for_some_spaces() -> None:
             return super()._get_encoder_config(observation_space, model_config)
 
     catalog = Mine(VECTOR, TWO)
-    assert catalog.required_latent_dims() == (6,)
+    assert catalog.latent_dims == (6,)
     assert catalog.build_actor_critic_encoder()(torch.zeros(3, 4)).actor.shape == (3, 6)
     assert catalog.build_pi_head()(torch.zeros(3, 6)).shape == (3, 2)
-    assert Mine(spaces.Discrete(3), TWO).required_latent_dims() == (64,)
+    assert Mine(spaces.Discrete(3), TWO).latent_dims == (64,)
 
 
 def test_a_distribution_may_be_overridden_for_some_spaces() -> None:
@@ -225,11 +226,11 @@ def test_get_action_dist_cls_may_be_overridden() -> None:
 def test_heads_may_be_overridden_one_by_one() -> None:
     class MyPolicy(PPOCatalog):
         def build_pi_head(self) -> nn.Module:
-            return nn.Linear(self.required_latent_dims()[0], 2, bias=False)
+            return nn.Linear(self.latent_dims[0], 2, bias=False)
 
     class MyValue(PPOCatalog):
         def build_vf_head(self) -> nn.Module:
-            return nn.Linear(self.required_latent_dims()[0], 1, bias=False)
+            return nn.Linear(self.latent_dims[0], 1, bias=False)
 
     def count(net: nn.Module) -> int:
         return sum(p.numel() for p in net.parameters())
@@ -246,7 +247,7 @@ def test_a_catalog_may_decide_on_a_distribution_only() -> None:
 
     catalog = NoEncoder(spaces.Text(4), TWO)
     assert catalog.get_action_dist_cls() is Categorical
-    assert (catalog.encoder_config, catalog.latent_dims) == (None, None)
+    assert catalog.encoder_config is None
 
 
 # probing --------------------------------------------------------------------------------------------------------------

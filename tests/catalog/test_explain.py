@@ -100,7 +100,7 @@ class MyDist(PPOCatalog):
 
 class MyHeads(PPOCatalog):
     def build_pi_head(self) -> nn.Module:
-        return nn.Linear(self.required_latent_dims()[0], 2)
+        return nn.Linear(self.latent_dims[0], 2)
 
     def build_vf_head(self) -> nn.Module:
         return super().build_vf_head()

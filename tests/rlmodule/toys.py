@@ -131,7 +131,7 @@ class Small(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def setup(self) -> None:
         self.encoder = as_encoder(self.catalog.build_encoder())
-        width = self.catalog.required_latent_dims()[0]
+        width = self.catalog.latent_dims[0]
         self.pi = nn.Linear(width, self.action_dist_cls.required_input_dim(self.action_space))
         self.vf = nn.Linear(width, 1)
         self.register_buffer("trained_on", torch.zeros((), dtype=torch.int64))
