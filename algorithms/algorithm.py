@@ -18,7 +18,7 @@ from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, 
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.metrics import RunMetrics, episode_summary
 from rlmodule.policy import Policy
-from rlmodule.randomness import int_seed
+from rlmodule.randomness import int_seed, torch_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,6 +51,8 @@ class Algorithm(ABC):
             except BaseException:
                 self.env_runner_group.stop()
                 raise
+        self.policy = Policy(self.env_runner_group.local_runner.module, torch_stream(self.run_seed, "policy"))
+        """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._evaluation_group: EnvRunnerGroup | None = None
         torch.set_num_threads(self._num_threads())
@@ -180,11 +182,6 @@ class Algorithm(ABC):
         """The learner's module: the weights being trained, value function included."""
         return self.learner_group.get_module(module_id)
 
-    @property
-    def policy(self) -> Policy:
-        """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
-        return Policy(self.env_runner_group.local_runner.module)
-
     def explain(self) -> str:
         """The catalog's path through its decision tree; see :meth:`catalog.Catalog.explain`."""
         return self.get_module().catalog.explain()
@@ -195,6 +192,7 @@ class Algorithm(ABC):
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "metrics": self.metrics.get_state(),
+            "policy": self.policy.generator.get_state(),
         }
         if self._evaluation_group is not None:
             state["evaluation"] = self._evaluation_group.get_state()
@@ -205,6 +203,7 @@ class Algorithm(ABC):
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.metrics.set_state(state["metrics"])
+        self.policy.generator.set_state(state["policy"])
         if "evaluation" in state:
             self._make_evaluation_group().set_state(state["evaluation"])
 

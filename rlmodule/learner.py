@@ -78,7 +78,10 @@ class Learner(ABC):
         """
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """The optimizer of a module, given all its parameters as one flat tensor; an elementwise one such as Adam."""
+        """The optimizer of a module, given all its parameters as one flat tensor: an elementwise one such as Adam.
+
+        A parameter that took no part in the loss has a gradient of zero.
+        """
         return torch.optim.Adam([parameters], lr=value_at(self.settings.lr, 0), eps=1e-5, fused=True)
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
@@ -106,7 +109,7 @@ class Learner(ABC):
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that evolves, as a tree of tensors and JSON-able values."""
+        """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
         return {
             "module": self.module.get_state(),
             "optimizers": {module_id: optimizer_state(opt) for module_id, opt in self.optimizers.items()},

@@ -200,7 +200,16 @@ class MultiRLModule(nn.Module):
 
     def __init__(self, modules: Mapping[str, RLModule]) -> None:
         super().__init__()
-        # a plain dict of children: module ids may hold characters that attribute names may not
+        for module_id in modules:
+            if "." in module_id or not module_id or module_id in dir(nn.ModuleDict):
+                raise ValueError(
+                    explain_error(
+                        "MultiRLModule",
+                        expected="ids without dots that are no attribute of torch.nn.ModuleDict",
+                        got=repr(module_id),
+                        remedy=f"Call it for example 'policy_{module_id.replace('.', '_')}'.",
+                    )
+                )
         self.rl_modules = nn.ModuleDict(dict(modules))
 
     def __getitem__(self, module_id: str) -> RLModule:

@@ -16,10 +16,12 @@ class Policy:
 
     Args:
         module: The module to act with; put into eval mode.
+        generator: Draws the actions of ``act(explore=True)``; None starts one of its own at seed 0.
     """
 
-    def __init__(self, module: RLModule) -> None:
+    def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
         self.module = module.eval()
+        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     @torch.inference_mode()
     def act(self, obs: Tree, state: Tree | None = None, *, explore: bool = False) -> tuple[Tree, Tree | None]:
@@ -49,7 +51,7 @@ class Policy:
         batch = {Columns.OBS: tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)}
         if explore:
             out = self.module.forward_exploration(batch)
-            actions = self.module.action_dist_cls.from_logits(out[Columns.ACTION_DIST_INPUTS]).sample()
+            actions = self.module.action_dist_cls.from_logits(out[Columns.ACTION_DIST_INPUTS]).sample(self.generator)
         else:
             actions = greedy_actions(self.module, self.module.forward_inference(batch))
         action = self.module.action_converter(actions)[0].numpy()

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-_ROLES = ("module", "learner", "env", "action", "evaluation_env", "evaluation_action", "replay")
+_ROLES = ("module", "learner", "env", "action", "evaluation_env", "evaluation_action", "replay", "policy")
 
 
 def seed_sequence(run_seed: int, role: str, *index: int) -> np.random.SeedSequence:

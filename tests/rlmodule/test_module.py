@@ -359,3 +359,9 @@ def test_differences_sees_bits_types_and_keys() -> None:
     assert differences({"a": 1}, {"b": 1}) == ["/a is missing in the second", "/b is missing in the first"]
     assert differences({"a": 1}, {"a": True}) == ["/a: 1 and True"]
     assert differences([1], [1, 2]) == [": [1] and [1, 2]"]
+
+
+@pytest.mark.parametrize("module_id", ["a.b", "items", ""])
+def test_module_ids_that_cannot_be_attributes_are_refused(module_id: str) -> None:
+    with pytest.raises(ValueError, match="MultiRLModule: expected ids without dots"):
+        MultiRLModule({module_id: small(0)})

@@ -83,3 +83,13 @@ def test_acts_in_eval_mode_without_gradient() -> None:
     action, _ = policy.act(np.zeros(4))
     assert isinstance(action, np.ndarray)
     assert action.dtype == np.float32
+
+
+def test_exploring_repeats_with_its_own_generator_and_leaves_the_global_one_alone() -> None:
+    module, obs = policy_for(spaces.Box(-1, 1, (2,), np.float32)).module, np.zeros(4)
+    first, second = (Policy(module, torch.Generator().manual_seed(7)) for _ in range(2))
+    before = torch.random.get_rng_state()
+    drawn = [first.act(obs, explore=True)[0] for _ in range(3)]
+    assert torch.equal(torch.random.get_rng_state(), before)
+    np.testing.assert_array_equal(drawn, [second.act(obs, explore=True)[0] for _ in range(3)])
+    assert not np.array_equal(drawn[0], drawn[1])
