@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, ModelConfig, Tree, as_encoder
 from catalog.errors import explain_error
 
 
@@ -45,10 +45,6 @@ class ActorCriticEncoder(nn.Module):
             return ActorCriticOutput(actor.latent, actor.latent, actor.state)
         critic = None if self.critic_encoder is None else self.critic_encoder(obs, starts=starts).latent
         return ActorCriticOutput(actor.latent, critic, actor.state)
-
-    def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """The actor's latent and state alone, without running a separate critic."""
-        return self.actor_encoder(obs, state, starts=starts)
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
         """The critic's latent alone, without running a separate actor.

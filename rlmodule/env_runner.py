@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import tree
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
@@ -161,6 +162,9 @@ class EnvRunner:
         seen, obs = unbind_rows(as_tensors(data.obs)), self._obs
         noise_rows = [] if noise is None else noise.unbind()
         after_step = self._after_step[self._autoreset]
+        from_logits = module.action_dist_cls.from_logits
+        # an env may write into an array it is given; single envs get a Discrete action as a number
+        may_be_written = self._guard is not None or not isinstance(self.action_space, Discrete)
         actions: list[Tensor] = []
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
@@ -174,13 +178,13 @@ class EnvRunner:
                     if not explore:
                         action = greedy_actions(module, out)
                     elif noise is not None:
-                        action = module.action_dist_cls.from_logits(logits).sample_from(noise_rows[t])
+                        action = from_logits(logits).sample_from(noise_rows[t])
                     else:
-                        action = module.action_dist_cls.from_logits(logits).sample(self._generator)
+                        action = from_logits(logits).sample(self._generator)
                     fitted = convert(action)
                     env_action = fitted.numpy()
-                    if fitted is action:
-                        env_action = env_action.copy()  # an env may write into what it is given
+                    if fitted is action and may_be_written:
+                        env_action = env_action.copy()
                     actions.append(action)
                     dist_inputs.append(logits)
                     decided = perf_counter()

@@ -36,6 +36,9 @@ _MODES = ("sync", "async", "vector_entry_point")
 _RESERVED = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers", "disable_env_checker")
 _EXTRAS = ("mujoco", "box2d")  # Extras of ours that are named like the package they bring.
 
+# Observations are the vector env's own memory, which the next step writes anew: a runner copies them anyway.
+_VECTOR_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
+
 # The vector envs made here from single ones, each in an EnvGuard. Held by identity and weakly: a worker process cannot
 # be asked, and an attribute on another library's object would be a guess for whoever reads it.
 _guarded: "weakref.WeakSet[VectorEnv[Any, Any, Any]]" = weakref.WeakSet()
@@ -47,7 +50,7 @@ def make_vector_env(
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become a SyncVectorEnv or AsyncVectorEnv with same-step autoreset, each
-    sub-env in an `EnvGuard`. A ready vector env (from a factory, a VectorEnv class, which also gets ``num_envs``, or
+    sub-env in an `EnvGuard`; the observations of these are overwritten by the next step (``copy=False``). A ready vector env (from a factory, a VectorEnv class, which also gets ``num_envs``, or
     the "vector_entry_point" of an id) is returned as it is and keeps its own autoreset mode; guard it with `guard_for`.
 
     Args:
@@ -121,7 +124,7 @@ def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: Vecto
                     env_id,
                     num_envs,
                     mode,
-                    vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+                    vector_kwargs=_VECTOR_KWARGS.copy(),
                     wrappers=[EnvGuard],
                     disable_env_checker=True,  # EnvGuard does that work, and for longer.
                     **env_config,
@@ -191,9 +194,9 @@ def _from_callable(
     env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
     if mode == "async":
         with _workers_ignore_ctrl_c():
-            made = AsyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+            made = AsyncVectorEnv(env_fns, **_VECTOR_KWARGS)
         return _accept_single(made)
-    vector_env = SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector_env = SyncVectorEnv(env_fns, **_VECTOR_KWARGS)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
         vector_env.close()
         remedy = "Construct the env inside the factory."

@@ -98,7 +98,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         return batch[Columns.OBS] if normalizer is None else normalizer(batch[Columns.OBS])
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latent = self.encoder.encode_actor(self._normalized(batch)).latent
+        latent = self.encoder.actor_encoder(self._normalized(batch)).latent
         return {Columns.ACTION_DIST_INPUTS: self.pi_head(latent)}
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:

@@ -56,8 +56,7 @@ def test_separate_encoders_do_not_hear_each_other(use: str) -> None:
 def test_either_latent_alone_is_the_one_of_both(shared: bool) -> None:
     net = encoder(shared)
     both = net(OBS)
-    alone = net.encode_actor(OBS)
-    torch.testing.assert_close(alone.latent, both.actor)
+    torch.testing.assert_close(net.actor_encoder(OBS).latent, both.actor)
     torch.testing.assert_close(net.encode_critic(OBS), both.critic)
     assert torch.equal(both.actor, both.critic) is shared
 
