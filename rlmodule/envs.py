@@ -50,8 +50,9 @@ def make_vector_env(
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become a SyncVectorEnv or AsyncVectorEnv with same-step autoreset, each
-    sub-env in an `EnvGuard`; the observations of these are overwritten by the next step (``copy=False``). A ready vector env (from a factory, a VectorEnv class, which also gets ``num_envs``, or
-    the "vector_entry_point" of an id) is returned as it is and keeps its own autoreset mode; guard it with `guard_for`.
+    sub-env in an `EnvGuard`; their observations are overwritten by the next step (``copy=False``). A ready vector env
+    (from a factory, a VectorEnv class, which also gets ``num_envs``, or the "vector_entry_point" of an id) is returned
+    as it is and keeps its own autoreset mode; guard it with `guard_for`.
 
     Args:
         env: See `EnvSource`. Factories are called once per env, each time with a fresh dict.
