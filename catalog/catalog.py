@@ -56,6 +56,15 @@ class Catalog:
         self.observation_space = observation_space
         self.action_space = action_space
         self.model_config = DefaultModelConfig.from_any(model_config)
+        if self.model_config.normalize_observations and not can_normalize(observation_space):
+            raise ValueError(
+                explain_error(
+                    "model_config.normalize_observations",
+                    expected="a Box of floats to standardise",
+                    got=str(observation_space),
+                    remedy="Leave it None, which standardises where that makes sense, or set it to False.",
+                )
+            )
         open_settings = self._open_settings()
         self.setting_reasons = {
             name: reason for name, (_, reason) in open_settings.items() if getattr(self.model_config, name) is None

@@ -359,3 +359,9 @@ def test_a_sample_of_the_first_policy_steps_the_env() -> None:
         dist = catalog.get_action_dist_cls().from_logits(head(encoder(torch.randn(64, 4)).actor))
         actions = catalog.build_action_converter()(dist.sample())
     assert all(space.contains(action) for action in actions.numpy())
+
+
+def test_standardising_what_is_no_float_box_is_refused_if_asked_for() -> None:
+    assert not Catalog(spaces.Discrete(3), TWO).normalizes_observations
+    with pytest.raises(ValueError, match=r"normalize_observations: expected a Box of floats.*got Discrete\(3\)"):
+        Catalog(spaces.Discrete(3), TWO, {"normalize_observations": True})

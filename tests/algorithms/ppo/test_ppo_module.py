@@ -223,8 +223,9 @@ def test_a_custom_head() -> None:
 
 @pytest.mark.parametrize("space", [spaces.Discrete(5, start=2), spaces.MultiDiscrete([2, 3])])
 def test_categorical_observations(space: spaces.Space) -> None:
-    module = build(observation_space=space, model_config={"normalize_observations": True})
-    assert not isinstance(module.observation_normalizer, ObservationNormalizer)
+    module = build(observation_space=space)
+    assert module.observation_normalizer is None
+    assert build(ACTIONS["gaussian"], observation_space=space).observation_normalizer is None
     batch = {Columns.OBS: torch.as_tensor(np.stack([space.sample() for _ in range(4)]))}
     assert module.forward_train(batch)[Columns.ACTION_DIST_INPUTS].shape == (4, 4)
 
