@@ -235,7 +235,9 @@ def _flag(name: str, hint: Any, default: Any, doc: str) -> tuple[str, Any, Any]:
     if get_origin(hint) in (list, tuple) and items[0] in (int, float, str) and items[1:] in ((), (Ellipsis,)):
         marks.append(_spec("*", f"[{items[0].__name__.upper()} ...]|JSON", partial(_read_list, items[0])))
     elif _holds_containers(hint):
-        marks.append(_spec(1, "NUMBER|JSON" if is_schedule(hint) else "JSON", lambda texts: _read_json(texts[0])))
+        words, kind = _words(hint), "NUMBER" if is_schedule(hint) else ""
+        metavar = "|".join([*filter(None, [kind, *words]), "JSON"])
+        marks.append(_spec(1, metavar, lambda texts: _read_json(texts[0], words)))
     return name, Annotated[(hint, *marks)], field(default_factory=lambda: default)
 
 
@@ -261,9 +263,20 @@ def _read_list(kind: Callable[[str], Any], texts: list[str]) -> Any:
     return [kind(text) for text in texts]
 
 
-def _read_json(text: str) -> Any:
+def _words(hint: Any) -> list[str]:
+    """The plain words a flag takes besides JSON: those of a Literal; NAME stands for any."""
+    if get_origin(hint) in (Union, UnionType):
+        return [word for arg in get_args(hint) for word in _words(arg)]
+    if get_origin(hint) is Literal:
+        return [arg for arg in get_args(hint) if isinstance(arg, str)]
+    return ["NAME"] if hint is str else []
+
+
+def _read_json(text: str, words: Sequence[str] = ()) -> Any:
     if text == "None":
         return None
+    if text in words:
+        return text
     try:
         return json.loads(text)
     except ValueError:
@@ -271,6 +284,8 @@ def _read_json(text: str) -> Any:
     try:
         return float(text)  # ".5" is a number to everyone but JSON
     except ValueError:
+        if "NAME" in words:
+            return text
         raise ValueError(f"{text!r} is neither a number nor JSON") from None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from gymnasium import Space
 
 from algorithms.checks import Schedule
-from algorithms.encoding import check_allowed
+from algorithms.encoding import check_allowed, check_named_imports
 from algorithms.settings import SettingsBase, setting, settings
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
@@ -229,4 +229,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
         if "env" not in objects and isinstance(env, str) and ":" in env:
             check_allowed(env, f"{cls.__name__}.env", allow)
+        for name in ("model_config", "rl_module_spec"):
+            if name not in objects:
+                check_named_imports(data.get(name), f"{cls.__name__}.{name}", allow)
         return super().from_dict(data, allow=allow, **objects)

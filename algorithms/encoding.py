@@ -127,6 +127,27 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
         )
 
 
+def check_named_imports(data: Any, where: str, allow: Sequence[str] | None) -> None:
+    """Hold the model settings in ``data`` that may be import paths, written as plain text, to the rule of :func:`decode`.
+
+    Raises:
+        ValueError: If one of them may not be imported.
+    """
+    if allow is None:
+        return
+    if isinstance(data, dict):
+        for key, value in data.items():
+            named = value.values() if key == "custom_action_dist" and isinstance(value, dict) else [value]
+            for text in named if key in ("custom_model", "custom_action_dist") else ():
+                if isinstance(text, str) and ("." in text or ":" in text):
+                    path = text if ":" in text else ":".join(text.rpartition(".")[::2])
+                    _resolve(path, f"{where}.{key}", allow)
+            check_named_imports(value, where, allow)
+    elif isinstance(data, list):
+        for item in data:
+            check_named_imports(item, where, allow)
+
+
 def _resolve(path: str, where: str, allow: Sequence[str] | None) -> Any:
     check_allowed(path, where, allow)
     module_name, _, qualname = path.partition(":")

@@ -8,43 +8,70 @@ from catalog.actions import ActionConverter, action_converter_rules
 from catalog.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, encoder_rules
 from catalog.catalog import Catalog
+from catalog.cnn import CNNEncoderConfig, ImpalaEncoderConfig
+from catalog.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
 from catalog.distributions import (
+    Bernoulli,
     Categorical,
     Deterministic,
     DiagGaussian,
     Distribution,
     MultiCategorical,
+    MultiDistribution,
     SquashedGaussian,
     action_distribution_rules,
 )
-from catalog.mlp import FreeLogStdMLPHeadConfig, MLPEncoderConfig, MLPHeadConfig
+from catalog.masks import ActionMask
+from catalog.mlp import (
+    EmbeddingEncoderConfig,
+    FreeLogStdMLPHeadConfig,
+    MLPEncoderConfig,
+    MLPHeadConfig,
+    VectorEncoderConfig,
+)
 from catalog.model_config import DefaultModelConfig
+from catalog.multi_stream import MultiStreamEncoderConfig
 from catalog.preprocessing import ObservationNormalizer, RunningMoments
+from catalog.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
+from catalog.registry import register_distribution, register_model
 from catalog.rules import RuleTable
 
 __all__ = [
     "ActionConverter",
+    "ActionMask",
     "ActorCriticEncoder",
     "ActorCriticEncoderConfig",
     "ActorCriticOutput",
+    "Bernoulli",
+    "CNNEncoderConfig",
     "Catalog",
     "Categorical",
+    "CustomEncoderConfig",
     "DefaultModelConfig",
     "Deterministic",
     "DiagGaussian",
     "Distribution",
+    "EmbeddingEncoderConfig",
     "Encoder",
     "EncoderOutput",
     "FreeLogStdMLPHeadConfig",
+    "ImpalaEncoderConfig",
     "MLPEncoderConfig",
     "MLPHeadConfig",
     "ModelConfig",
     "MultiCategorical",
+    "MultiDistribution",
+    "MultiStreamEncoderConfig",
     "ObservationNormalizer",
+    "RecurrentEncoderConfig",
     "RuleTable",
     "RunningMoments",
+    "SequenceEncoderConfig",
     "SquashedGaussian",
+    "VectorEncoderConfig",
     "action_converter_rules",
     "action_distribution_rules",
     "encoder_rules",
+    "register_distribution",
+    "register_model",
 ]

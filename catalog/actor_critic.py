@@ -1,19 +1,41 @@
 """The actor-critic encoder: one net for both functions, or one each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, ModelConfig, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
 from catalog.errors import explain_error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticEncoderConfig(ModelConfig):
-    """An actor and a critic encoder from one config; ``shared`` makes them the same net."""
+    """An actor and a critic encoder; ``output_dims`` are the actor's.
+
+    Attributes:
+        base_encoder_config: The actor's, and the critic's unless it has its own.
+        shared: Whether both functions use the same net.
+        critic_encoder_config: A critic of another kind.
+
+    Raises:
+        ValueError: If a shared encoder is given a critic's own config.
+    """
 
     base_encoder_config: ModelConfig
     shared: bool = False
+    critic_encoder_config: ModelConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.shared and self.critic_encoder_config is not None:
+            raise ValueError(
+                explain_error(
+                    "ActorCriticEncoderConfig.critic_encoder_config",
+                    expected="None, since shared is True",
+                    got=type(self.critic_encoder_config).__name__,
+                    remedy="Set shared=False, or leave it out.",
+                )
+            )
 
     @property
     def output_dims(self) -> tuple[int, ...]:
@@ -21,15 +43,25 @@ class ActorCriticEncoderConfig(ModelConfig):
 
     def build(self) -> "ActorCriticEncoder":
         actor = as_encoder(self.base_encoder_config.build())
-        return ActorCriticEncoder(actor, None if self.shared else as_encoder(self.base_encoder_config.build()))
+        if self.shared:
+            return ActorCriticEncoder(actor, None)
+        critic_config = self.critic_encoder_config or self.base_encoder_config
+        return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
 
 
 class ActorCriticEncoder(nn.Module):
     """Latents for the policy and the value function.
 
+    The state of a shared encoder is that encoder's own. Separate ones have a dict of the states of those that are
+    stateful, ``{"actor": ..., "critic": ...}``; None if neither is.
+
     Args:
         actor: The actor's encoder.
         critic: The critic's own encoder; None shares the actor's.
+
+    Attributes:
+        critic_is_stateful: Whether the critic has a state of its own, so that it has to run with the env: only if it
+            has not may an inference-only copy go without ``critic_encoder``.
     """
 
     def __init__(self, actor: Encoder, critic: Encoder | None) -> None:
@@ -37,14 +69,36 @@ class ActorCriticEncoder(nn.Module):
         self.actor_encoder = actor
         self.critic_encoder: Encoder | None = critic
         self.shared = critic is None
+        self.actor_is_stateful = actor.get_initial_state() is not None
+        self.critic_is_stateful = critic is not None and critic.get_initial_state() is not None
+
+    def get_initial_state(self) -> Tree | None:
+        """State of one sequence before its first step, without a batch dim; None if stateless."""
+        actor = self.actor_encoder.get_initial_state()
+        if self.shared:
+            return actor
+        return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> ActorCriticOutput:
         """Both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone."""
-        actor = self.actor_encoder(obs, state, starts=starts)
         if self.shared:
-            return ActorCriticOutput(actor.latent, actor.latent, actor.state)
-        critic = None if self.critic_encoder is None else self.critic_encoder(obs, starts=starts).latent
-        return ActorCriticOutput(actor.latent, critic, actor.state)
+            latent, state = self.actor_encoder(obs, state, starts=starts)
+            return ActorCriticOutput(latent, latent, state)
+        actor = self.actor_encoder(obs, self._part(state, "actor"), starts=starts)
+        if self.critic_encoder is None and not self.critic_is_stateful:
+            return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
+        critic = self._critic()(obs, self._part(state, "critic"), starts=starts)
+        return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
+
+    def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful."""
+        if self.shared:
+            return self.actor_encoder(obs, state, starts=starts)
+        latent, actor_state = self.actor_encoder(obs, self._part(state, "actor"), starts=starts)
+        critic_state = None
+        if self.critic_is_stateful:
+            critic_state = self._critic()(obs, self._part(state, "critic"), starts=starts).state
+        return EncoderOutput(latent, self._joined(actor_state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
         """The critic's latent alone, without running a separate actor.
@@ -52,14 +106,42 @@ class ActorCriticEncoder(nn.Module):
         Raises:
             RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
         """
+        part = state if self.shared else self._part(state, "critic")
+        return self._critic()(obs, part, starts=starts).latent
+
+    def _critic(self) -> Encoder:
+        """The net that encodes for the critic."""
         encoder = self.actor_encoder if self.shared else self.critic_encoder
         if encoder is None:
             raise RuntimeError(
                 explain_error(
-                    "ActorCriticEncoder.encode_critic",
+                    "ActorCriticEncoder",
                     expected="an encoder with a critic",
                     got="an inference-only copy",
                     remedy="Compute values with the learner's module.",
                 )
             )
-        return encoder(obs, state, starts=starts).latent
+        return encoder
+
+    def _part(self, state: Tree | None, function: str) -> Tree | None:
+        """What ``function`` has of the state of separate encoders; None if it has none, or they are to begin."""
+        stateful = self.actor_is_stateful if function == "actor" else self.critic_is_stateful
+        if state is None or not stateful:
+            return None
+        if not isinstance(state, Mapping) or function not in state:
+            raise ValueError(
+                explain_error(
+                    "state of an ActorCriticEncoder",
+                    expected=f"a dict with the state of the {function}",
+                    got=f"a dict of {', '.join(state)}" if isinstance(state, Mapping) else type(state).__name__,
+                    remedy="Give the state that came with the step before, or None.",
+                )
+            )
+        return state[function]
+
+    def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
+        """The state of separate encoders from theirs."""
+        states = {"actor": actor} if self.actor_is_stateful else {}
+        if self.critic_is_stateful:
+            states["critic"] = critic
+        return states or None

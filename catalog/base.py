@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -67,6 +68,10 @@ class Encoder(nn.Module, ABC):
     def get_initial_state(self) -> Tree | None:
         """State of one sequence before its first step, without a batch dim; None for stateless encoders."""
         return None
+
+    def parts(self) -> Sequence[nn.Module]:
+        """The encoders this one is made of, in the order of the tree's nodes; none by default."""
+        return ()
 
 
 class ModuleEncoder(Encoder):

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import Space
-from gymnasium.spaces import Box
+from gymnasium.spaces import Dict
 from torch import nn
+from typing_extensions import Self
 
-from catalog.actions import ActionConverter, action_converter
+from catalog.actions import ActionConverter, action_converter_rules
 from catalog.actor_critic import ActorCriticEncoder
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
 from catalog.distributions import Distribution, action_distribution_rules
-from catalog.errors import explain_error
+from catalog.errors import closest, explain_error, refuses
 from catalog.explain import explain
-from catalog.model_config import DefaultModelConfig
+from catalog.masks import ActionMask, find_action_mask, observation_space_without
+from catalog.memory import OBS, input_space
+from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
+from catalog.model_config import ENCODER, DefaultModelConfig
+from catalog.multi_stream import MultiStreamEncoderConfig
+from catalog.nn import Init
+from catalog.outputs import ExtraOutputs
 from catalog.preprocessing import ObservationNormalizer, can_normalize
+from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
+from catalog.registry import distributions
+from catalog.rules import Node
 from catalog.spaces import zero_batch
+
+FROM_RLLIB = {
+    "model_config_dict": "Pass model_config={...}.",
+    "framework": "Leave it out: every net is a torch module.",
+    "view_requirements": "Leave it out: previous actions and rewards come with lstm_use_prev_action and _reward.",
+}
+"""Keywords of RLlib's catalogs that there are not, and what to write instead."""
 
 
 class Catalog:
@@ -29,8 +47,11 @@ class Catalog:
     classes and never built.
 
     Override points, each complete in itself:
-        ``_get_encoder_config``: another encoder config for (some) observation spaces.
-        ``_get_dist_cls_from_action_space``: another distribution for (some) action spaces.
+        ``_get_encoder_config``: another encoder config for (some) observation spaces, the parts of nested ones
+        included.
+        ``get_tokenizer_config``: another config for what stands before a recurrent net.
+        ``_get_dist_cls_from_action_space``: another distribution for (some) action spaces, nested parts included.
+        ``get_action_dist_cls``: another distribution for the whole action space.
         ``_determine_components_hook``: what is decided at construction at all.
         ``build_encoder``: any ``nn.Module`` from batched raw observations to latents ``[B, D]``.
 
@@ -39,14 +60,28 @@ class Catalog:
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
 
+    Attributes:
+        encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden.
+        encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
+        action_mask: What keeps forbidden actions out; None if the observation has no mask.
+        input_space: Space of what a module observes: the env's, or that and previous actions and rewards.
+
     Raises:
         ValueError: If a space has no branch (the path into the space is named), or a model setting is wrong.
+        TypeError: For a keyword of RLlib's that is not known here; says what to write.
     """
 
-    encoder_config: ModelConfig | None = None
-    _latent_dims: tuple[int, ...] | None = None
-    action_dist_cls: type[Distribution]
+    functions: ClassVar[tuple[str, ...]] = ()
+    """Functions whose nets a subclass builds, such as policy and value; the first one's encoder is the trunk."""
 
+    encoder_config: ModelConfig | None = None
+    action_dist_cls: type[Distribution]
+    action_mask: ActionMask | None = None
+    encoder_node: Node[ModelConfig]
+    action_node: Node[type[Distribution]]
+    converter_node: Node[ActionConverter]
+
+    @refuses(FROM_RLLIB)
     def __init__(
         self,
         observation_space: Space,
@@ -55,23 +90,25 @@ class Catalog:
     ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
-        self.model_config = DefaultModelConfig.from_any(model_config)
-        if self.model_config.normalize_observations and not can_normalize(observation_space):
-            raise ValueError(
-                explain_error(
-                    "model_config.normalize_observations",
-                    expected="a Box of floats to standardise",
-                    got=str(observation_space),
-                    remedy="Leave it None, which standardises where that makes sense, or set it to False.",
-                )
-            )
+        self._whole_config = self.model_config = DefaultModelConfig.from_any(model_config)
+        self._check_model_config()
         open_settings = self._open_settings()
         self.setting_reasons = {
             name: reason for name, (_, reason) in open_settings.items() if getattr(self.model_config, name) is None
         }
         chosen = {name: open_settings[name][0] for name in self.setting_reasons}
-        self.model_config = dataclasses.replace(self.model_config, **chosen)
+        self._whole_config = dataclasses.replace(self.model_config, **chosen)
+        self.model_config = self._whole_config.for_function(self.functions[0]) if self.functions else self._whole_config
+        self.input_space = input_space(observation_space, action_space, self.model_config)
+        self._latent_dims: tuple[int, ...] | None = None
+        self._trunk = self
+        self._views: dict[str, Self] = {}
+        self._node: Node[ModelConfig] | None = None
+        self._action_node: Node[type[Distribution]] | None = None
         self._determine_components_hook()
+        self._check_functions()
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         """Value of each model setting that may be left open (None), and the reason :meth:`explain` gives for it."""
@@ -81,15 +118,155 @@ class Catalog:
         }
 
     def _determine_components_hook(self) -> None:
-        """Run the tree: encoder config, latent dims, distribution class."""
+        """Run the tree: distribution class, converter and mask; encoder config and latent dims."""
+        self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
+        self.action_dist_cls = self.action_node.run()
+        self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
+        self.action_mask = find_action_mask(
+            self.observation_space, self.action_space, self._mask_key, self.action_dist_cls
+        )
         try:
-            self.encoder_config = self._get_encoder_config(self.observation_space, self.model_config)
+            self.encoder_config = self._decide_encoder_config()
         except ValueError:
             if not self.has_custom_encoder:  # which needs the table only where it falls through to it
                 raise
         if self.encoder_config is not None and not self.has_custom_encoder:
             self._latent_dims = tuple(self.encoder_config.output_dims)
-        self.action_dist_cls = self._get_dist_cls_from_action_space(self.action_space)
+
+    def _decide_encoder_config(self) -> ModelConfig:
+        """The tree over what the encoder reads of the observation, and the recurrent net after it."""
+        space, config = self.observation_space, self.model_config
+        if self.action_mask is not None:
+            space = observation_space_without(space, self.action_mask.key)
+        self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
+        decided = self.encoder_node.run()
+        self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
+        if self.input_space is not self.observation_space:
+            assert isinstance(self.input_space, Dict)
+            # a function that goes without memory reads the env's part alone
+            fields = self.input_space.spaces.items() if config.is_recurrent else [(OBS, space)]
+            streams: dict[str | int, ModelConfig] = {
+                key: decided if key == OBS else VectorEncoderConfig(input_space=s) for key, s in fields
+            }
+            decided = MultiStreamEncoderConfig(encoders=streams, fusion_hidden_dims=())
+        return recurrent_encoder_config(decided, config) if config.is_recurrent else decided
+
+    def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
+        outer, self._node = self._node, node
+        try:
+            is_tokenizer = node.model_config.is_recurrent and not node.keys
+            ask = self.get_tokenizer_config if is_tokenizer else self._get_encoder_config
+            return ask(node.space, node.model_config)
+        finally:
+            self._node = outer
+
+    def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+        """Encoder config for ``observation_space``, the whole or a part of it; by default what the table says."""
+        node = self._node or encoder_rules.root(observation_space, model_config, "observation_space")
+        return encoder_rules.resolve(observation_space, model_config, node)
+
+    def get_tokenizer_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+        """Config of the encoder of single steps that stands before a recurrent net; by default the one of the tree."""
+        return self._get_encoder_config(observation_space, model_config)
+
+    def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
+        given = self.model_config.custom_action_dist
+        custom = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
+        outer, self._action_node = self._action_node, node
+        try:
+            if custom is None:
+                return self._get_dist_cls_from_action_space(node.space)
+            found = distributions.find(custom, "model_config.custom_action_dist")
+            if not (isinstance(found, type) and issubclass(found, Distribution)):
+                raise TypeError(
+                    explain_error(
+                        "model_config.custom_action_dist",
+                        expected="a subclass of catalog.Distribution",
+                        got=repr(found),
+                        remedy="Derive yours from Distribution, or from one of its subclasses.",
+                    )
+                )
+            dist_cls = found.bind(node.space, path=node.path)
+            dist_cls.required_input_dim(node.space)  # raises if a class of one's own is for another kind of space
+            return dist_cls
+        finally:
+            self._action_node = outer
+
+    def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
+        """Distribution class for ``action_space``, the whole or a part of it; by default what the table says."""
+        node = self._action_node or action_distribution_rules.root(action_space, self.model_config, "action_space")
+        return action_distribution_rules.resolve(action_space, self.model_config, node)
+
+    @refuses(FROM_RLLIB)
+    def get_action_dist_cls(self) -> type[Distribution]:
+        """The class whose instances are made by ``from_logits(head_output)``."""
+        return self.action_dist_cls
+
+    # --- functions ----------------------------------------------------------------------------------------------------
+
+    def for_function(self, function: str) -> Self:
+        """This catalog with the settings of ``function`` in force; itself if it has none of its own."""
+        if function not in self._views:
+            self._views[function] = self._make_view(function)
+        return self._views[function]
+
+    def _make_view(self, function: str) -> Self:
+        config = self._whole_config.for_function(function)
+        alone = function in self.extra_outputs and self._has_own_trunk(function)
+        if alone:
+            config = dataclasses.replace(config, use_lstm=False, use_gru=False)  # it has no state of its own
+        if (self.functions and function == self.functions[0]) or config == self.model_config:
+            return self
+        view = copy.copy(self)
+        view.model_config = config
+        if alone:
+            view.input_space = self.observation_space
+        if not self._has_own_trunk(function):
+            view._trunk = self.for_function(self._trunk_name(function))._trunk
+        elif config.encoder_settings() != self.model_config.encoder_settings():
+            view._trunk = view
+            view._latent_dims = None
+            view._determine_components_hook()
+        return view
+
+    def _trunk_name(self, function: str) -> str:
+        """The function whose encoder ``function`` sits on; its own name if it has one of its own."""
+        first = self.functions[0] if self.functions else function
+        if function == "value":
+            return first if self.model_config.vf_share_layers else function
+        trunk = self._whole_config.functions.get(function, {}).get("trunk", first)
+        return function if trunk == "own" else trunk
+
+    def _has_own_trunk(self, function: str) -> bool:
+        return self._trunk_name(function) == function
+
+    @property
+    def extra_outputs(self) -> dict[str, int]:
+        """Width of each further output that ``model_config.functions`` asks for, by name."""
+        given = self._whole_config.functions
+        return {name: settings["output_dim"] for name, settings in given.items() if name not in self.functions}
+
+    def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
+        """Config of a head of ``function`` on its encoder, from the ``head_*`` settings.
+
+        Args:
+            function: Name in ``model_config.functions``; settings given there come first.
+            output_dim: Number of outputs.
+            output_init: Start of the output layer; None keeps torch's own.
+        """
+        view = self.for_function(function)
+        config = view.model_config
+        return MLPHeadConfig(
+            input_dims=view.latent_dims,
+            output_layer_dim=output_dim,
+            hidden_layer_dims=config.head_fcnet_hiddens,
+            hidden_layer_activation=config.head_fcnet_activation,
+            hidden_layer_use_layernorm=config.head_fcnet_use_layernorm,
+            init=head_init(config),
+            output_init=output_init or Init(),
+        )
+
+    # --- building -----------------------------------------------------------------------------------------------------
 
     @property
     def has_custom_encoder(self) -> bool:
@@ -103,7 +280,8 @@ class Catalog:
         Raises:
             RuntimeError: If a custom encoder has not been built yet.
         """
-        if self._latent_dims is None:
+        dims = self._latent_dims if self._trunk is self else self._trunk.latent_dims
+        if dims is None:
             raise RuntimeError(
                 explain_error(
                     f"{type(self).__name__}.latent_dims",
@@ -112,26 +290,16 @@ class Catalog:
                     remedy="Call build_actor_critic_encoder() before building heads.",
                 )
             )
-        return self._latent_dims
+        return dims
 
-    def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Encoder config for ``observation_space``; by default what the encoder table says."""
-        return encoder_rules.resolve(observation_space, model_config, "observation_space")
-
-    def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
-        """Distribution class for ``action_space``; by default what the distribution table says."""
-        return action_distribution_rules.resolve(action_space, self.model_config, "action_space")
-
-    def get_action_dist_cls(self) -> type[Distribution]:
-        """The class whose instances are made by ``from_logits(head_output)``."""
-        return self.action_dist_cls
-
+    @refuses(FROM_RLLIB)
     def build_encoder(self) -> nn.Module:
         """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``."""
         if self.encoder_config is None:
-            self.encoder_config = self._get_encoder_config(self.observation_space, self.model_config)
+            self.encoder_config = self._decide_encoder_config()
         return self.encoder_config.build()
 
+    @refuses(FROM_RLLIB)
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
 
@@ -141,45 +309,82 @@ class Catalog:
             ValueError: If the encoder's output is not ``[1, D]`` or differs from its config's ``output_dims``.
         """
         actor = self._build_probed_encoder()
-        return ActorCriticEncoder(actor, None if self.model_config.vf_share_layers else self._build_probed_encoder())
+        if self.model_config.vf_share_layers:
+            return ActorCriticEncoder(actor, None)
+        return ActorCriticEncoder(actor, self.for_function("value")._trunk._build_probed_encoder())
+
+    def build_extra_outputs(self) -> ExtraOutputs | None:
+        """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none."""
+        heads, trunks, encoders = {}, {}, {}
+        for name, width in self.extra_outputs.items():
+            trunks[name] = self._trunk_name(name)
+            if trunks[name] == name:
+                encoders[name] = self.for_function(name)._trunk._build_probed_encoder()
+            heads[name] = self.head_config(name, width).build()
+        return ExtraOutputs(heads, trunks, encoders) if heads else None
 
     def _build_probed_encoder(self) -> Encoder:
+        """A new encoder, tried on one zero observation; a stateless one of the user's own gets its recurrent net."""
         encoder = as_encoder(self.build_encoder())
+        dims = self._probe(encoder)
+        if self.has_custom_encoder and self.model_config.is_recurrent and encoder.get_initial_state() is None:
+            encoder = wrap_recurrent(encoder, self.model_config, dims[0])
+            dims = self._probe(encoder)
+        self._latent_dims = dims
+        return encoder
+
+    def _probe(self, encoder: Encoder) -> tuple[int, ...]:
+        """Shape of one latent of ``encoder``, which keeps its mode and its running statistics."""
         modes = {module: module.training for module in encoder.modules()}
         encoder.eval()  # one sample must not touch running statistics of batch norm
+        leading = (1,) if encoder.get_initial_state() is None else (1, 1)
         with torch.no_grad():
-            latent = encoder(zero_batch(self.observation_space)).latent
+            latent = encoder(zero_batch(self.input_space, leading=leading)).latent
         for module, training in modes.items():
             module.training = training
-        dims = tuple(latent.shape[1:])
+        dims = tuple(latent.shape[len(leading) :])
         config = None if self.has_custom_encoder else self.encoder_config
         declared = None if config is None else tuple(config.output_dims)
-        if latent.shape[0] != 1 or len(dims) != 1 or declared not in (None, dims):
+        if latent.shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
             width = declared[0] if declared is not None and len(declared) == 1 else "D"
             raise ValueError(
                 explain_error(
                     f"{type(self).__name__}.build_encoder()",
-                    expected=f"latents of shape (1, {width}) for one observation",
+                    expected=f"latents of shape ({', '.join(map(str, leading))}, {width}) for one observation",
                     got=f"shape {tuple(latent.shape)}",
                     remedy="Flatten the output, keep the batch dim, and let output_dims say its width.",
                 )
             )
-        self._latent_dims = dims
-        return encoder
+        return dims
 
     @property
     def normalizes_observations(self) -> bool:
         """Whether the module standardises observations before the encoder sees them."""
-        return bool(self.model_config.normalize_observations) and can_normalize(self.observation_space)
+        return bool(self.model_config.normalize_observations) and self._can_normalize
+
+    @property
+    def _can_normalize(self) -> bool:
+        return can_normalize(self.observation_space, self._mask_key)
+
+    @property
+    def _mask_key(self) -> str | None:
+        """The field that is an action mask; None if the observation has no such field."""
+        space, key = self.observation_space, self.model_config.action_mask_key
+        return key if isinstance(space, Dict) and key in space.spaces else None
 
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
         """An :class:`ObservationNormalizer`, or None where the settings or the space want none."""
-        space = self.observation_space
-        return ObservationNormalizer(space) if self.normalizes_observations and isinstance(space, Box) else None
+        return ObservationNormalizer(self.observation_space, self._mask_key) if self.normalizes_observations else None
+
+    def build_action_mask(self) -> ActionMask | None:
+        """What keeps forbidden actions out of a distribution's inputs; None if the observation has no mask."""
+        return copy.deepcopy(self.action_mask)
 
     def build_action_converter(self) -> ActionConverter:
         """The module that maps sampled actions into the action space."""
-        return action_converter(self.action_space, self.model_config)
+        return self.converter_node.run()
+
+    # --- telling ------------------------------------------------------------------------------------------------------
 
     def explain(self) -> str:
         """The path taken through the tree, as readable text: spaces, rules, settings, overrides, nets and their sizes.
@@ -191,3 +396,71 @@ class Catalog:
     def _explain_parts(self) -> dict[str, nn.Module]:
         """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
         return {"encoder": self._build_probed_encoder()}
+
+    # --- checking -----------------------------------------------------------------------------------------------------
+
+    def _check_model_config(self) -> None:
+        config = self.model_config
+        if config.normalize_observations and not self._can_normalize:
+            raise ValueError(
+                explain_error(
+                    "model_config.normalize_observations",
+                    expected="a Box of floats to standardise",
+                    got=str(self.observation_space),
+                    remedy="Leave it None, which standardises where that makes sense, or set it to False.",
+                )
+            )
+        for name in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+            if getattr(config, name) and not config.is_recurrent:
+                raise ValueError(
+                    explain_error(
+                        f"model_config.{name}",
+                        expected="a recurrent net to feed",
+                        got="use_lstm=False and use_gru=False",
+                        remedy="Set use_lstm=True or use_gru=True, or leave it False.",
+                    )
+                )
+
+    def _check_paths(self, setting: str, given: Mapping[str, Any], root: Node[Any]) -> None:
+        known = [node.name for node in root.walk() if node.keys]
+        for path in given:
+            if path not in known:
+                raise ValueError(
+                    explain_error(
+                        f"model_config.{setting}[{path!r}]",
+                        expected=f"a path into {root.root}",
+                        got=f"one that matches nothing in {root.space}",
+                        remedy=(
+                            f"Use one of {', '.join(known)}.{closest(path, known)}" if known else "It has no parts."
+                        ),
+                    )
+                )
+
+    def _check_functions(self) -> None:
+        """Names, outputs and trunks in ``model_config.functions``; a shared encoder cannot have settings of its own."""
+        for name, given in self._whole_config.functions.items():
+            where, own = f"model_config.functions[{name!r}]", name in self.functions
+            if own == ("output_dim" in given):
+                known = " or ".join([*self.functions, "an output_dim"])
+                expected = "no output_dim, which the algorithm knows" if own else known
+                remedy = "Leave it out." if own else f"Say how many outputs it has.{closest(name, self.functions)}"
+                raise ValueError(explain_error(where, expected=expected, got=repr(dict(given)), remedy=remedy))
+            trunks = [*self.functions, "own"]
+            if "trunk" in given and (own or given["trunk"] not in trunks):
+                expected = "none: vf_share_layers and the algorithm decide" if own else f"one of {', '.join(trunks)}"
+                remedy = "Leave it out." if own else "Choose whose encoder it shares, or 'own'."
+                raise ValueError(
+                    explain_error(f"{where}['trunk']", expected=expected, got=repr(given["trunk"]), remedy=remedy)
+                )
+            shapes = [f.name for f in dataclasses.fields(DefaultModelConfig) if f.metadata["part"] == ENCODER]
+            ignored = [setting for setting in given if setting in shapes]
+            if ignored and not self._has_own_trunk(name):
+                whose = self._trunk_name(name)
+                raise ValueError(
+                    explain_error(
+                        f"{where}[{ignored[0]!r}]",
+                        expected=f"settings of a head, since it sits on the encoder of {whose}",
+                        got="a setting of an encoder",
+                        remedy="Set vf_share_layers=False." if name == "value" else "Set 'trunk': 'own'.",
+                    )
+                )

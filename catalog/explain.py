@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,17 +12,26 @@ from gymnasium import Space, spaces
 from torch import nn
 
 from catalog.actions import action_converter_rules
-from catalog.base import ModelConfig, ModuleEncoder, encoder_rules
-from catalog.distributions import action_distribution_rules
-from catalog.model_config import DefaultModelConfig
-from catalog.preprocessing import can_normalize
-from catalog.rules import RuleTable
+from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules
+from catalog.distributions import Distribution, action_distribution_rules
+from catalog.rules import Node, RuleTable
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog
 
 _HOOKS = ("build_", "_get_", "get_", "_determine_")
 _COLUMN = 25
+_RECURRENT = (
+    "use_lstm",
+    "use_gru",
+    "lstm_cell_size",
+    "lstm_num_layers",
+    "max_seq_len",
+    "lstm_use_prev_action",
+    "lstm_use_prev_reward",
+    "lstm_kernel_initializer",
+    "lstm_bias_initializer",
+)
 
 
 def explain(catalog: Catalog) -> str:
@@ -32,67 +41,190 @@ def explain(catalog: Catalog) -> str:
     """
     with torch.random.fork_rng(devices=[]):
         parts = catalog._explain_parts()
-    dist_cls, action_space = catalog.get_action_dist_cls(), catalog.action_space
     lines = [type(catalog).__name__, _line(1, "observation space", short_space(catalog.observation_space))]
-    hook = "build_encoder" if catalog.has_custom_encoder else "_get_encoder_config"
-    lines += _decision(catalog, encoder_rules, catalog.observation_space, hook)
-    if catalog.encoder_config is not None and not catalog.has_custom_encoder:
-        lines.append(_line(3, "config", _config(catalog.encoder_config)))
-    lines.append(_line(3, "latent", f"{catalog.latent_dims}"))
+    lines += _encoder(catalog, next(iter(parts.values())))
+    lines += _views(catalog, parts)
+    if catalog.action_mask is not None:
+        where = f"observation_space[{catalog.action_mask.key!r}] says which actions are allowed"
+        lines.append(_line(2, "action mask", f"{where}: {_setting(catalog, 'action_mask_key')}"))
     lines.append(_line(2, "standardised", _standardised(catalog)))
-    lines.append(_line(1, "action space", short_space(action_space)))
-    lines += _decision(catalog, action_distribution_rules, action_space, "_get_dist_cls_from_action_space")
-    lines.append(_line(3, "class", f"{dist_cls.__name__}, {dist_cls.required_input_dim(action_space)} inputs"))
-    lines += _decision(catalog, action_converter_rules, action_space, "build_action_converter")
-    shown = (hook, "_get_dist_cls_from_action_space", "build_action_converter")
-    return "\n".join(lines + _overrides(catalog, shown) + _nets(catalog, parts))
+    lines.append(_line(1, "action space", short_space(catalog.action_space)))
+    lines += _distribution(catalog, catalog.action_node, 2)
+    lines += _converter(catalog)
+    return "\n".join(lines + _overrides(catalog) + _nets(catalog, parts))
 
 
 def short_space(space: Space) -> str:
     """``space`` in a few words: a Box by shape, dtype and bounds, anything long cut off."""
-    if not isinstance(space, spaces.Box):
-        return textwrap.shorten(str(space), 80, placeholder=" …")
-    bounds = ""
-    if space.low.size:
-        differ = "" if len(set(space.low.flat)) == len(set(space.high.flat)) == 1 else ", bounds differ"
-        bounds = f" in [{space.low.min():g}, {space.high.max():g}]{differ}"
-    return f"Box{space.shape} {space.dtype}{bounds}".replace(",)", ")")
+    if isinstance(space, spaces.Dict):
+        text = f"Dict({', '.join(f'{key}: {short_space(child)}' for key, child in space.spaces.items())})"
+    elif isinstance(space, spaces.Tuple):
+        text = f"Tuple({', '.join(map(short_space, space.spaces))})"
+    elif isinstance(space, spaces.Box):
+        bounds = ""
+        if space.low.size:
+            differ = "" if len(set(space.low.flat)) == len(set(space.high.flat)) == 1 else ", bounds differ"
+            bounds = f" in [{space.low.min():g}, {space.high.max():g}]{differ}"
+        return f"Box{space.shape} {space.dtype}{bounds}".replace(",)", ")")
+    else:
+        text = str(space)
+    return textwrap.shorten(text, 160, placeholder=" …")
 
 
 def _line(depth: int, label: str, text: str) -> str:
-    start = f"{'  ' * depth}{label}".ljust(_COLUMN)
+    start = f"{'  ' * depth}{label}".ljust(_COLUMN - 1) + " "
     return textwrap.fill(text, 112, initial_indent=start, subsequent_indent=" " * _COLUMN, break_long_words=False)
 
 
-def _decision(catalog: Catalog, table: RuleTable[Any], space: Space, hook: str) -> list[str]:
-    override, _ = _owners(catalog, hook)
+def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[str]:
+    """The tree of the encoder, with the sizes of ``net`` and its parts."""
+    hook, _ = _owners(catalog, "build_encoder")
+    if hook is not None:
+        lines = [_line(2, label, f"{hook}.build_encoder(); {_alone(encoder_rules, catalog.encoder_node)}")]
+        if catalog.model_config.is_recurrent:
+            lines.append(_line(3, "followed by", _recurrent(catalog)))
+        return [*lines, _line(3, "latent", f"{catalog.latent_dims}")]
+    assert catalog.encoder_config is not None
+    if not catalog.model_config.is_recurrent:
+        return _encoder_node(catalog, catalog.encoder_node, net, 2, label)
+    lines = [_line(2, label, _recurrent(catalog)), _decided(catalog, _RECURRENT, 3)]
+    lines += [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
+    net = _part(net, 0)
+    if catalog.input_space is not catalog.observation_space:
+        net = _part(net, 0)
+    return lines + _encoder_node(catalog, catalog.encoder_node, net, 2, "tokenizer")
+
+
+def _recurrent(catalog: Catalog) -> str:
+    return f"{'LSTM' if catalog.model_config.use_lstm else 'GRU'} over the encoding of each step"
+
+
+def _alone(table: RuleTable[Any], node: Node[Any]) -> str:
+    """What ``table`` says where a hook or a setting decided."""
     try:
-        rule, passed = table.decide(space, catalog.model_config, "space")
-    except ValueError:  # only an overridden hook gets here with a space the table does not know
-        return [_line(2, table.what, f"{override}.{hook}(); the table has no rule for this space")]
-    if override is not None:
-        return [_line(2, table.what, f"{override}.{hook}(); the table alone says: {rule.name}")]
-    lines = [_line(2, table.what, rule.name)]
-    lines += [_line(3, "passed over", other.name) for other in passed]
-    if rule.settings:
-        lines.append(_line(3, "decided by", ", ".join(_setting(catalog, name) for name in rule.settings)))
+        return f"the table alone says: {table.find(node.space, node.model_config, node.path)[0].name}"
+    except ValueError:
+        return "the table has no rule for this space"
+
+
+def _encoder_node(
+    catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, depth: int, label: str
+) -> list[str]:
+    lines = _decision(catalog, encoder_rules, node, depth, label, ("get_tokenizer_config", "_get_encoder_config"))
+    config = node.result
+    if config is not None:
+        lines += [_line(depth + 1, "config", _config(config))]
+        size = "" if net is None else f", {sum(p.numel() for p in net.parameters()):,} parameters"
+        lines += [_line(depth + 1, "latent", f"{tuple(config.output_dims)}{size}")]
+    nets = [*net.parts()] if isinstance(net, Encoder) else []
+    for index, child in enumerate(node.children):
+        inner = nets[index] if len(nets) == len(node.children) else None
+        lines.append(_line(depth + 1, str(child.keys[-1]), short_space(child.space)))
+        lines += _encoder_node(catalog, child, inner, depth + 2, "encoder")
+    return lines
+
+
+def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
+    """The encoders of functions whose settings differ from the first one's."""
+    lines: list[str] = []
+    names = {"value": "critic encoder"} | {name: f"{name} encoder" for name in catalog.extra_outputs}
+    for function, part in names.items():
+        view = catalog.for_function(function)
+        if view is not catalog and view._trunk is view and part in parts:
+            lines += _encoder(view, parts[part], f"for {function}")
+    return lines
+
+
+def _decision(
+    catalog: Catalog,
+    table: RuleTable[Any],
+    node: Node[Any],
+    depth: int,
+    label: str,
+    hooks: Sequence[str],
+    custom: str | None = None,
+) -> list[str]:
+    """Which rule, hook or setting decided ``node``, what was passed over, and which settings counted."""
+    owners = [f"{owner}.{hook}()" for hook in hooks if (owner := _owners(catalog, hook)[0]) is not None]
+    if custom is not None or node.rule is None:
+        return [_line(depth, label, f"{custom or ' or '.join(owners)}; {_alone(table, node)}")]
+    lines = [_line(depth, label, node.rule.name)]
+    lines += [_line(depth + 1, "asked first", f"{owner}, which left it to the tree") for owner in owners]
+    if node.passed:
+        lines.append(_line(depth + 1, "passed over", "; ".join(other.name for other in node.passed)))
+    if node.rule.settings:
+        lines.append(_decided(catalog, node.rule.settings, depth + 1, node))
+    return lines
+
+
+def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any] | None = None) -> str:
+    config = catalog.model_config if node is None else node.model_config
+    told = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
+    if node is not None and node.keys:  # the parts of a space would only repeat the defaults
+        told = [name for name in told if name == told[0] or _setting(catalog, name, node).endswith(")")]
+    return _line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
+
+
+def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> list[str]:
+    given = catalog.model_config.custom_action_dist
+    mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
+    custom = None if mine is None else f"custom_action_dist = {mine!r} (set)"
+    hooks = ["_get_dist_cls_from_action_space"]
+    dist_cls = node.result
+    label = "distribution" if node.keys else "action distribution"
+    lines = _decision(catalog, action_distribution_rules, node, depth, label, hooks, custom)
+    if not node.keys and (owner := _owners(catalog, "get_action_dist_cls")[0]) is not None:
+        dist_cls = catalog.get_action_dist_cls()
+        alone = _alone(action_distribution_rules, node)
+        lines = [_line(depth, "action distribution", f"{owner}.get_action_dist_cls(); {alone}")]
+    if dist_cls is not None:
+        width = dist_cls.required_input_dim(node.space)
+        lines.append(_line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs"))
+    for child in node.children:
+        lines.append(_line(depth + 1, str(child.keys[-1]), short_space(child.space)))
+        lines += _distribution(catalog, child, depth + 2)
+    return lines
+
+
+def _converter(catalog: Catalog) -> list[str]:
+    owner, _ = _owners(catalog, "build_action_converter")
+    root = catalog.converter_node
+    if owner is not None:
+        alone = _alone(action_converter_rules, root)
+        return [_line(2, "action converter", f"{owner}.build_action_converter(); {alone}")]
+    root.run()  # which leaves the record
+    lines: list[str] = []
+    for node in root.walk():
+        label = "action converter" if not node.keys else f"  {node.name}"
+        lines += _decision(catalog, action_converter_rules, node, 2, label, ())
     return lines
 
 
 def _standardised(catalog: Catalog) -> str:
-    if catalog.normalizes_observations:
-        verdict = "by running mean and std"
-    else:
-        verdict = "no" if can_normalize(catalog.observation_space) else "no, only float Boxes are"
+    verdict = "by running mean and std" if catalog.normalizes_observations else "no"
     return f"{verdict}: {_setting(catalog, 'normalize_observations')}"
 
 
-def _setting(catalog: Catalog, name: str) -> str:
-    value = getattr(catalog.model_config, name)
+def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
+    """Name and value of a setting, and where the value comes from unless it is the default."""
+    value = getattr(catalog.model_config if node is None else node.model_config, name)
+    shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"
     if name in catalog.setting_reasons:
-        return f"{name} = {value!r}, {catalog.setting_reasons[name]}"
-    default = next(f for f in dataclasses.fields(DefaultModelConfig) if f.name == name).default
-    return f"{name} = {value!r}" + ("" if value == default else " (set)")
+        return f"{shown}, {catalog.setting_reasons[name]}"
+    item = next(f for f in dataclasses.fields(catalog.model_config) if f.name == name)
+    default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+    if value == default:
+        return shown
+    if node is not None and value != getattr(catalog.model_config, name):
+        leaf = next(leaf for leaf in _prefixes(node) if name in catalog.model_config.leaf_overrides.get(leaf, {}))
+        return f"{shown} (set at {leaf!r})"
+    return f"{shown} (set)"
+
+
+def _prefixes(node: Node[Any]) -> Iterator[str]:
+    """Names of ``node`` and of what it is part of, innermost first."""
+    for end in range(len(node.keys), 0, -1):
+        yield ".".join(str(key) for key in node.keys[:end])
 
 
 def _owners(catalog: Catalog, hook: str) -> tuple[str | None, str]:
@@ -101,8 +233,8 @@ def _owners(catalog: Catalog, hook: str) -> tuple[str | None, str]:
     return (definers[0] if len(definers) > 1 else None), definers[-1]
 
 
-def _overrides(catalog: Catalog, shown: Sequence[str]) -> list[str]:
-    hooks = [name for name in dir(type(catalog)) if name.startswith(_HOOKS) and name not in shown]
+def _overrides(catalog: Catalog) -> list[str]:
+    hooks = [name for name in dir(type(catalog)) if name.startswith(_HOOKS)]
     found = [(hook, *_owners(catalog, hook)) for hook in hooks]
     lines = [f"    {new}.{hook}() in place of {old}.{hook}()" for hook, new, old in found if new is not None]
     return ["  overridden", *lines] if lines else []
@@ -124,22 +256,56 @@ def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _describe(net: nn.Module) -> str:
-    """Class of ``net`` and the widths its dense layers pass through."""
+    """Class of ``net`` and the widths its layers pass through."""
     widths = ""
     for layer in net.modules():
-        if isinstance(layer, nn.Linear):
-            joins = widths.endswith(f" → {layer.in_features}")
-            widths += f" → {layer.out_features}" if joins else f"  {layer.in_features} → {layer.out_features}"
-    return f"{type(net.net if isinstance(net, ModuleEncoder) else net).__name__}{widths}"
+        ends = _ends(layer)
+        if ends is not None:
+            joins = widths.endswith(f" → {ends[0]}")
+            widths += f" → {ends[1]}" if joins else f"  {ends[0]} → {ends[1]}"
+    name = type(net.net if isinstance(net, ModuleEncoder) else net).__name__
+    return textwrap.shorten(f"{name}{widths}".replace("  ", " · "), 72, placeholder=" …").replace(" · ", "  ")
+
+
+def _ends(layer: nn.Module) -> tuple[int, int] | None:
+    """Input and output width of a dense, convolutional or recurrent layer; None for anything else."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    if isinstance(layer, nn.Conv2d):
+        return layer.in_channels, layer.out_channels
+    if isinstance(layer, nn.LSTM | nn.GRU):
+        return layer.input_size, layer.hidden_size
+    return None
+
+
+def _part(net: nn.Module, index: int) -> nn.Module:
+    assert isinstance(net, Encoder)
+    return net.parts()[index]
 
 
 def _config(config: ModelConfig) -> str:
-    """``config`` with the fields that are not at their defaults."""
+    """``config`` with the fields that are not at their defaults; parts only by name, since they come below."""
     if not dataclasses.is_dataclass(config):
         return type(config).__name__
     shown = [
-        f"{f.name}={short_space(value) if isinstance(value, Space) else repr(value)}"
+        f"{f.name}={_value(getattr(config, f.name))}"
         for f in dataclasses.fields(config)
-        if f.repr and f.name != "init" and (value := getattr(config, f.name)) != f.default
+        if f.repr and not f.name.endswith("init") and not _is_default(f, getattr(config, f.name))
     ]
     return f"{type(config).__name__}({', '.join(shown)})"
+
+
+def _is_default(item: dataclasses.Field[Any], value: Any) -> bool:
+    if isinstance(value, ModelConfig | Space | Mapping):
+        return False
+    return bool(value == item.default)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Space):
+        return short_space(value)
+    if isinstance(value, ModelConfig):
+        return f"{type(value).__name__}(…)"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
+    return value.__name__ if isinstance(value, type) else repr(value)

@@ -6,10 +6,115 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from catalog.errors import closest, explain_error
-from catalog.nn import Initializer, activation_by_name, initializer_by_name
+from catalog.nn import Activation, Initializer, activation_by_name, initializer_by_name
+
+ENCODER, HEAD, MODULE = "encoder", "head", "module"
+"""What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""
+
+Filters = tuple[tuple[Any, ...], ...]
+"""One convolution per entry: channels, kernel size, stride and, optionally, padding."""
+
+
+def _setting(part: str, default: Any, doc: str, expected: str = "", good: Callable[[Any], bool] | None = None) -> Any:
+    """A field with its one-line doc, the part of the model it shapes, and the check of its value."""
+    metadata = {"doc": doc, "part": part, "expected": expected, "good": good}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _is_int(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _flag(part: str, default: bool, doc: str) -> Any:
+    return _setting(part, default, doc, "True or False", lambda value: isinstance(value, bool))
+
+
+def _open_flag(part: str, doc: str) -> Any:
+    return _setting(part, None, doc, "True, False or None", lambda value: value is None or isinstance(value, bool))
+
+
+def _widths(part: str, default: tuple[int, ...], doc: str) -> Any:
+    def good(value: Any) -> bool:
+        return isinstance(value, list | tuple) and all(_is_int(width) for width in value)
+
+    return _setting(part, default, doc, "a list of widths > 0", good)
+
+
+def _activation(part: str, default: str, doc: str) -> Any:
+    return _setting(part, default, doc, "the name of an activation, or a function that makes one", _is_activation)
+
+
+def _is_activation(value: object) -> bool:
+    return isinstance(value, str) or callable(value)
+
+
+def _initializer(part: str, default: Initializer, doc: str) -> Any:
+    def good(value: object) -> bool:
+        return value is None or isinstance(value, str) or callable(value)
+
+    return _setting(part, default, doc, "a name, a function or None", good)
+
+
+def _keywords(part: str, of: str, gain: str = "") -> Any:
+    doc = f"Keywords for {of}; None means {gain}none."
+    return _setting(
+        part, None, doc, "a dict of keywords or None", lambda value: value is None or isinstance(value, Mapping)
+    )
+
+
+def _one_of(part: str, default: Any, doc: str, *choices: Any) -> Any:
+    return _setting(part, default, doc, " or ".join(repr(choice) for choice in choices), lambda value: value in choices)
+
+
+def _count(part: str, default: int | None, doc: str) -> Any:
+    if default is None:
+        return _setting(part, default, doc, "an int > 0 or None", lambda value: value is None or _is_int(value))
+    return _setting(part, default, doc, "an int > 0", _is_int)
+
+
+def _is_filters(value: object) -> bool:
+    """Whether ``value`` is one of the names, or a list of [channels, kernel, stride(, padding)]."""
+    if value is None or value in ("nature", "impala"):
+        return True
+    return isinstance(value, list | tuple) and len(value) > 0 and all(_is_filter(entry) for entry in value)
+
+
+def _is_filter(entry: Any) -> bool:
+    def pair(value: Any) -> bool:
+        return _is_int(value) or (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value)))
+
+    if not isinstance(entry, list | tuple) or len(entry) not in (3, 4):
+        return False
+    channels, kernel, stride, *padding = entry
+    return _is_int(channels) and pair(kernel) and pair(stride) and padding in ([], ["same"], ["valid"])
+
+
+def _is_class_or_name(value: object) -> bool:
+    return value is None or isinstance(value, str | type) or callable(value)
+
+
+def _is_dist(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_class_or_name(item) for key, item in value.items())
+    return _is_class_or_name(value)
+
+
+def _is_overrides(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) and isinstance(item, Mapping) for key, item in value.items()
+    )
+
+
+_SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,78 +125,256 @@ class DefaultModelConfig:
         ValueError, TypeError: If a value is of the wrong kind or out of range.
     """
 
-    fcnet_hiddens: tuple[int, ...] = field(default=(64, 64), metadata={"doc": "Widths of the MLP encoder's layers."})
-    fcnet_activation: str = field(
-        default="tanh",
-        metadata={"doc": "Activation of the MLP encoder: a torch.nn class name, or relu, silu, linear …"},
+    # dense nets
+    fcnet_hiddens: tuple[int, ...] = _widths(ENCODER, (64, 64), "Widths of the MLP encoder's layers.")
+    fcnet_activation: Activation = _activation(
+        ENCODER, "tanh", "Activation of the MLP encoder: a torch.nn class name, relu, silu, linear …, or a class."
     )
-    fcnet_use_layernorm: bool = field(
-        default=False, metadata={"doc": "Whether a LayerNorm stands before each activation of the MLP encoder."}
+    fcnet_use_layernorm: bool = _flag(
+        ENCODER, False, "Whether a LayerNorm stands before each activation of the MLP encoder."
     )
-    fcnet_kernel_initializer: Initializer = field(
-        default="orthogonal_", metadata={"doc": "In-place torch.nn.init function for weights; None keeps torch's own."}
+    fcnet_dropout: float = _setting(
+        ENCODER,
+        0.0,
+        "Share of the MLP encoder's activations that is dropped in training.",
+        "a number in [0, 1)",
+        lambda value: _is_number(value) and 0 <= value < 1,
     )
-    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = field(
-        default=None,
-        metadata={"doc": "Keywords for fcnet_kernel_initializer; None means gain=√2 for orthogonal_, else none."},
+    fcnet_kernel_initializer: Initializer = _initializer(
+        ENCODER, "orthogonal_", "In-place torch.nn.init function for weights; None keeps torch's own."
     )
-    fcnet_bias_initializer: Initializer = field(
-        default="zeros_", metadata={"doc": "In-place torch.nn.init function for biases; None keeps torch's own."}
+    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "fcnet_kernel_initializer", _SQRT_2)
+    fcnet_bias_initializer: Initializer = _initializer(
+        ENCODER, "zeros_", "In-place torch.nn.init function for biases; None keeps torch's own."
     )
-    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = field(
-        default=None, metadata={"doc": "Keywords for fcnet_bias_initializer; None means none."}
+    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "fcnet_bias_initializer")
+
+    # how spaces are read
+    discrete_embedding_dim: int | None = _count(
+        ENCODER, None, "Width of a learned embedding for Discrete observations; None codes them one-hot."
     )
-    head_fcnet_hiddens: tuple[int, ...] = field(
-        default=(), metadata={"doc": "Widths of hidden layers between the encoder's latent and each head's output."}
+    matrix_observations: Literal["flatten", "image", "sequence"] = _one_of(
+        ENCODER,
+        "flatten",
+        "What a Box of rank 2 is: numbers for an MLP, a grey image for a CNN, or a sequence of rows for a GRU.",
+        "flatten",
+        "image",
+        "sequence",
     )
-    head_fcnet_activation: str = field(default="tanh", metadata={"doc": "Activation of the heads' hidden layers."})
-    free_log_std: bool = field(
-        default=True,
-        metadata={"doc": "Gaussian policies: one learned log-std per action dimension (True), or one per state."},
+    flatten_observations: bool = _flag(
+        ENCODER, False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its encoder."
     )
-    log_std_clip_param: float = field(
-        default=20.0, metadata={"doc": "Bound on the magnitude of a state-dependent log-std."}
+    leaf_overrides: Mapping[str, Mapping[str, Any]] = _setting(
+        ENCODER,
+        {},
+        "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}.",
+        "a dict from paths to dicts of settings",
+        _is_overrides,
     )
-    vf_share_layers: bool | None = field(
-        default=None,
-        metadata={"doc": "Whether policy and value function share one encoder; None lets the algorithm decide."},
+
+    # images
+    conv_filters: Filters | Literal["nature", "impala"] | None = _setting(
+        ENCODER,
+        None,
+        "Convolutions [[channels, kernel, stride], …] with an optional fourth entry 'same' or 'valid'; 'nature' or "
+        "'impala' for these nets; None goes by the size of the image.",
+        "a list of [channels, kernel, stride] or [channels, kernel, stride, padding], 'nature', 'impala' or None",
+        _is_filters,
     )
-    normalize_observations: bool | None = field(
-        default=None,
-        metadata={
-            "doc": "Whether a running mean/std inside the module standardises float Box observations; "
-            "None lets the algorithm decide (never for a custom encoder)."
-        },
+    conv_padding: Literal["same", "valid"] = _one_of(
+        ENCODER, "same", "Padding of convolutions that name none: 'same' gives ceil(size / stride).", "same", "valid"
     )
-    normalize_values: bool = field(
-        default=True,
-        metadata={"doc": "Whether the value head predicts standardised returns, so that their scale does not matter."},
+    conv_channels: Literal["first", "last"] | None = _one_of(
+        ENCODER,
+        None,
+        "Where an image has its channels; None tells by the shape: where the rest is square, else the fewer.",
+        None,
+        "first",
+        "last",
     )
-    normalize_actions: bool = field(
-        default=True,
-        metadata={
-            "doc": "Whether a Gaussian policy's [-1, 1] is stretched to a bounded Box; False only clips to the bounds."
-        },
+    conv_activation: Activation = _activation(ENCODER, "relu", "Activation of the CNN and of its dense layer.")
+    conv_use_layernorm: bool = _flag(
+        ENCODER, False, "Whether a LayerNorm over channels, height and width stands before each activation of the CNN."
+    )
+    conv_dense_dim: int | None = _setting(
+        ENCODER,
+        512,
+        "Width of a dense layer after the convolutions; None adds none.",
+        "an int > 0 or None",
+        lambda value: value is None or _is_int(value),
+    )
+    conv_kernel_initializer: Initializer = _initializer(
+        ENCODER, "orthogonal_", "In-place torch.nn.init function for the CNN's weights; None keeps torch's own."
+    )
+    conv_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "conv_kernel_initializer", _SQRT_2)
+    conv_bias_initializer: Initializer = _initializer(
+        ENCODER, "zeros_", "In-place torch.nn.init function for the CNN's biases; None keeps torch's own."
+    )
+    conv_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "conv_bias_initializer")
+
+    # several streams
+    fusionnet_hiddens: tuple[int, ...] = _widths(
+        ENCODER, (64,), "Widths of the dense layers that join the encoders of a Dict or Tuple; () only concatenates."
+    )
+    fusionnet_activation: Activation = _activation(ENCODER, "tanh", "Activation of the joining layers.")
+
+    # memory
+    use_lstm: bool = _flag(ENCODER, False, "Whether an LSTM follows the encoder.")
+    use_gru: bool = _flag(ENCODER, False, "Whether a GRU follows the encoder; the lstm_* settings are its own too.")
+    max_seq_len: int = _count(MODULE, 20, "Length of the sequences a recurrent net is trained on.")
+    lstm_cell_size: int = _count(ENCODER, 64, "Width of the recurrent layers.")
+    lstm_num_layers: int = _count(ENCODER, 1, "Number of recurrent layers.")
+    lstm_use_prev_action: bool = _flag(MODULE, False, "Whether the recurrent net also sees the previous action.")
+    lstm_use_prev_reward: bool = _flag(MODULE, False, "Whether the recurrent net also sees the previous reward.")
+    lstm_kernel_initializer: Initializer = _initializer(
+        ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
+    )
+    lstm_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "lstm_kernel_initializer")
+    lstm_bias_initializer: Initializer = _initializer(
+        ENCODER, "zeros_", "In-place torch.nn.init function for recurrent biases; None keeps torch's own."
+    )
+    lstm_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "lstm_bias_initializer")
+
+    # heads
+    head_fcnet_hiddens: tuple[int, ...] = _widths(
+        HEAD, (), "Widths of hidden layers between the encoder's latent and each head's output."
+    )
+    head_fcnet_activation: Activation = _activation(HEAD, "tanh", "Activation of the heads' hidden layers.")
+    head_fcnet_use_layernorm: bool = _flag(
+        HEAD, False, "Whether a LayerNorm stands before each activation of the heads' hidden layers."
+    )
+    head_fcnet_kernel_initializer: Initializer = _initializer(
+        HEAD, "orthogonal_", "In-place torch.nn.init function for the heads' hidden weights; None keeps torch's own."
+    )
+    head_fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(
+        HEAD, "head_fcnet_kernel_initializer", _SQRT_2
+    )
+    head_fcnet_bias_initializer: Initializer = _initializer(
+        HEAD, "zeros_", "In-place torch.nn.init function for the heads' hidden biases; None keeps torch's own."
+    )
+    head_fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(HEAD, "head_fcnet_bias_initializer")
+
+    # functions: policy, value, Q, and outputs of one's own
+    vf_share_layers: bool | None = _open_flag(
+        MODULE, "Whether policy and value function share one encoder; None lets the algorithm decide."
+    )
+    functions: Mapping[str, Mapping[str, Any]] = _setting(
+        MODULE,
+        {},
+        "Settings by function: {'value': {'fcnet_hiddens': [256]}} for another net, {'curiosity': {'output_dim': 10}} "
+        "for a further output, on the policy's encoder or, with 'trunk', on that of another function or its 'own'.",
+        "a dict from functions to dicts of settings",
+        _is_overrides,
+    )
+
+    # actions
+    free_log_std: bool = _flag(
+        HEAD, True, "Gaussian policies: one learned log-std per action dimension (True), or one per state."
+    )
+    log_std_clip_param: float = _setting(
+        HEAD,
+        20.0,
+        "Bound on the magnitude of a state-dependent log-std.",
+        "a finite number > 0",
+        lambda value: _is_number(value) and 0 < value < math.inf,
+    )
+    custom_action_dist: str | type | Mapping[str, Any] | None = _setting(
+        MODULE,
+        None,
+        "Distribution of the actions in place of the default: a class, an import path 'module:Class', the name of a "
+        "registered or built-in one such as 'SquashedGaussian', or a dict of these by path into a nested action space.",
+        "a class, a name, an import path, a dict of these or None",
+        _is_dist,
+    )
+    action_mask_key: str | None = _setting(
+        MODULE,
+        "action_mask",
+        "Field of a Dict observation that says which actions are allowed; None knows no such field.",
+        "a name or None",
+        lambda value: value is None or (isinstance(value, str) and value != ""),
+    )
+    normalize_actions: bool = _flag(
+        MODULE,
+        True,
+        "Whether a Gaussian policy's [-1, 1] is stretched to a bounded Box; False only clips.",
+    )
+
+    # running statistics
+    normalize_observations: bool | None = _open_flag(
+        MODULE,
+        "Whether a running mean/std inside the module standardises float Box observations; None lets the algorithm "
+        "decide (never for a custom encoder).",
+    )
+    normalize_values: bool = _flag(
+        MODULE, True, "Whether the value head predicts standardised returns, so that their scale does not matter."
+    )
+
+    # nets of one's own
+    custom_model: str | Callable[..., Any] | None = _setting(
+        ENCODER,
+        None,
+        "Encoder in place of the default: a class or function called with the observation space and "
+        "custom_model_config, an import path 'module:Class', or the name of a registered one.",
+        "a class, a function, a name, an import path or None",
+        _is_class_or_name,
+    )
+    custom_model_config: Mapping[str, Any] = _setting(
+        ENCODER, {}, "Keywords for custom_model.", "a dict of keywords", lambda value: isinstance(value, Mapping)
     )
 
     def __post_init__(self) -> None:
-        for name in ("fcnet_hiddens", "head_fcnet_hiddens"):
-            object.__setattr__(self, name, _widths(name, getattr(self, name)))
-        for name in ("fcnet_use_layernorm", "free_log_std", "normalize_values", "normalize_actions"):
-            _check(name, getattr(self, name), "True or False", lambda value: isinstance(value, bool))
-        for name in ("vf_share_layers", "normalize_observations"):
-            _check(name, getattr(self, name), "True, False or None", lambda v: v is None or isinstance(v, bool))
-        for name in ("fcnet_activation", "head_fcnet_activation"):
-            _check(name, getattr(self, name), "the name of an activation", lambda value: isinstance(value, str))
-            activation_by_name(getattr(self, name), f"model_config.{name}")
-        for name in ("fcnet_kernel_initializer", "fcnet_bias_initializer"):
-            initializer, kwargs = getattr(self, name), getattr(self, f"{name}_kwargs")
-            _check(name, initializer, "a name, a function or None", _is_initializer)
-            initializer_by_name(initializer, f"model_config.{name}")
-            _check(f"{name}_kwargs", kwargs, "a dict of keywords or None", _is_mapping_or_none)
-            if initializer is None:
-                _check(f"{name}_kwargs", kwargs, f"no keywords, since {name} is None", lambda value: not value)
-        _check("log_std_clip_param", self.log_std_clip_param, "a finite number > 0", _is_positive)
+        for item in dataclasses.fields(self):
+            value: Any = getattr(self, item.name)
+            good = item.metadata.get("good")
+            if good is not None and not good(value):
+                raise ValueError(_misfit(item.name, item.metadata["expected"], value))
+            if good is not None:  # what a subclass adds is its own business
+                object.__setattr__(self, item.name, _frozen(value))
+            if item.name.endswith("_activation"):
+                activation_by_name(value, f"model_config.{item.name}")
+            if item.name.endswith("_initializer"):
+                initializer_by_name(value, f"model_config.{item.name}")
+                if value is None and getattr(self, f"{item.name}_kwargs"):
+                    wrong = getattr(self, f"{item.name}_kwargs")
+                    raise ValueError(_misfit(f"{item.name}_kwargs", f"no keywords, since {item.name} is None", wrong))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """What must hold between settings."""
+        if self.use_lstm and self.use_gru:
+            raise ValueError(_misfit("use_gru", "False, since use_lstm is True", True))
+        if self.custom_model is None and self.custom_model_config:
+            raise ValueError(_misfit("custom_model_config", "{}, since custom_model is None", self.custom_model_config))
+        for path, given in self.leaf_overrides.items():
+            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=("use_lstm", "use_gru"))
+            dataclasses.replace(self, leaf_overrides={}, functions={}, **given)
+        for function, given in self.functions.items():
+            own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
+            self._check_names(f"functions[{function!r}]", own, (ENCODER, HEAD), extra=("output_dim", "trunk"))
+            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **own})
+            if not _is_int(given.get("output_dim", 1)):
+                raise ValueError(_misfit(f"functions[{function!r}]['output_dim']", "an int > 0", given["output_dim"]))
+
+    def _check_names(
+        self,
+        where: str,
+        given: Mapping[str, Any],
+        parts: tuple[str, ...],
+        *,
+        excluded: tuple[str, ...] = (),
+        extra: tuple[str, ...] = (),
+    ) -> None:
+        known = [f.name for f in dataclasses.fields(self) if f.metadata.get("part") in parts and f.name not in excluded]
+        for name in given:
+            if name not in known:
+                raise ValueError(
+                    explain_error(
+                        f"model_config.{where}",
+                        expected=f"settings of {' and '.join(f'{part}s' for part in parts)}",
+                        got=repr(name),
+                        remedy=f"Use one of {', '.join([*extra, *known])}.{closest(name, [*extra, *known])}",
+                    )
+                )
 
     @classmethod
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> DefaultModelConfig:
@@ -127,31 +410,37 @@ class DefaultModelConfig:
                 )
         return cls(**value)
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a recurrent net follows the encoder."""
+        return self.use_lstm or self.use_gru
 
-def _check(name: str, value: object, expected: str, good: Callable[[Any], bool]) -> None:
-    if not good(value):
-        raise ValueError(
-            explain_error(
-                f"model_config.{name}", expected=expected, got=repr(value), remedy="Set it to one of these values."
-            )
-        )
+    def at_leaf(self, path: str) -> DefaultModelConfig:
+        """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
+        given = self.leaf_overrides.get(path)
+        return self if given is None else dataclasses.replace(self, **given)
+
+    def for_function(self, function: str) -> DefaultModelConfig:
+        """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
+        given = self.functions.get(function, {})
+        own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
+        return dataclasses.replace(self, **own) if own else self
+
+    def encoder_settings(self) -> dict[str, Any]:
+        """The values of all settings that shape encoders."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata.get("part") == ENCODER}
 
 
-def _is_initializer(value: object) -> bool:
-    return value is None or isinstance(value, str) or callable(value)
-
-
-def _is_mapping_or_none(value: object) -> bool:
-    return value is None or isinstance(value, Mapping)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _widths(name: str, value: object) -> tuple[int, ...]:
-    good = isinstance(value, list | tuple) and all(
-        isinstance(width, int) and not isinstance(width, bool) and width > 0 for width in value
+def _misfit(name: str, expected: str, value: object) -> str:
+    return explain_error(
+        f"model_config.{name}", expected=expected, got=repr(value), remedy="Set it to one of these values."
     )
-    _check(name, value, "a list of widths > 0", lambda _: good)
-    return tuple(value)  # type: ignore[arg-type]
+
+
+def _frozen(value: Any) -> Any:
+    """A copy of ``value`` that nobody else holds: lists as tuples, dicts anew with their values as they are."""
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: dict(item) if isinstance(item, Mapping) else item for key, item in value.items()}
+    return value

@@ -1,5 +1,6 @@
 """Dense stacks, and activations and initialisers by name."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +14,22 @@ from torch.nn import functional
 from catalog.errors import closest, explain_error
 
 Initializer = str | Callable[..., Any] | None
+Activation = str | Callable[[], nn.Module]
 
-_ALIASES = {"relu": "ReLU", "tanh": "Tanh", "elu": "ELU", "silu": "SiLU", "swish": "SiLU", "gelu": "GELU"}
-_ACTIVATIONS = sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
-"""Those that keep the width and need no arguments."""
+_ACTIVATIONS = {
+    name.lower(): name
+    for name in sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
+} | {"swish": "SiLU"}
+"""Those that keep the shape and need no arguments, by lower-case name."""
+_LINEAR = ("linear", "identity")
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": torch.tanh,
     "ReLU": torch.relu,
+    "Sigmoid": torch.sigmoid,
+    "ELU": functional.elu,
+    "SiLU": functional.silu,
+    "GELU": functional.gelu,
+    "LeakyReLU": functional.leaky_relu,
     "LogSoftmax": partial(torch.log_softmax, dim=-1),
     "Softmax": partial(torch.softmax, dim=-1),
     "Softmin": partial(functional.softmin, dim=-1),
@@ -27,25 +37,55 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """The usual ones without a module around them, and those whose module guesses a dim."""
 
 
-def activation_by_name(name: str, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
-    """The activation called ``name`` (a ``torch.nn`` class name, or relu, tanh, elu, silu, gelu); None for "linear".
+def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
+    """The function or fresh module for ``activation``; None for "linear".
+
+    Args:
+        activation: A ``torch.nn`` class name in any case (``leaky_relu`` is ``LeakyReLU``), "swish", "linear", or a
+            class or function without arguments that makes a module. A module may have parameters or a mode of its own,
+            so ask once per layer.
+        where: The setting it comes from, for messages.
 
     Raises:
-        ValueError: If there is none; names the closest.
+        ValueError: If there is no such name (the closest is given), or no module comes out.
     """
-    if name == "linear":
+    torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
+    if not isinstance(activation, str) and not torch_class:
+        return _made(activation, where)
+    name = (activation if isinstance(activation, str) else activation.__name__).lower().replace("_", "")
+    if name in _LINEAR and activation is not nn.Linear:
         return None
-    resolved = _ALIASES.get(name.lower(), name)
-    if resolved not in _ACTIVATIONS:
+    if name not in _ACTIVATIONS:
+        known = [*_LINEAR, *_ACTIVATIONS, *_ACTIVATIONS.values()]
         raise ValueError(
             explain_error(
                 where,
-                expected="'linear' or the name of a torch.nn activation",
-                got=repr(name),
-                remedy=f"Use for example 'tanh', 'relu' or 'SiLU'.{closest(name, [*_ACTIVATIONS, *_ALIASES])}",
+                expected="'linear', or the name or class of a torch.nn activation that keeps the shape",
+                got=repr(activation),
+                remedy="Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module."
+                + (closest(activation, known) if isinstance(activation, str) else ""),
             )
         )
+    resolved = _ACTIVATIONS[name]
     return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
+
+
+def _made(factory: Callable[[], Any], where: str) -> nn.Module:
+    """What ``factory`` makes, if it is a module."""
+    try:
+        made = factory()
+    except TypeError as error:
+        made = error
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            explain_error(
+                where,
+                expected="a name, or a class or function that makes a module when called without arguments",
+                got=f"{factory!r}, which gives {made!r}",
+                remedy="Use for example 'tanh', nn.PReLU or lambda: nn.LeakyReLU(0.2).",
+            )
+        )
+    return made
 
 
 def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:
@@ -71,29 +111,71 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """How the weights and biases of a dense layer start; None keeps torch's own start."""
+    """How the weights and biases of a layer start; None keeps torch's own start."""
 
     kernel: Initializer = None
     kernel_kwargs: Mapping[str, Any] = field(default_factory=dict)
     bias: Initializer = None
     bias_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def apply(self, layer: nn.Linear) -> None:
-        """Fill ``layer`` in place."""
-        with torch.no_grad():
-            if (kernel := initializer_by_name(self.kernel)) is not None:
-                kernel(layer.weight, **self.kernel_kwargs)
-            if (bias := initializer_by_name(self.bias)) is not None:
-                bias(layer.bias, **self.bias_kwargs)
+    @classmethod
+    def from_settings(
+        cls,
+        kernel: Initializer,
+        kernel_kwargs: Mapping[str, Any] | None,
+        bias: Initializer,
+        bias_kwargs: Mapping[str, Any] | None,
+    ) -> "Init":
+        """From four model settings: keywords that are None mean none, but a gain of √2 for ``orthogonal_`` kernels."""
+        if kernel_kwargs is None:
+            kernel_kwargs = {"gain": math.sqrt(2)} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
+        return cls(kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs or {})
+
+    def apply(self, layer: nn.Linear | nn.Conv2d) -> None:
+        """Fill ``layer`` in place.
+
+        Raises:
+            ValueError: If an initialiser does not take its keywords, or does not fit the shape.
+        """
+        self.fill(layer.weight, layer.bias)
+
+    def fill(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Fill the tensors in place; see :meth:`apply`."""
+        _fill("kernel", weight, self.kernel, self.kernel_kwargs)
+        if bias is not None:
+            _fill("bias", bias, self.bias, self.bias_kwargs)
+
+
+@torch.no_grad()
+def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[str, Any]) -> None:
+    function = initializer_by_name(initializer, f"{what} initializer")
+    if function is None:
+        return
+    try:
+        function(tensor, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            explain_error(
+                f"{what} initializer",
+                expected=f"a function for shape {tuple(tensor.shape)} that takes the keywords {dict(kwargs)}",
+                got=f"{initializer!r}, which says: {error}",
+                remedy=f"Choose another {what} initializer or other keywords for it.",
+            )
+        ) from error
+
+
+_Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
+"""Weights of a linear layer, those of the norm after it, the activation, and whether the layer is a hidden one."""
 
 
 class DenseStack(nn.Module):
-    """Base of dense nets: linear (→ LayerNorm) → activation per hidden width, then a bare linear layer if there is an
-    ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
+    """Base of dense nets: linear (→ LayerNorm) → activation (→ dropout) per hidden width, then a bare linear layer if
+    there is an ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
 
-    ``[..., input_dim] → [..., width of the last layer]``. The layers are ordinary ``nn.Linear`` modules, but run as
-    functions of their parameters: calling a module and looking up its attributes takes as long as a small matrix
-    product. Forward hooks therefore fire on the whole net, not on single layers.
+    ``[..., input_dim] → [..., width of the last layer]``; the identity without layers. The layers are ordinary modules,
+    but linear ones, norms and the usual activations run as functions of their parameters: calling a module and looking
+    up its attributes takes as long as a small matrix product. Forward hooks therefore fire on the whole net, not on
+    single layers. An activation that is a module has one instance per layer, with parameters of its own.
 
     Raises:
         ValueError: If activation or initialiser is unknown; names the closest.
@@ -104,31 +186,59 @@ class DenseStack(nn.Module):
         input_dim: int,
         hidden_dims: Sequence[int],
         *,
-        activation: str,
+        activation: Activation,
         layernorm: bool,
         init: Init,
+        dropout: float = 0.0,
         output_dim: int | None = None,
         output_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.activation = activation_by_name(activation)
+        self.input_dim, self.dropout = input_dim, dropout
         widths = [input_dim, *hidden_dims, *([] if output_dim is None else [output_dim])]
         linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        self.linears = nn.ModuleList(linears)
-        self._weights = tuple(linear._parameters for linear in linears)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_dims) if layernorm else None
-        self.num_hidden = len(hidden_dims)
+        norms = [nn.LayerNorm(width) for width in hidden_dims] if layernorm else []
+        activations = [activation_by_name(activation) for _ in hidden_dims]
+        self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
+        self.activations = nn.ModuleList(made for made in activations if isinstance(made, nn.Module))
+        self._layers: list[_Layer] = []
         for i, linear in enumerate(linears):
-            (init if i < self.num_hidden or output_init is None else output_init).apply(linear)
+            hidden = i < len(hidden_dims)
+            (init if hidden or output_init is None else output_init).apply(linear)
+            norm = norms[i]._parameters if hidden and layernorm else None
+            self._layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
 
     def run(self, x: Tensor) -> Tensor:
-        """``[..., input_dim] → [..., width of the last layer]``."""
-        activation, norms = self.activation, self.norms
-        for i, weights in enumerate(self._weights):
-            x = functional.linear(x, **weights)  # type: ignore[arg-type]
-            if i < self.num_hidden:
-                if norms is not None:
-                    x = norms[i](x)
+        """``[..., input_dim] → [..., width of the last layer]``.
+
+        Raises:
+            ValueError: If ``x`` has another width or dtype than the first layer.
+        """
+        given, dropout = x, self.dropout if self.training else 0.0
+        try:
+            for weights, norm, activation, hidden in self._layers:
+                x = functional.linear(x, **weights)
+                if norm is not None:
+                    x = functional.layer_norm(x, x.shape[-1:], **norm)
                 if activation is not None:
                     x = activation(x)
+                if dropout and hidden:
+                    x = functional.dropout(x, dropout)
+        except RuntimeError as error:  # looked at only once something failed: a check beforehand would cost every call
+            self._explain(given, error)
+            raise
         return x
+
+    def _explain(self, x: Tensor, error: RuntimeError) -> None:
+        """Say so where ``x`` itself was wrong."""
+        dtype = self.linears[0].weight.dtype
+        if x.shape[-1:] != (self.input_dim,) or x.dtype != dtype:
+            raise ValueError(
+                explain_error(
+                    type(self).__name__,
+                    expected=f"an input of shape (..., {self.input_dim}) and {dtype}",
+                    got=f"shape {tuple(x.shape)} and {x.dtype}",
+                    remedy="Give it what it was built for, or build it with other input_dims: for a head, the "
+                    "output_dims of the encoder before it.",
+                )
+            ) from error

@@ -1,40 +1,127 @@
 """Stateless preprocessing inside the net, and the running statistics that live in it as buffers."""
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
+from catalog.errors import explain_error
+from catalog.spaces import Leaf, array_leaves, space_parts
 
 
-def one_hot_dim(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
-    """Width of the one-hot code of ``space``."""
-    return int(space.n) if isinstance(space, spaces.Discrete) else int(np.sum(space.nvec))
+def vector_width(space: Space, path: str = "observation_space") -> int:
+    """Width of the vector that :class:`Vectorize` makes of ``space``.
 
-
-class OneHot(nn.Module):
-    """One-hot code of a Discrete ``[...]`` or of each part of a MultiDiscrete ``[..., *shape]``.
-
-    Gives float32 ``[..., width]``. Does not look for values outside the space.
+    Raises:
+        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
     """
+    return sum(_leaf_width(leaf) for leaf in array_leaves(space, path))
+
+
+def is_byte_box(space: Space) -> bool:
+    """Whether ``space`` is a Box of bytes from 0 to 255, which nets read as fractions of 255."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and bool(np.all(space.low == 0) and np.all(space.high == 255))
+    )
+
+
+class Vectorize(nn.Module):
+    """Observations of any space of arrays as one float32 vector ``[..., *shape] → [..., vector_width(space)]``.
+
+    ========================  =========================================================
+    Box                       flattened; divided by 255 if it holds bytes from 0 to 255
+    Discrete, MultiDiscrete   one-hot, from ``start``; of every part
+    MultiBinary               flattened
+    Dict, Tuple               the parts side by side, in the space's own order
+    ========================  =========================================================
+
+    Takes any leading dims. Fields a Dict space does not name are not looked at. Values are not checked.
+
+    Args:
+        space: Space of one observation.
+        path: What it is called in messages.
+
+    Raises:
+        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
+    """
+
+    def __init__(self, space: Space, path: str = "observation_space") -> None:
+        super().__init__()
+        leaves = list(array_leaves(space, path))
+        self.width = sum(map(_leaf_width, leaves))
+        pieces: list[nn.Module] = []
+        for categorical, neighbours in groupby(leaves, _is_categorical):
+            if categorical:
+                pieces.append(_OneHot(list(neighbours)))  # one scatter for all of them
+            else:
+                pieces += map(_Numbers, neighbours)
+        self.pieces = nn.ModuleList(pieces)
+
+    def forward(self, obs: Tree) -> Tensor:
+        vectors = [piece(obs) for piece in self.pieces]
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)
+
+
+def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
+    """A :class:`Vectorize` for ``space``, or what does the same for a vector of floats without a module around it."""
+    if _is_float_box(space) and len(space.shape or ()) == 1:
+        return Tensor.float
+    return Vectorize(space)
+
+
+class _Numbers(nn.Module):
+    """A Box or MultiBinary leaf, flattened."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        self.leaf, self.scaled = leaf, is_byte_box(leaf.space)
+
+    def forward(self, obs: Tree) -> Tensor:
+        numbers = self.leaf.of(obs)
+        return numbers / 255 if self.scaled else numbers.float()
+
+
+class _OneHot(nn.Module):
+    """Discrete and MultiDiscrete leaves side by side."""
 
     shift: Tensor
 
-    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
         super().__init__()
-        if isinstance(space, spaces.Discrete):
-            start, nvec, self.rank = np.array([space.start]), np.array([space.n]), 0
-        else:
-            start, nvec, self.rank = space.start.reshape(-1), space.nvec.reshape(-1), len(space.shape)
-        offsets = np.concatenate([[0], np.cumsum(nvec)[:-1]])
-        self.width = int(nvec.sum())
-        self.register_buffer("shift", torch.as_tensor(offsets - start, dtype=torch.int64), persistent=False)
+        nvec, start = np.concatenate([_choices(leaf.space) for leaf in leaves], 1)
+        shift = np.cumsum(nvec) - nvec - start
+        self.leaves, self.width, self.moves = tuple(leaves), int(nvec.sum()), bool(shift.any())
+        self.register_buffer("shift", torch.as_tensor(shift), persistent=False)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        parts = (obs.flatten(-self.rank) if self.rank else obs.unsqueeze(-1)).long() + self.shift
-        code = torch.zeros(*parts.shape[:-1], self.width, device=obs.device)
-        return code.scatter_(-1, parts, 1.0)
+    def forward(self, obs: Tree) -> Tensor:
+        parts = [leaf.of(obs).long() for leaf in self.leaves]
+        ones = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self.moves:
+            ones = ones + self.shift
+        code = torch.zeros(*ones.shape[:-1], self.width, device=ones.device)
+        return code.scatter_(-1, ones, 1.0)
+
+
+def _is_categorical(leaf: Leaf) -> bool:
+    return isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete)
+
+
+def _choices(space: Any) -> np.ndarray:
+    """Number of values and first value of each part of a Discrete or MultiDiscrete, ``[2, parts]``."""
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return np.stack([np.reshape(counts, -1), np.reshape(space.start, -1)]).astype(np.int64)
+
+
+def _leaf_width(leaf: Leaf) -> int:
+    return int(_choices(leaf.space)[0].sum()) if _is_categorical(leaf) else math.prod(leaf.shape)
 
 
 class RunningMoments(nn.Module):
@@ -82,27 +169,65 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """Standardises a float Box observation with running moments and clips it to ±10.
+    """Standardises the float Boxes in an observation with running moments and clips them to ±10.
 
     The moments are those of the data trained on, taken in after each update, so that acting and training see the
-    same numbers within an iteration.
+    same numbers within an iteration. Leaves that are no float Boxes pass through, and so do fields of a Dict that the
+    space does not name. Nothing is changed in place.
+
+    Args:
+        space: A float Box, or a Dict or Tuple with one in it; see :func:`can_normalize`.
+        exclude: Field of a Dict that is left alone, such as the action mask; inner Dicts do not know it.
+
+    Raises:
+        ValueError: If there is nothing to standardise.
     """
 
     clip = 10.0
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: Space, exclude: str | None = None) -> None:
         super().__init__()
-        self.moments = RunningMoments(space.shape)
-        self.rank = len(space.shape)
+        parts = [(key, part) for key, part in _parts(space, exclude) if can_normalize(part)]
+        if not parts and not _is_float_box(space):
+            raise ValueError(
+                explain_error(
+                    "ObservationNormalizer",
+                    expected="a Box of floats, or a Dict or Tuple with one in it",
+                    got=str(space),
+                    remedy="Ask can_normalize() first.",
+                )
+            )
+        self.moments = RunningMoments(space.shape) if isinstance(space, spaces.Box) else None
+        self.keys = tuple(key for key, _ in parts)
+        self.parts = nn.ModuleList(ObservationNormalizer(part) for _, part in parts)
 
     def forward(self, obs: Tree) -> Tree:
-        return ((obs - self.moments.mean) / self.moments.std).clamp(-self.clip, self.clip)
+        moments = self.moments
+        if moments is not None:
+            return ((obs - moments.mean) / moments.std).clamp(-self.clip, self.clip)
+        changed = {key: part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)}
+        if isinstance(obs, Mapping):
+            return {**obs, **changed}
+        return tuple(changed.get(i, part) for i, part in enumerate(obs))
 
     def update(self, obs: Tree) -> None:
-        """Take in observations ``[B, *shape]``."""
-        self.moments.update(obs)
+        """Take in observations ``[B, ...]``."""
+        if self.moments is not None:
+            self.moments.update(obs)
+        for key, part in zip(self.keys, self.parts, strict=True):
+            part.update(obs[key])  # type: ignore[operator]  # a normaliser
 
 
-def can_normalize(space: Space) -> bool:
-    """Whether :class:`ObservationNormalizer` applies: a Box of floats."""
+def can_normalize(space: Space, exclude: str | None = None) -> bool:
+    """Whether :class:`ObservationNormalizer` finds a float Box in ``space``, outside the field ``exclude``."""
+    return _is_float_box(space) or any(can_normalize(part) for _, part in _parts(space, exclude))
+
+
+def _is_float_box(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
+
+
+def _parts(space: Space, exclude: str | None) -> list[tuple[Any, Space]]:
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return []
+    return [(key, part) for key, part in space_parts(space) if key != exclude]

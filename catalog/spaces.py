@@ -1,4 +1,7 @@
-"""Samples of spaces as batched tensors."""
+"""The leaves of spaces, and samples of spaces as batched tensors."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,33 +12,86 @@ from catalog.base import Tree
 from catalog.errors import explain_error
 
 
+class Leaf(NamedTuple):
+    """An array in a nested space, and the keys of Dicts and indices of Tuples that lead to it."""
+
+    keys: tuple[Any, ...]
+    space: Space
+    shape: tuple[int, ...]
+
+    def of(self, obs: Tree) -> Tensor:
+        """This leaf of an observation with any leading dims, flattened: ``[..., entries]``."""
+        for key in self.keys:
+            obs = obs[key]
+        return obs.flatten(-len(self.shape)) if self.shape else obs.unsqueeze(-1)
+
+
+def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf]:
+    """The leaves of a space of arrays in the space's own order; a space that is no Dict or Tuple is its only leaf.
+
+    Raises:
+        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = list(space_parts(space))
+        if not parts:
+            raise ValueError(_empty(space, path))
+        for key, child in parts:
+            for leaf in array_leaves(child, f"{path}[{key!r}]"):
+                yield leaf._replace(keys=(key, *leaf.keys))
+    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise ValueError(_no_array(space, path))
+    elif 0 in (shape := space.shape or ()):
+        raise ValueError(_empty(space, path))
+    else:
+        yield Leaf((), space, shape)
+
+
+def space_parts(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, Space]]:
+    """Keys or indices and the spaces of the parts, in the space's own order."""
+    return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+
+
 def to_tensor(array: np.ndarray) -> Tensor:
     """``array`` as a tensor sharing its memory where it can; float64 becomes float32."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    tensor = torch.from_numpy(np.asarray(array, order="C"))
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
-def zero_batch(space: Space, path: str = "observation_space") -> Tree:
-    """One smallest valid observation of ``space`` (zeros; the start of a Discrete) with a batch dim of 1.
+def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "observation_space") -> Tree:
+    """Valid observations of ``space`` with the dims ``leading``, all alike: each number is the one next to 0.
 
     Raises:
         ValueError: If ``space`` holds a leaf that has no array form; names the path to it.
     """
     if isinstance(space, spaces.Dict):
-        return {key: zero_batch(child, f"{path}[{key!r}]") for key, child in space.spaces.items()}
+        return {key: zero_batch(child, leading, f"{path}[{key!r}]") for key, child in space_parts(space)}
     if isinstance(space, spaces.Tuple):
-        return tuple(zero_batch(child, f"{path}[{i}]") for i, child in enumerate(space.spaces))
-    if isinstance(space, spaces.Discrete):
-        return torch.full((1,), int(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        return torch.as_tensor(space.start, dtype=torch.int64)[None]
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return to_tensor(np.zeros((1, *space.shape), space.dtype))
-    raise ValueError(
-        explain_error(
-            path,
-            expected="a space of arrays (Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple)",
-            got=str(space),
-            remedy="Turn it into arrays with an environment wrapper.",
-        )
+        return tuple(zero_batch(child, leading, f"{path}[{key}]") for key, child in space_parts(space))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        value = np.asarray(space.start)
+    elif isinstance(space, spaces.Box):
+        value = np.maximum(np.minimum(np.zeros(space.shape, space.dtype), space.high), space.low)
+    elif isinstance(space, spaces.MultiBinary):
+        value = np.zeros(space.shape)
+    else:
+        raise ValueError(_no_array(space, path))
+    return to_tensor(np.broadcast_to(value.astype(space.dtype), (*leading, *value.shape)).copy())
+
+
+def _no_array(space: Space, path: str) -> str:
+    return explain_error(
+        path,
+        expected="a space of arrays (Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple)",
+        got=str(space),
+        remedy="Turn it into arrays with an environment wrapper.",
+    )
+
+
+def _empty(space: Space, path: str) -> str:
+    return explain_error(
+        path,
+        expected="a space with at least one entry",
+        got=str(space),
+        remedy="Leave it out of the observation with an environment wrapper.",
     )

@@ -55,6 +55,8 @@ def another(hint: Any, bounds: Bounds, default: Any) -> Any:
     if get_args(hint):
         inner = [another(part, bounds, default) for part in get_args(hint) if part is not NoneType]
         return next((value for value in inner if value is not None), None)
+    if not isinstance(hint, type):
+        return None
     candidates = {bool: [True, False], int: [2, 3, 0], float: [0.5, 0.25], str: ["some/text"]}.get(hint, [])
     return next((value for value in candidates if value != default and (hint in (bool, str) or value in bounds)), None)
 
@@ -63,9 +65,9 @@ def typed(name: str, value: Any) -> list[str]:
     """A value as a user types it."""
     if isinstance(value, bool):
         return [flag(name) if value else flag(f"no-{name}")]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value[0], tuple):
         return [flag(name), *map(str, value)]
-    return [flag(name), json.dumps(value) if isinstance(value, list | dict) else str(value)]
+    return [flag(name), json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)]
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -88,13 +90,18 @@ def test_every_setting_can_be_given_and_arrives(algo: str) -> None:
     assert {name: vars(config)[name] for name in untouched} == {name: vars(default)[name] for name in untouched}
 
 
-NAMES = {  # what a model setting accepts cannot be told from `str` and `Mapping`
-    "fcnet_activation": "relu",
-    "head_fcnet_activation": "SiLU",
-    "fcnet_kernel_initializer": "xavier_uniform_",
-    "fcnet_bias_initializer": "uniform_",
-    "fcnet_bias_initializer_kwargs": {"a": 0.5},
+NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `str` and `Mapping`
+    "fcnet_dropout": 0.25,
+    "leaf_overrides": {"camera": {"conv_filters": "nature"}},
+    "conv_filters": ((8, 4, 2, "valid"), (16, 3, 1)),
+    "use_gru": False,  # an LSTM or a GRU
+    "functions": {"value": {"fcnet_hiddens": [8]}},
+    "custom_action_dist": "SquashedGaussian",
+    "action_mask_key": "legal",
+    "custom_model": "my_nets:Net",
+    "custom_model_config": {"width": 3},
 }
+BY_ENDING = {"_activation": "relu", "_initializer": "uniform_", "_initializer_kwargs": {"a": 0.5}}
 
 
 def test_every_model_setting_can_be_given_and_arrives() -> None:
@@ -102,12 +109,14 @@ def test_every_model_setting_can_be_given_and_arrives() -> None:
     for item in dataclasses.fields(DefaultModelConfig):
         hint, before = hints[item.name], vars(default)[item.name]
         value = not before if bool in (hint, *get_args(hint)) else another(hint, Bounds(), before)
+        value = next((known for ending, known in BY_ENDING.items() if item.name.endswith(ending)), value)
         value = NAMES.get(item.name, value)
         assert value is not None, item.name
         # an optional bool has three values, so it takes one as text
         args += [flag(item.name), str(value)] if hint == bool | None else typed(item.name, value)
         expected[item.name] = value
     config, _ = train_config(["ppo", "CartPole-v1", *args])
+    assert len(expected) > 45
     assert isinstance(config.model_config, DefaultModelConfig)
     assert vars(config.model_config) == expected
 

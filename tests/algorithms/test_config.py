@@ -784,6 +784,33 @@ def test_our_own_paths_and_allowed_ones_resolve() -> None:
     assert MyConfig.from_dict({"env": "A-v0"}, allow=[]).env == "A-v0"
 
 
+@pytest.mark.parametrize("name", ["evil_module:Net", "evil_module.Net", "algorithms.cli:os.system"])
+@pytest.mark.parametrize(
+    "wrap", [lambda m: m, lambda m: {"leaf_overrides": {"a": m}}, lambda m: {"functions": {"value": m}}]
+)
+@pytest.mark.parametrize("typed", [True, False])
+def test_models_named_in_a_checkpoint_are_held_to_the_same_rule(name: str, wrap: Any, typed: bool) -> None:
+    settings_ = wrap({"custom_model": name})
+    model: Any = DefaultModelConfig(**settings_) if typed else settings_
+    for config in (
+        MyConfig().rl_module(model_config=model),
+        MyConfig().rl_module(rl_module_spec=RLModuleSpec(model_config=model)),
+    ):
+        data = json.loads(json.dumps(config.to_dict(), allow_nan=False))
+        with pytest.raises(ValueError, match=r"MyConfig\.(model_config|rl_module_spec)\.custom_model"):
+            MyConfig.from_dict(data, allow=[])
+        assert MyConfig.from_dict(data).to_dict() == data, "a dict of one's own is trusted"
+
+
+def test_distributions_named_in_a_checkpoint_are_held_to_the_same_rule() -> None:
+    for named in ("evil_module:Dist", {"a": "evil_module:Dist"}):
+        data = {"model_config": {"custom_action_dist": named}}
+        with pytest.raises(ValueError, match=r"MyConfig\.model_config\.custom_action_dist"):
+            MyConfig.from_dict(data, allow=[])
+    for named in ("SquashedGaussian", "catalog.distributions.categorical:Categorical"):
+        assert MyConfig.from_dict({"model_config": {"custom_action_dist": named}}, allow=[])
+
+
 @dataclass
 class Point:
     x: int = 0

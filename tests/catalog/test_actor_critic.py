@@ -1,14 +1,23 @@
-"""Shared and separate encoders: which gradients go where, and what an inference-only copy lacks."""
+"""Shared and separate encoders: which gradients go where, whose states they have, what an inference-only copy lacks."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from catalog import ActorCriticEncoder, Encoder, EncoderOutput, MLPEncoderConfig
-from catalog.actor_critic import ActorCriticEncoderConfig
-from catalog.base import ModuleEncoder, as_encoder
+from catalog.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
+from catalog.base import Encoder, EncoderOutput, ModuleEncoder, as_encoder
+from catalog.mlp import MLPEncoderConfig
+from catalog.nn import Init
+from catalog.recurrent import RecurrentEncoderConfig
 
 BASE = MLPEncoderConfig(input_dims=(3,), hidden_layer_dims=(8,))
+RECURRENT = RecurrentEncoderConfig(
+    tokenizer_config=BASE, hidden_dim=8, init=Init(kernel="normal_", bias="normal_"), recurrent_layer_type="lstm"
+)
+SEQUENCES = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(1))
+STARTS = torch.rand(6, 4, generator=torch.Generator().manual_seed(2)) < 0.3
 OBS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
 
@@ -72,19 +81,147 @@ def test_an_inference_only_copy_has_no_critic_and_does_not_pass_off_the_actor_as
     net = encoder(shared=False)
     net.critic_encoder = None
     assert net(OBS).critic is None
-    with pytest.raises(RuntimeError, match=r"encode_critic: expected an encoder with a critic"):
+    with pytest.raises(RuntimeError, match=r"ActorCriticEncoder: expected an encoder with a critic"):
         net.encode_critic(OBS)
+    torch.testing.assert_close(net.encode_actor(OBS).latent, net(OBS).actor)
 
 
-def test_states_go_through() -> None:
-    class Counter(Encoder):
-        def forward(self, obs: Tensor, state: Tensor | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-            assert state is not None
-            return EncoderOutput(obs + state, state + 1)
+@pytest.mark.parametrize("shared", [True, False])
+def test_stateless_encoders_have_no_state(shared: bool) -> None:
+    net = encoder(shared)
+    assert net.get_initial_state() is None
+    assert net(OBS).state is None
+    assert net.encode_actor(OBS).state is None
+    assert not net.critic_is_stateful
 
-    out = ActorCriticEncoder(Counter(), None)(torch.zeros(2, 1), torch.tensor([[3.0], [4.0]]))
+
+class Counter(Encoder):
+    """Adds its state, the number of steps so far; counts its calls."""
+
+    def __init__(self, by: float = 1.0) -> None:
+        super().__init__()
+        self.by, self.calls = by, 0
+
+    def get_initial_state(self) -> Tensor:
+        return torch.zeros(1)
+
+    def forward(self, obs: Tensor, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        self.calls += 1
+        state = torch.zeros(obs.shape[1], 1) if state is None else state
+        return EncoderOutput(obs + state, state + self.by * len(obs))
+
+
+def test_a_shared_state_is_that_of_the_encoder() -> None:
+    net = ActorCriticEncoder(Counter(), None)
+    assert net.get_initial_state() == torch.zeros(1)
+    out = net(torch.zeros(1, 2, 1), torch.tensor([[3.0], [4.0]]))
     assert out.critic is not None
-    assert (out.actor.tolist(), out.critic.tolist(), out.state.tolist()) == ([[3], [4]], [[3], [4]], [[4], [5]])
+    assert (out.actor.tolist(), out.critic.tolist(), out.state.tolist()) == ([[[3], [4]]], [[[3], [4]]], [[4], [5]])
+    assert not net.critic_is_stateful  # so an inference-only copy may drop what is not there
+
+
+@pytest.mark.parametrize("actor", ["stateful", "stateless"])
+@pytest.mark.parametrize("critic", ["stateful", "stateless"])
+def test_the_state_of_separate_encoders_names_those_that_are_stateful(actor: str, critic: str) -> None:
+    def make(kind: str) -> Encoder:
+        return Counter() if kind == "stateful" else ModuleEncoder(nn.Identity())
+
+    net = ActorCriticEncoder(make(actor), make(critic))
+    names = [name for name, kind in (("actor", actor), ("critic", critic)) if kind == "stateful"]
+    initial = net.get_initial_state()
+    assert (initial is None) == (not names)
+    assert list(initial or {}) == names
+    assert net.critic_is_stateful is (critic == "stateful")
+    obs, batched = torch.zeros(1, 2, 1), {name: torch.zeros(2, 1) for name in names} or None
+    for out in (net(obs, batched), net.encode_actor(obs, batched), net(obs), net.encode_actor(obs)):
+        state = {name: part.tolist() for name, part in (out.state or {}).items()}
+        assert state == {name: [[1], [1]] for name in names}
+
+
+def test_acting_advances_a_critic_that_is_stateful_and_spares_one_that_is_not() -> None:
+    actor, critic = Counter(), Counter(by=10)
+    net = ActorCriticEncoder(actor, critic)
+    state = None
+    for _ in range(3):
+        state = net.encode_actor(torch.zeros(1, 2, 1), state).state
+    assert state is not None
+    assert (state["actor"].tolist(), state["critic"].tolist()) == ([[3], [3]], [[30], [30]])
+    assert net.encode_critic(torch.zeros(1, 2, 1), state).tolist() == [[[30], [30]]]
+    assert (actor.calls, critic.calls) == (3, 4)
+
+    class Untouchable(Encoder):
+        def forward(self, obs: Tensor, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+            raise AssertionError("acting needs no stateless critic")
+
+    out = ActorCriticEncoder(Counter(), Untouchable()).encode_actor(torch.zeros(1, 2, 1))
+    assert out.latent.tolist() == [[[0], [0]]]
+
+
+CONFIGS = {
+    "shared": ActorCriticEncoderConfig(base_encoder_config=RECURRENT, shared=True),
+    "separate": ActorCriticEncoderConfig(base_encoder_config=RECURRENT),
+    "a stateful critic": ActorCriticEncoderConfig(base_encoder_config=BASE, critic_encoder_config=RECURRENT),
+    "a stateful actor": ActorCriticEncoderConfig(base_encoder_config=RECURRENT, critic_encoder_config=BASE),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_acting_step_by_step_equals_training_on_the_sequence(name: str) -> None:
+    net = CONFIGS[name].build()
+    whole = net(SEQUENCES, starts=STARTS)
+    state, latents = None, []
+    for t in range(6):
+        critic = net.encode_critic(SEQUENCES[t : t + 1], state, starts=STARTS[t : t + 1])
+        torch.testing.assert_close(critic[0], whole.critic[t], atol=1e-5, rtol=1e-5)
+        latent, state = net.encode_actor(SEQUENCES[t : t + 1], state, starts=STARTS[t : t + 1])
+        latents.append(latent)
+    torch.testing.assert_close(torch.cat(latents), whole.actor, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(state, whole.state, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(net.encode_critic(SEQUENCES, starts=STARTS), whole.critic)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_interleaved_passes_over_sequences_do_not_disturb_each_other(name: str) -> None:
+    net = CONFIGS[name].build()
+
+    def gradients(disturbed: bool) -> list[Tensor]:
+        net.zero_grad()
+        out = net(SEQUENCES, starts=STARTS)
+        if disturbed:
+            net(SEQUENCES + 1, out.state)
+            net.encode_actor(SEQUENCES * 2, out.state, starts=STARTS)
+        (out.actor.square().sum() + out.critic.square().sum()).backward()
+        return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+    for alone, beside in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(alone, beside)
+
+
+def test_separate_recurrent_encoders_do_not_hear_each_other() -> None:
+    net = CONFIGS["separate"].build()
+    assert net.critic_encoder is not None
+    out = net(SEQUENCES, starts=STARTS)
+    (out.actor.square().sum() + out.state["actor"]["c"].sum()).backward()
+    assert has_gradient(net.actor_encoder)
+    assert not has_gradient(net.critic_encoder)
+
+
+@pytest.mark.parametrize("state", [{"critic": torch.zeros(2, 1)}, torch.zeros(2, 1)])
+def test_a_state_without_a_part_that_is_needed_is_refused(state: Any) -> None:
+    net = ActorCriticEncoder(Counter(), Counter())
+    with pytest.raises(ValueError, match=r"expected a dict with the state of the actor, got (a dict of critic|Tensor)"):
+        net(torch.zeros(1, 2, 1), state)
+
+
+def test_a_critic_of_another_kind_has_its_own_config() -> None:
+    wide = MLPEncoderConfig(input_dims=(3,), hidden_layer_dims=(16,))
+    config = ActorCriticEncoderConfig(base_encoder_config=BASE, critic_encoder_config=wide)
+    out = config.build()(OBS)
+    assert config.output_dims == (8,)
+    assert out.critic is not None
+    assert (out.actor.shape, out.critic.shape) == ((4, 8), (4, 16))
+    with pytest.raises(ValueError, match=r"critic_encoder_config: expected None, since shared is True, got MLPEnc"):
+        ActorCriticEncoderConfig(base_encoder_config=BASE, critic_encoder_config=wide, shared=True)
 
 
 def test_any_module_becomes_an_encoder_once() -> None:

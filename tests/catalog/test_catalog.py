@@ -166,7 +166,7 @@ def test_falling_through_with_a_space_the_tree_does_not_know_raises_then() -> No
         def build_encoder(self) -> nn.Module:
             return super().build_encoder()
 
-    catalog = Mine(spaces.Box(-1, 1, (2, 3)), TWO)
+    catalog = Mine(spaces.Box(-1, 1, (1, 1, 1, 2, 3)), TWO)
     with pytest.raises(ValueError, match="observation_space: expected a space with a branch"):
         catalog.build_encoder()
 

@@ -1,0 +1,23 @@
+"""Action distributions: classes made per forward pass from a head's outputs, and the table that chooses one.
+
+A class draws its samples from standard noise that does not depend on its parameters (:meth:`Distribution.draw_noise`,
+:meth:`Distribution.sample_from`), so that a runner can draw the noise of a whole fragment at once, one stream per env.
+Shapes: ``[..., D]`` distribution inputs with ``D = required_input_dim(space)``; ``[...]`` log-probs and entropies.
+"""
+
+from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
+from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical
+from catalog.distributions.gaussian import DiagGaussian, SquashedGaussian
+from catalog.distributions.nested import MultiDistribution
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Deterministic",
+    "DiagGaussian",
+    "Distribution",
+    "MultiCategorical",
+    "MultiDistribution",
+    "SquashedGaussian",
+    "action_distribution_rules",
+]

@@ -1,0 +1,163 @@
+"""Normal distributions over Boxes of floats, plain and squashed."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor
+from torch.nn import functional as F
+
+from catalog.base import Tree
+from catalog.distributions.base import (
+    Deterministic,
+    Distribution,
+    action_distribution_rules,
+    bound,
+    check_array_space,
+    check_shape,
+    flattened,
+    same_class,
+    shaped,
+    wrong_space,
+)
+from catalog.model_config import DefaultModelConfig
+from catalog.registry import register_distribution
+from catalog.rules import Node
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_HERMITE = np.polynomial.hermite.hermgauss(32)
+"""Nodes and weights of the integral of ``f(x) exp(-x²)``."""
+
+
+@register_distribution("DiagGaussian")
+class DiagGaussian(Distribution):
+    """Independent normals over a Box, from means and log standard deviations ``[..., 2 · prod(shape)]``.
+
+    Samples are unbounded; stretching or clipping them to the Box happens on the way to the env.
+    """
+
+    shape: ClassVar[tuple[int, ...] | None] = None
+
+    def __init__(self, logits: Tensor) -> None:
+        self.mean, self.log_std = logits.chunk(2, dim=-1)
+
+    @classmethod
+    def check(cls, space: Space, path: str = "action_space") -> None:
+        check_array_space(cls, space, spaces.Box, "a Box of floats", path)
+        if isinstance(space, spaces.Box) and not is_float_box(space):
+            raise wrong_space(cls, path, "a Box of floats", space)
+        check_shape(cls, space, cls.shape, path)
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> DiagGaussian:
+        return cls(logits)
+
+    @classmethod
+    def bind(cls, space: Space, *, path: str = "action_space") -> type[DiagGaussian]:
+        """A subclass for actions of ``space``; rank 1 needs none."""
+        cls.check(space, path)
+        shape = tuple(space.shape or ())
+        return cls if len(shape) == 1 else bound(cls, shape=shape)
+
+    @classmethod
+    def required_input_dim(cls, space: Space) -> int:
+        cls.check(space)
+        return 2 * math.prod(space.shape or ())
+
+    @classmethod
+    def log_std_indices(cls, space: Space) -> tuple[int, ...]:
+        width = cls.required_input_dim(space)
+        return tuple(range(width // 2, width))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return self.rsample(generator).detach()
+
+    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Like :meth:`sample`, with the gradient through mean and deviation."""
+        noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
+        return shaped(self.mean + self.log_std.exp() * noise, self.shape)
+
+    @classmethod
+    def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal((steps, input_dim // 2), dtype=np.float32))
+
+    def sample_from(self, noise: Tensor) -> Tensor:
+        return shaped(torch.addcmul(self.mean, self.log_std.exp(), noise).detach(), self.shape)
+
+    def logp(self, actions: Tree) -> Tensor:
+        z = (flattened(actions, self.shape) - self.mean) * (-self.log_std).exp()
+        return (-0.5 * z.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
+
+    def entropy(self) -> Tensor:
+        return self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.mean.shape[-1]
+
+    def kl(self, other: Distribution) -> Tensor:
+        q = same_class(self, other)
+        log_ratio = 2 * (self.log_std - q.log_std)
+        shift = (self.mean - q.mean) * (-q.log_std).exp()
+        return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio).sum(-1)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(shaped(self.mean, self.shape))
+
+
+@register_distribution("SquashedGaussian")
+class SquashedGaussian(DiagGaussian):
+    """A :class:`DiagGaussian` squashed by tanh into (-1, 1) (Haarnoja et al. 2018, appendix C), for a Box with finite
+    bounds only: of any other it would never reach the rest.
+
+    KL is that of the Gaussians before the squashing, exact because KL does not change under an invertible map. Entropy
+    has no closed form: it is the Gaussian's plus the mean log-slope of tanh, by Gauss-Hermite quadrature of 32 points,
+    off by at most 1e-4 nats per dimension for deviations up to 1.6, 0.002 up to 2.7 and 0.1 up to 7.
+    """
+
+    @classmethod
+    def check(cls, space: Space, path: str = "action_space") -> None:
+        super().check(space, path)
+        if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
+            raise wrong_space(cls, path, "a Box of floats with finite bounds on all sides", space, remedy)
+
+    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+        return super().rsample(generator).tanh()
+
+    def sample_from(self, noise: Tensor) -> Tensor:
+        return super().sample_from(noise).tanh()
+
+    def logp(self, actions: Tree) -> Tensor:
+        # atanh explodes at ±1, where float32 tanh lands for |x| > 9
+        eps = torch.finfo(actions.dtype).eps
+        return self._logp_before(flattened(actions, self.shape).clamp(-1 + eps, 1 - eps).atanh())
+
+    def _logp_before(self, x: Tensor) -> Tensor:
+        z = (x - self.mean) * (-self.log_std).exp()
+        return (-0.5 * z.square() - self.log_std - _LOG_SQRT_2PI - _log_slope_of_tanh(x)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        nodes, weights = (torch.as_tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in _HERMITE)
+        x = self.mean.unsqueeze(-1) + math.sqrt(2) * self.log_std.exp().unsqueeze(-1) * nodes
+        return super().entropy() + (_log_slope_of_tanh(x) @ weights).sum(-1) / math.sqrt(math.pi)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(shaped(self.mean.tanh(), self.shape))
+
+
+def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
+    """Whether ``space`` is of floats that torch has: not of those beyond 64 bits."""
+    return space.dtype is not None and space.dtype.kind == "f" and space.dtype.itemsize <= 8
+
+
+def _log_slope_of_tanh(x: Tensor) -> Tensor:
+    """``log(1 - tanh²x)`` without cancellation."""
+    return 2 * (math.log(2) - x - F.softplus(-2 * x))
+
+
+@action_distribution_rules.register(
+    spaces.Box, name="float Box → DiagGaussian", when=is_float_box, settings=("free_log_std",)
+)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
+    return DiagGaussian.bind(space, path=node.path)

@@ -1,0 +1,118 @@
+"""Encoders and distributions by name, so that a config can say which one without holding it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch import nn
+
+from catalog.errors import closest, explain_error
+
+if TYPE_CHECKING:
+    from catalog.distributions import Distribution
+
+T = TypeVar("T", bound=Callable[..., Any])
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """Classes and functions by name.
+
+    Args:
+        what: What they are, for messages: "model", "distribution".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._known: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[R], R]:
+        """Decorator: make a class or function known as ``name``.
+
+        Raises:
+            ValueError: If another one, defined under another name, has that name.
+        """
+
+        def add(item: R) -> R:
+            known = self._known.get(name)
+            if known is not None and _full_name(known) != _full_name(item):  # a cell of a notebook may run again
+                raise ValueError(
+                    explain_error(
+                        f"register_{self.what}({name!r})",
+                        expected="a name that is free",
+                        got=f"that of {known!r}",
+                        remedy="Choose another name.",
+                    )
+                )
+            self._known[name] = item  # type: ignore[assignment]  # R is a T, or find says so
+            return item
+
+        return add
+
+    def find(self, given: T | str, where: str) -> T:
+        """The class or function that ``given`` means.
+
+        Args:
+            given: The object itself, a registered name, or an import path ``module:Class`` or ``module.Class``.
+            where: The setting it comes from, for messages.
+
+        Raises:
+            ValueError: If there is none; names the closest registered name.
+        """
+        if isinstance(given, str):
+            return self._named(given, where)
+        if not callable(given):
+            raise ValueError(self._misfit(where, repr(given)))
+        return given
+
+    def _named(self, name: str, where: str) -> T:
+        if name in self._known:
+            return self._known[name]
+        if "." not in name and ":" not in name:
+            raise ValueError(self._misfit(where, f"the unknown name {name!r}", closest(name, self._known)))
+        try:
+            found = resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(self._misfit(where, f"{name!r}, which says: {error}")) from error
+        if not callable(found):
+            raise ValueError(self._misfit(where, f"{name!r}, which is {found!r}"))
+        return found  # type: ignore[return-value]  # callable is all that can be known of it
+
+    def _misfit(self, where: str, got: str, hint: str = "") -> str:
+        known = ", ".join(sorted(self._known)) or "none so far"
+        return explain_error(
+            where,
+            expected=f"a class or function, an import path 'module:Class', or a registered {self.what} ({known})",
+            got=got,
+            remedy=f"Register it with @register_{self.what}('name'), or pass the class itself.{hint}",
+        )
+
+
+def _full_name(item: Callable[..., Any]) -> tuple[str, str]:
+    return item.__module__, item.__qualname__
+
+
+models: Registry[Callable[..., nn.Module]] = Registry("model")
+"""Encoders by name: classes or functions called with an observation space and the keywords of the settings."""
+distributions: Registry[type[Distribution]] = Registry("distribution")
+"""Action distributions by name; the built-in ones are there."""
+
+
+def register_model(name: str) -> Callable[[R], R]:
+    """Decorator: make an encoder known as ``name``, for the setting ``custom_model``.
+
+    Raises:
+        ValueError: If another one has that name.
+    """
+    return models.register(name)
+
+
+def register_distribution(name: str) -> Callable[[R], R]:
+    """Decorator: make a :class:`Distribution` class known as ``name``, for the setting ``custom_action_dist``.
+
+    Raises:
+        ValueError: If another one has that name.
+    """
+    return distributions.register(name)

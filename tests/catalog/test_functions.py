@@ -1,0 +1,159 @@
+"""Settings by function: other nets for the value than for the policy, and further outputs, without writing a module."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from algorithms.ppo import PPOCatalog, PPOModule
+from catalog import Catalog
+from rlmodule import Columns
+
+VECTOR, TWO = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+
+
+def catalog(functions: dict[str, Any], **settings: Any) -> PPOCatalog:
+    return PPOCatalog(VECTOR, TWO, {"fcnet_hiddens": [16], "functions": functions, **settings})
+
+
+def module(functions: dict[str, Any], **settings: Any) -> PPOModule:
+    torch.manual_seed(0)
+    config = {"fcnet_hiddens": [16], "functions": functions, **settings}
+    return PPOModule(observation_space=VECTOR, action_space=TWO, model_config=config, catalog_class=PPOCatalog)
+
+
+def widths(net: nn.Module) -> list[tuple[int, int]]:
+    return [(layer.in_features, layer.out_features) for layer in net.modules() if isinstance(layer, nn.Linear)]
+
+
+# --- other architectures per function ---
+
+
+def test_the_value_function_may_have_another_architecture_than_the_policy() -> None:
+    net = module(
+        {
+            "policy": {"fcnet_hiddens": [8], "head_fcnet_hiddens": [5]},
+            "value": {"fcnet_hiddens": [32, 24], "fcnet_activation": "relu", "head_fcnet_hiddens": []},
+        }
+    )
+    assert widths(net.encoder.actor_encoder) == [(4, 8)]
+    assert net.encoder.critic_encoder is not None
+    assert widths(net.encoder.critic_encoder) == [(4, 32), (32, 24)]
+    assert widths(net.pi_head) == [(8, 5), (5, 2)]
+    assert widths(net.vf_head) == [(24, 1)]
+    assert net.compute_values({Columns.OBS: torch.zeros(3, 4)}).shape == (3,)
+
+
+def test_a_shared_encoder_still_allows_other_heads() -> None:
+    net = module({"value": {"head_fcnet_hiddens": [7]}}, vf_share_layers=True)
+    assert widths(net.vf_head) == [(16, 7), (7, 1)]
+    assert widths(net.pi_head) == [(16, 2)]
+
+
+def test_the_settings_of_one_function_leave_the_others_alone() -> None:
+    chosen = catalog({"value": {"fcnet_hiddens": [32]}})
+    assert chosen.latent_dims == chosen.for_function("policy").latent_dims == (16,)
+    assert chosen.for_function("value").latent_dims == (32,)
+    assert chosen.for_function("value").model_config.fcnet_hiddens == (32,)
+    assert chosen.model_config.fcnet_hiddens == (16,)
+
+
+def test_a_custom_encoder_sees_the_settings_of_the_function_it_is_built_for() -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Linear(4, self.model_config.fcnet_hiddens[-1])
+
+    mine = Mine(VECTOR, TWO, {"fcnet_hiddens": [16], "functions": {"value": {"fcnet_hiddens": [32]}}})
+    out = mine.build_actor_critic_encoder()(torch.zeros(2, 4))
+    assert out.critic is not None
+    assert (out.actor.shape, out.critic.shape) == ((2, 16), (2, 32))
+    assert mine.build_vf_head()(out.critic).shape == (2, 1)
+
+
+# --- further outputs ---
+
+
+def test_any_number_of_further_outputs_with_sizes_of_their_own() -> None:
+    net = module({"curiosity": {"output_dim": 10}, "next.reward": {"output_dim": 1, "head_fcnet_hiddens": [6]}})
+    out = net.forward_train({Columns.OBS: torch.randn(3, 4)})[Columns.EXTRA_OUTPUTS]
+    assert {name: tuple(value.shape) for name, value in out.items()} == {"curiosity": (3, 10), "next.reward": (3, 1)}
+    assert Columns.EXTRA_OUTPUTS not in net.forward_inference({Columns.OBS: torch.randn(3, 4)})
+
+
+@pytest.mark.parametrize(
+    ("given", "reached"),
+    [({}, "actor"), ({"trunk": "policy"}, "actor"), ({"trunk": "value"}, "critic"), ({"trunk": "own"}, "own")],
+    ids=["default", "policy", "value", "own"],
+)
+def test_a_further_output_sits_on_the_encoder_it_asks_for(given: dict[str, str], reached: str) -> None:
+    net = module({"x": {"output_dim": 3, **given}})
+    net.forward_train({Columns.OBS: torch.randn(3, 4)})[Columns.EXTRA_OUTPUTS]["x"].sum().backward()
+    hit = {name.split(".")[1] for name, p in net.named_parameters() if p.grad is not None and "encoder" in name}
+    expected = {"actor": {"actor_encoder"}, "critic": {"critic_encoder"}, "own": {"encoders"}}[reached]
+    assert hit == expected
+
+
+def test_an_encoder_of_ones_own_may_look_different() -> None:
+    net = module({"x": {"output_dim": 3, "trunk": "own", "fcnet_hiddens": [9, 9]}})
+    assert net.extra_outputs is not None
+    assert widths(net.extra_outputs) == [(9, 3), (4, 9), (9, 9)]
+
+
+def test_an_own_encoder_beside_a_recurrent_net_has_no_state() -> None:
+    net = module({"x": {"output_dim": 3, "trunk": "own"}}, use_lstm=True, lstm_use_prev_reward=True)
+    obs = {"obs": torch.randn(5, 2, 4), "prev_reward": torch.randn(5, 2)}
+    batch = {Columns.OBS: obs, Columns.STARTS: torch.zeros(5, 2, dtype=torch.bool)}
+    assert net.forward_train(batch)[Columns.EXTRA_OUTPUTS]["x"].shape == (5, 2, 3)
+
+
+def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:
+    assert "extra_outputs" in module({"x": {"output_dim": 3}}).get_non_inference_attributes()
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("functions", "settings", "message"),
+    [
+        ({"vlaue": {"fcnet_hiddens": [8]}}, {}, r"functions\['vlaue'\]: expected policy or value or an output_dim.*'value'"),
+        ({"value": {"output_dim": 2}}, {}, r"functions\['value'\]: expected no output_dim"),
+        ({"value": {"trunk": "policy"}}, {}, r"functions\['value'\]\['trunk'\]: expected none: vf_share_layers"),
+        (
+            {"x": {"output_dim": 2, "trunk": "y"}},
+            {},
+            r"functions\['x'\]\['trunk'\]: expected one of policy, value, own",
+        ),
+        ({"x": {"output_dim": 0}}, {}, r"functions\['x'\]\['output_dim'\]: expected an int > 0"),
+        ({"x": {"output_dim": 2, "fcnet_hiddens": [8]}}, {}, r"functions\['x'\]\['fcnet_hiddens'\].*'trunk': 'own'"),
+        (
+            {"value": {"fcnet_hiddens": [8]}},
+            {"vf_share_layers": True},
+            r"functions\['value'\]\['fcnet_hiddens'\].*vf_share_layers=False",
+        ),
+        ({"value": {"fcnet_hidens": [8]}}, {}, r"functions\['value'\].*Did you mean 'fcnet_hiddens'\?"),
+        ({"value": {"fcnet_hiddens": [0]}}, {}, r"fcnet_hiddens: expected a list of widths > 0"),
+        ({"value": {"max_seq_len": 5}}, {}, r"functions\['value'\]: expected settings of encoders and heads"),
+    ],
+)
+def test_mistakes_name_the_function_and_the_remedy(
+    functions: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.compile(message)):
+        catalog(functions, **settings)
+
+
+def test_a_catalog_without_functions_knows_further_outputs_only() -> None:
+    with pytest.raises(ValueError, match=r"functions\['policy'\]: expected an output_dim"):
+        Catalog(VECTOR, TWO, {"functions": {"policy": {"fcnet_hiddens": [8]}}})
+    assert Catalog(VECTOR, TWO, {"functions": {"x": {"output_dim": 3}}}).extra_outputs == {"x": 3}
+
+
+def test_explain_tells_the_other_tree_and_the_further_heads() -> None:
+    text = re.sub(r"\s+", " ", catalog({"value": {"fcnet_hiddens": [32]}, "x": {"output_dim": 3}}).explain())
+    assert "for value Box of rank 0 or 1 → MLP" in text
+    assert "fcnet_hiddens = (32,) (set)" in text
+    assert "x head MLPHead 16 → 3 51" in text
