@@ -4,7 +4,7 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from rlmodule.apis import InferenceOnlyAPI, ValueFunctionAPI
+from rlmodule.apis import ExtraLoss, ExtraLossAPI, InferenceOnlyAPI, QNetAPI, ValueFunctionAPI
 from rlmodule.columns import Columns
 from rlmodule.env_runner import EnvRunner
 from rlmodule.episode import Episode
@@ -22,11 +22,14 @@ __all__ = [
     "EnvRunnerGroup",
     "Episode",
     "EpisodeLearner",
+    "ExtraLoss",
+    "ExtraLossAPI",
     "InferenceOnlyAPI",
     "Learner",
     "LearnerGroup",
     "MultiRLModule",
     "MultiRLModuleSpec",
+    "QNetAPI",
     "RLModule",
     "RLModuleSpec",
     "Rollout",

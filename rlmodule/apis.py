@@ -5,6 +5,8 @@ A learner lists what it needs in ``required_apis``; :func:`check_apis` compares 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,8 @@ class ValueFunctionAPI(ABC):
 
         Args:
             batch: Columns; ``obs`` is read unless ``embeddings`` is given.
-            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch.
+            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch; always given to a recurrent module,
+                whose values cannot be told from ``obs`` alone.
         """
 
     def value_scale(self) -> Tensor:
@@ -32,6 +35,47 @@ class ValueFunctionAPI(ABC):
 
     def update_value_statistics(self, targets: Tensor) -> None:
         """Take in value targets ``[B]`` when they are formed; for running normalisers. Default: none to update."""
+
+
+class QNetAPI(ABC):
+    """The module predicts the value of every action of a Discrete space."""
+
+    @abstractmethod
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """Action values in units of reward, ``[..., num_actions]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
+
+        Args:
+            batch: Columns; ``obs`` is read unless ``embeddings`` is given.
+            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch.
+        """
+
+
+class ExtraLoss(NamedTuple):
+    """One term that a module adds to the algorithm's loss.
+
+    Attributes:
+        value: Scalar, with gradient; reported as ``{name}_loss``.
+        weight: What it is multiplied by before it is added.
+        metrics: Further tensors to report, by their own names: scalars or one entry per row.
+    """
+
+    value: Tensor
+    weight: float = 1.0
+    metrics: Mapping[str, Tensor] = MappingProxyType({})
+
+
+class ExtraLossAPI(ABC):
+    """The module adds losses of its own, such as a prediction error, to those of whatever algorithm trains it."""
+
+    @abstractmethod
+    def compute_extra_losses(self, batch: Mapping[str, Tree], fwd_out: Mapping[str, Tree]) -> dict[str, ExtraLoss]:
+        """Losses by name, the same names at every call.
+
+        Args:
+            batch: Columns ``[B, ...]`` of one minibatch, as the algorithm's loss sees them: rows, also for a
+                recurrent module.
+            fwd_out: What ``forward_train`` made of them, ``[B, ...]``.
+        """
 
 
 class InferenceOnlyAPI(ABC):

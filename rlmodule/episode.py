@@ -16,7 +16,15 @@ from catalog.errors import closest, explain_error
 from rlmodule.columns import Columns
 
 Indices = int | Sequence[int] | np.ndarray | slice | None
-RESERVED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.VALID)
+RESERVED = (
+    Columns.OBS,
+    Columns.ACTIONS,
+    Columns.REWARDS,
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+    Columns.VALID,
+    Columns.STARTS,
+)
 """Columns of a rollout that an episode holds in its own way; no further column may be called so."""
 
 

@@ -16,7 +16,8 @@ import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from rlmodule.apis import check_apis
+from catalog.errors import explain_error
+from rlmodule.apis import ExtraLoss, ExtraLossAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
 from rlmodule.episode import Episode
 from rlmodule.flat import FlatParameters
@@ -24,6 +25,14 @@ from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.randomness import torch_stream
 from rlmodule.rollout import Rollout, map_leaves
 from rlmodule.schedules import value_at
+from rlmodule.sequences import (
+    cut_into_sequences,
+    embeddings_of,
+    flatten_sequences,
+    sequence_minibatches,
+    values_along,
+    with_states,
+)
 from rlmodule.settings import LearnerSettings
 from rlmodule.specs import MultiRLModuleSpec
 
@@ -61,6 +70,8 @@ class Learner(ABC):
         self.optimizers = {
             name: self.configure_optimizer_for_module(name, flat.tensor) for name, flat in self.parameters.items()
         }
+        self._stateful = {name: module.is_stateful() for name, module in self.module.items()}
+        self._extra_metrics: dict[str, frozenset[str]] = {}
         self.generator = torch_stream(run_seed, "learner")
         self.env_steps = 0
         self.num_updates = 0
@@ -73,8 +84,8 @@ class Learner(ABC):
 
         Args:
             module_id: Which module.
-            batch: Columns ``[B, ...]``.
-            fwd_out: What ``forward_train(batch)`` returned.
+            batch: Columns ``[B, ...]``: rows, also for a recurrent module.
+            fwd_out: What ``forward_train`` made of them, ``[B, ...]``.
         """
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
@@ -84,9 +95,35 @@ class Learner(ABC):
         """
         return torch.optim.Adam([parameters], lr=value_at(self.settings.lr, 0), eps=1e-5, fused=True)
 
+    def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
+        """``forward_train(batch)``: the batch and what came out, both as rows ``[B, ...]`` if they are sequences.
+
+        Raises:
+            ValueError: If a recurrent module is given rows, or has a value function and returns no ``embeddings``.
+        """
+        module = self.module[module_id]
+        if not self._stateful[module_id]:
+            return batch, module.forward_train(batch)
+        if Columns.STATE_IN not in batch:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__} with the recurrent module {module_id!r}",
+                    expected=f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}",
+                    got=f"one of rows, with {', '.join(batch)}",
+                    remedy="Make the train batch with pack().",
+                )
+            )
+        fwd_out, valid_rows = module.forward_train(batch), batch.get(Columns.VALID_ROWS)
+        if isinstance(module, ValueFunctionAPI):
+            embeddings_of(module, fwd_out)
+        return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
+
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Forward, loss, backward, clip, step. Nothing here waits for the device."""
-        loss, metrics = self.compute_loss_for_module(module_id, batch, self.module[module_id].forward_train(batch))
+        rows, fwd_out = self.forward_rows(module_id, batch)
+        loss, metrics = self.compute_loss_for_module(module_id, rows, fwd_out)
+        if isinstance(module := self.module[module_id], ExtraLossAPI):
+            loss = self._add_extra_losses(loss, module.compute_extra_losses(rows, fwd_out), module_id, metrics)
         parameters = self.parameters[module_id]
         parameters.zero_grad()
         loss.backward()
@@ -94,6 +131,42 @@ class Learner(ABC):
         self.optimizers[module_id].step()
         metrics["total_loss"] = loss
         return {name: value.detach() for name, value in metrics.items()}
+
+    def _add_extra_losses(
+        self, loss: Tensor, extra_losses: Mapping[str, ExtraLoss], module_id: str, metrics: Metrics
+    ) -> Tensor:
+        """``loss`` and, weighted, those of the module itself; what is to be reported of them joins ``metrics``."""
+        where, reported = self._where_extra_losses(module_id), dict[str, Tensor]()
+        for name, extra in extra_losses.items():
+            if not isinstance(extra.value, Tensor) or extra.value.dim():
+                got = f"shape {tuple(extra.value.shape)}" if isinstance(extra.value, Tensor) else repr(extra.value)
+                where, remedy = f"{where}[{name!r}]", "Return the mean of a loss per row."
+                raise ValueError(explain_error(where, expected="a scalar tensor", got=got, remedy=remedy))
+            loss = loss + extra.weight * extra.value
+            for key, value in ((f"{name}_loss", extra.value), *extra.metrics.items()):
+                if key in reported or key in metrics or key in ("total_loss", "gradient_norm"):
+                    raise _taken(where, key)
+                reported[key] = value
+        known = self._extra_metrics.setdefault(module_id, frozenset(reported))
+        if known != reported.keys():
+            expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
+            expected = f"the same losses and metrics at every call: {expected}"
+            remedy = "Give a loss that is not due the value 0."
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        metrics.update(reported)
+        return loss
+
+    def _where_extra_losses(self, module_id: str) -> str:
+        return f"{type(self.module[module_id]).__name__}.compute_extra_losses()"
+
+    def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
+        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, and the means
+        of what the module's own losses reported."""
+        extra = self._extra_metrics.get(module_id, frozenset())
+        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | dict(more)
+        if taken := sorted(extra & results.keys()):
+            raise _taken(self._where_extra_losses(module_id), taken[0])
+        return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
     def _begin(self, env_steps: int) -> float:
         """Note the number of env steps sampled so far and set the learning rates that belong to it."""
@@ -130,6 +203,9 @@ class Learner(ABC):
 class EpisodeLearner(Learner):
     """A learner that is fed rollouts or episodes and makes its own train batch of them.
 
+    All but the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running statistics such as
+    those of batch norm take in each minibatch once.
+
     Override points, besides those of :class:`Learner`:
         ``preprocess_train_data``: change a rollout before the value pass; the identity by default.
         ``make_train_batch``: bootstraps, advantages, targets; which columns the loss sees.
@@ -143,14 +219,29 @@ class EpisodeLearner(Learner):
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Columns ``[B, ...]`` of the valid rows for the loss, and numbers to report. Runs under ``no_grad``."""
+        """What the loss sees, as :meth:`pack` makes it of the rollout's columns and new ones, and numbers to report."""
+
+    def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Values ``[T, N]`` of the observations and of what followed each step; see :meth:`Rollout.split_values`."""
+        module = self.module[module_id]
+        assert isinstance(module, ValueFunctionAPI)
+        if self._stateful[module_id]:
+            return rollout.split_values(values_along(module, rollout))
+        return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
+
+    def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
+        """The named columns as a train batch: the valid rows ``[B, ...]``, or sequences for a recurrent module."""
+        if self._stateful[module_id]:
+            return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
+        return rollout.valid_rows(names)
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         """Whether to leave out the remaining epochs, asked after each with that epoch's metrics. Default: no."""
         return False
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt what is adapted once per iteration, given the data trained on. Default: nothing."""
+        """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
+        what the module says now. Default: nothing."""
 
     def update_from_episodes(
         self, rollouts: Rollout | Sequence[Episode], *, env_steps: int
@@ -167,11 +258,12 @@ class EpisodeLearner(Learner):
         lr = self._begin(env_steps)
         rollout = rollouts if isinstance(rollouts, Rollout) else Rollout.from_episodes(rollouts)
         module_id, start = DEFAULT_MODULE_ID, perf_counter()
-        self.module.train()
+        self.module.eval()
         with torch.no_grad():
-            rollout = self.preprocess_train_data(rollout)
+            rollout = with_states(self.module[module_id], self.preprocess_train_data(rollout))
             batch, reported = self.make_train_batch(module_id, rollout)
         prepared = perf_counter()
+        self.module.train()
         history: list[Metrics] = []
         for _ in range(self.settings.num_epochs):
             epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch)]
@@ -179,44 +271,52 @@ class EpisodeLearner(Learner):
             if self.should_stop(module_id, join_metrics(epoch)):
                 break
         self.num_updates += len(history)
-        results = self.summarize(module_id, join_metrics(history)) | reported | {"learning_rate": lr}
+        results = self._summary(module_id, join_metrics(history), reported | {"learning_rate": lr})
+        self.module.eval()
         self.after_update(module_id, batch)
-        self.module[module_id].update_observation_statistics(batch[Columns.OBS])
+        obs = {Columns.OBS: batch[Columns.OBS]}
+        if self._stateful[module_id]:
+            obs = flatten_sequences(obs, batch.get(Columns.VALID_ROWS))
+        self.module[module_id].update_observation_statistics(obs[Columns.OBS])
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """The batch, reshuffled, in pieces of ``minibatch_size`` (the last may be smaller)."""
-        rows = len(tree.flatten(batch)[0])
-        order = torch.randperm(rows, generator=self.generator)
-        size = self.settings.minibatch_size or rows
-        # one gather per column and epoch; the minibatches are views
-        shuffled = {name: map_leaves(lambda rows: rows[order], column) for name, column in batch.items()}
-        for start in range(0, rows, size):
-            yield {
-                name: map_leaves(lambda rows, start=start: rows[start : start + size], column)
-                for name, column in shuffled.items()
-            }
+        """The batch, reshuffled, in pieces of ``minibatch_size`` rows or of sequences of as many rows."""
+        pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
+        return pieces(batch, self.settings.minibatch_size, self.generator)
 
 
 class BatchLearner(Learner):
     """A learner that is fed ready train batches, such as samples of a replay buffer."""
 
     def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, dict[str, float]]:
-        """One gradient step on ``batch`` ``[B, ...]``.
+        """One gradient step on ``batch``.
 
         Args:
-            batch: Columns, as the loss reads them.
+            batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module.
             env_steps: Env steps sampled in the whole run so far; schedules go by it.
 
         Returns:
             Module id → numbers to report.
         """
         lr = self._begin(env_steps)
-        self.module.train()
+        if not self.module[DEFAULT_MODULE_ID].training:  # to ask costs less than to walk over all its parts each time
+            self.module.train()
         metrics = self._gradient_step(DEFAULT_MODULE_ID, batch)
         self.num_updates += 1
-        return {DEFAULT_MODULE_ID: self.summarize(DEFAULT_MODULE_ID, metrics) | {"learning_rate": lr}}
+        return {DEFAULT_MODULE_ID: self._summary(DEFAULT_MODULE_ID, metrics, {"learning_rate": lr})}
+
+
+def row_minibatches(batch: Batch, size: int | None, generator: torch.Generator) -> Iterator[Batch]:
+    """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (the last may be smaller; all if ``size`` is None)."""
+    rows = len(tree.flatten(batch)[0])
+    order = torch.randperm(rows, generator=generator)
+    size = rows if size is None else size
+    # one gather per column and epoch; the minibatches are views
+    shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
+    for start in range(0, rows, size):
+        yield {name: map_leaves(lambda x, rows=slice(start, start + size): x[rows], c) for name, c in shuffled.items()}
 
 
 def join_metrics(history: Sequence[Metrics]) -> Metrics:
@@ -225,6 +325,11 @@ def join_metrics(history: Sequence[Metrics]) -> Metrics:
         name: torch.stack([m[name] for m in history]) if value.dim() == 0 else torch.cat([m[name] for m in history])
         for name, value in history[0].items()
     }
+
+
+def _taken(where: str, name: str) -> ValueError:
+    expected, remedy = "names that the algorithm does not report itself", "Call it something else."
+    return ValueError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

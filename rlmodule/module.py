@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from catalog import ActionConverter, Catalog, Distribution
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
+from catalog.masks import ActionMask
 from rlmodule.apis import InferenceOnlyAPI
 from rlmodule.columns import Columns
 
@@ -26,13 +27,18 @@ class RLModule(nn.Module, ABC):
         ``setup``: make the submodules (``self.catalog`` builds the default ones).
         ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is given, for training.
         ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: where they differ from ``_forward``.
-        ``get_initial_state``: the recurrent state before the first step.
+        ``get_initial_state``: the recurrent state before the first step, which makes the module a stateful one.
 
     A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
     distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch.
 
+    A module with a recurrent state (``get_initial_state`` is not None) is given sequences in all three passes: ``obs``
+    ``[T, B, ...]``, ``starts`` ``[T, B]`` and ``state_in`` ``[B, ...]``; to act is to see ``T = 1``. It zeroes a state
+    before every row that starts, and returns its columns ``[T, B, ...]`` with ``state_out`` ``[B, ...]``. If it has a
+    value function, its ``_forward_train`` returns ``embeddings`` too: values are computed from them alone.
+
     Args:
-        observation_space: Space of one observation.
+        observation_space: Space of one observation of the env.
         action_space: Space of one action.
         model_config: Settings of the nets, for the catalog or for ``setup`` itself.
         catalog_class: The catalog that ``setup`` builds with.
@@ -55,7 +61,10 @@ class RLModule(nn.Module, ABC):
         self.catalog = catalog_class(observation_space, action_space, model_config)
         self.action_dist_cls: type[Distribution] = self.catalog.get_action_dist_cls()
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
+        self.action_mask: ActionMask | None = self.catalog.build_action_mask()
+        self.sees_more_than_the_env: bool = self.catalog.input_space != observation_space
         self.setup()
+        self.action_dist_cls = self.action_dist_cls.for_module(self)  # which may look into the complete module
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
                 self._drop(name)
@@ -127,8 +136,27 @@ class RLModule(nn.Module, ABC):
         return self.forward_train(batch)
 
     def get_initial_state(self) -> Tree | None:
-        """Recurrent state of one sequence before its first step, without batch dim; None if stateless."""
+        """Recurrent state of one sequence before its first step, zeros without batch dim; None if stateless."""
         return None
+
+    def is_stateful(self) -> bool:
+        """Whether the module has a recurrent state, and so is given sequences."""
+        return self.get_initial_state() is not None
+
+    @property
+    def max_seq_len(self) -> int:
+        """Number of rows in the sequences a recurrent module is trained on."""
+        return self.catalog.model_config.max_seq_len
+
+    @property
+    def input_space(self) -> Space:
+        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and the previous action and
+        reward (``prev_action``, ``prev_reward``) where the model settings ask for them."""
+        return self.catalog.input_space
+
+    def env_part(self, obs: Tree) -> Tree:
+        """What of ``batch["obs"]`` the env itself observed."""
+        return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
         """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: none to update."""
@@ -257,3 +285,15 @@ class MultiRLModule(nn.Module):
 def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
     """The most likely action of each row of an inference pass, before it is fitted to the action space."""
     return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()
+
+
+def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
+    """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
+    return ValueError(
+        explain_error(
+            f"{where}[{mask.key!r}]",
+            expected="at least one action that is allowed",
+            got="a mask that forbids all",
+            remedy="Allow an action, if only one that does nothing, or end the episode before such a state.",
+        )
+    )

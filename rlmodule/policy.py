@@ -3,16 +3,25 @@
 import numpy as np
 import torch
 import tree
+from gymnasium import Space, spaces
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
 from rlmodule.columns import Columns
-from rlmodule.module import RLModule, greedy_actions
+from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
+from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, write_row
+from rlmodule.sequences import initial_states, state_out_of
 
 
 class Policy:
     """Acts with a module; normalisation and action conversion are part of the module, so nothing else is needed.
+
+    It remembers nothing between calls: what a module with memory needs goes out as a state and comes in again::
+
+        state = None                                            # at the start of every episode
+        action, state = policy.act(obs, state)
 
     Args:
         module: The module to act with; put into eval mode.
@@ -22,37 +31,104 @@ class Policy:
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
         self.module = module.eval()
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+        self._shapes = tree.map_structure(np.shape, module.observation_space.sample())
 
     @torch.inference_mode()
-    def act(self, obs: Tree, state: Tree | None = None, *, explore: bool = False) -> tuple[Tree, Tree | None]:
+    def act(
+        self, obs: Tree, state: Tree | None = None, *, reward: float | None = None, explore: bool = False
+    ) -> tuple[Tree, Tree | None]:
         """The action for one observation of the env, ready for ``env.step``.
 
         Args:
             obs: One observation as the env returns it.
             state: What the last call returned as state; None at the start of an episode.
+            reward: What the last ``env.step`` gave. Needed from the second step of an episode on if the module sees
+                previous rewards, else of no use.
             explore: Sample the action; False takes the most likely one.
 
         Returns:
-            The action (an int for Discrete, else an array) and the next state (None for stateless modules).
+            The action (an int for Discrete, an array for other spaces, a dict or tuple of them for Dict and Tuple)
+            and the next state (None for a module that remembers nothing).
 
         Raises:
-            ValueError: If ``obs`` does not lie in the observation space by shape.
+            ValueError: If ``obs`` does not lie in the observation space by shape, its action mask forbids all actions,
+                or the reward is missing.
         """
-        expected = tree.map_structure(np.shape, self.module.observation_space.sample())
-        if tree.map_structure(np.shape, obs) != expected:
+        module, stateful = self.module, self.module.is_stateful()
+        batch = self._batch(obs, state, reward)
+        if stateful:
+            batch = {
+                Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
+                Columns.STARTS: torch.tensor([[state is None]]),
+                Columns.STATE_IN: initial_states(module, 1) if state is None else state[Columns.STATE_IN],
+            }
+        out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
+        inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
+        if explore:
+            actions = module.action_dist_cls.from_logits(inputs).sample(self.generator)
+        else:
+            actions = greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inputs})
+        action = _take_first(module.action_space, module.action_converter(actions))
+        memory: dict[str, Tree] = {}
+        if stateful:
+            memory[Columns.STATE_IN] = state_out_of(module, out)
+        if module.sees_more_than_the_env:
+            memory[PREV_ACTION] = actions
+        return action, memory or None
+
+    def _batch(self, obs: Tree, state: Tree | None, reward: float | None) -> dict[str, Tree]:
+        """``obs`` as a batch of one, with the previous action and reward beside it if the module sees them."""
+        module, shapes = self.module, tree.map_structure(np.shape, obs)
+        if shapes != self._shapes:
             raise ValueError(
                 explain_error(
                     "Policy.act(obs)",
-                    expected=f"one observation of {self.module.observation_space}",
-                    got=f"shape {tree.map_structure(np.shape, obs)}",
+                    expected=f"one observation of {module.observation_space}",
+                    got=f"shape {shapes}",
                     remedy="Pass what env.reset() or env.step() of a single (not a vector) env returned.",
                 )
             )
-        batch = {Columns.OBS: tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)}
-        if explore:
-            out = self.module.forward_exploration(batch)
-            actions = self.module.action_dist_cls.from_logits(out[Columns.ACTION_DIST_INPUTS]).sample(self.generator)
-        else:
-            actions = greedy_actions(self.module, self.module.forward_inference(batch))
-        action = self.module.action_converter(actions)[0].numpy()
-        return (action.item() if action.ndim == 0 else action), None
+        seen = tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)
+        if module.action_mask is not None and module.action_mask.rows_without_choice(seen).any():
+            raise nothing_to_choose("Policy.act(obs)", module.action_mask)
+        if not module.sees_more_than_the_env:
+            return {Columns.OBS: seen}
+        assert isinstance(module.input_space, spaces.Dict)
+        added = {name: space for name, space in module.input_space.spaces.items() if name != Columns.OBS}
+        previous = {} if state is None else {PREV_ACTION: state[PREV_ACTION]}
+        if state is not None and PREV_REWARD in added:
+            previous[PREV_REWARD] = _given(reward)
+        return {Columns.OBS: {Columns.OBS: seen} | {n: _one(space, previous.get(n)) for n, space in added.items()}}
+
+
+def _one(space: Space, value: Tree | None) -> Tree:
+    """A batch ``[1, ...]`` of ``value`` in the dtypes of ``space``; zeros if it is None."""
+    arrays = allocate_observations(space, 1)
+    if value is None:
+        return tree.map_structure(lambda x: torch.from_numpy(np.zeros_like(x)), arrays)
+    write_row(arrays, slice(None), value)
+    return as_tensors(arrays)
+
+
+def _given(reward: float | None) -> float:
+    if reward is None:
+        raise ValueError(
+            explain_error(
+                "Policy.act(reward)",
+                expected="the reward of the last env.step(), which the module sees",
+                got="None",
+                remedy="Call act(obs, state, reward=reward); only the first call of an episode needs none.",
+            )
+        )
+    return reward
+
+
+def _take_first(space: Space, actions: Tree) -> Tree:
+    """The one action of a batch ``[1, ...]``, as ``space`` has it."""
+    if isinstance(space, spaces.Dict):
+        return {key: _take_first(child, actions[key]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_take_first(child, part) for child, part in zip(space.spaces, actions, strict=True))
+    if isinstance(space, spaces.Discrete):
+        return int(actions[0])
+    return actions[0].numpy().copy()  # the policy's state may hold the same memory

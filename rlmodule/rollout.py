@@ -30,6 +30,8 @@ class Rollout:
         last_obs: Observation after the last step, ``[N, ...]``.
         final_index: ``[K, 2]`` int64: row and slot of every step that truncated (and did not terminate) an episode.
         final_obs: The true final observations of those episodes, ``[K, ...]``.
+        state_in: Of a recurrent module: its states before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
+            ``L`` is its ``max_seq_len``. None for others, and where they are not known.
         policy_version: How many updates the acting weights had seen.
         stats: What the runner measured on the way: returns and lengths of finished episodes, seconds per phase.
     """
@@ -38,6 +40,7 @@ class Rollout:
     last_obs: Tree
     final_index: Tensor
     final_obs: Tree
+    state_in: Tree | None = None
     policy_version: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
 
@@ -64,6 +67,7 @@ class Rollout:
             last_obs=join([r.last_obs for r in rollouts], 0),
             final_index=torch.cat(shifted),
             final_obs=join([r.final_obs for r in rollouts], 0),
+            state_in=None if rollouts[0].state_in is None else join([r.state_in for r in rollouts], 1),
             policy_version=min(r.policy_version for r in rollouts),
         )
 
@@ -123,6 +127,9 @@ class Rollout:
         follows an unfinished chunk is in place, and all else is zero. Observations of float64 become float32, actions
         float32 or int64, all other float64 columns float32. ``stats`` is empty and ``policy_version`` 0.
 
+        Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). What a recurrent module
+        remembered there is not known: it takes up a later chunk with its initial state.
+
         Raises:
             ValueError: If there is no episode, one has no steps, a column is not in all of them, or the entries of a
                 column differ in structure or shape between episodes or are not numbers.
@@ -134,9 +141,11 @@ class Rollout:
         columns: dict[str, Tree] = {
             Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
             Columns.VALID: torch.from_numpy(remaining > 0),
+            Columns.STARTS: torch.zeros(max(lengths), len(episodes), dtype=torch.bool),
             Columns.TERMINATEDS: torch.from_numpy((remaining == 1) & [e.terminated for e in episodes]),
             Columns.TRUNCATEDS: torch.from_numpy((remaining == 1) & [e.truncated for e in episodes]),
         }
+        columns[Columns.STARTS][0] = torch.tensor([episode.t_started == 0 for episode in episodes])
         for name in (Columns.ACTIONS, Columns.REWARDS, *episodes[0].column_names):
             columns[name] = _pack(name, episodes, max(lengths))
         cut_off = [slot for slot, e in enumerate(episodes) if e.truncated and not e.terminated]
@@ -153,8 +162,8 @@ class Rollout:
 
         Columns are views (on the CPU), observations are copies. A chunk that is open at the end closes with
         ``last_obs``. **The observation after a terminated step is not kept by a rollout** unless an invalid row follows
-        within it; it is filled with zeros then, since nothing may depend on it. Where a chunk that is already open in
-        row 0 began is not known: every ``t_started`` is 0 and every id new.
+        within it; the one before stands in its place, since nothing may depend on it. Where a chunk that is already
+        open in row 0 began is not known: every ``t_started`` is 0 and every id new.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -180,7 +189,7 @@ class Rollout:
         return episodes
 
     def _following_observations(self) -> Tree:
-        """What was observed after each step, arrays ``[T, N, ...]``; zeros where that is not known."""
+        """What was observed after each step, arrays ``[T, N, ...]``; what was before it where that is not known."""
         index = (self.final_index[:, 0], self.final_index[:, 1])
         terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
         stored = torch.zeros_like(valid)
@@ -196,7 +205,7 @@ class Rollout:
         def follow(obs: Tensor, last: Tensor, finals: Tensor) -> np.ndarray:
             following = torch.cat([obs[1:], last[None]])
             following[index] = finals
-            following[lost] = 0
+            following[lost] = obs[lost]  # zeros need not lie in the space
             return following.numpy(force=True)
 
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
@@ -205,6 +214,15 @@ class Rollout:
 def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:
     """``function`` of each tensor in ``column``; at once if the column is one."""
     return function(column) if isinstance(column, Tensor) else tree.map_structure(function, column)
+
+
+def stack_rows(rows: Sequence[Tree]) -> Tree:
+    """Trees of tensors ``[N, ...]``, one per row, as one ``[T, N, ...]``; of tensors made outside inference mode."""
+    return torch.stack(list(rows)) if isinstance(rows[0], Tensor) else tree.map_structure(_stack, *rows)
+
+
+def _stack(*tensors: Tensor) -> Tensor:
+    return torch.stack(tensors)
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
@@ -217,8 +235,8 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     return np.empty((*leading, *(space.shape or ())), dtype)
 
 
-def write_row(buffer: Tree, row: int, obs: Tree) -> None:
-    """Copy one batched observation into row ``row`` of what :func:`allocate_observations` made."""
+def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
+    """Copy a tree of arrays or tensors into row ``row`` (or several) of one of larger ones of the same structure."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])

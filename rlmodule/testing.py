@@ -31,6 +31,7 @@ from rlmodule.columns import Columns
 from rlmodule.learner import Batch, BatchLearner, EpisodeLearner, Learner
 from rlmodule.module import RLModule, greedy_actions
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, write_row
+from rlmodule.sequences import cut_into_sequences, embeddings_of, flatten_sequences, initial_states
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 
 
@@ -47,49 +48,74 @@ def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
 def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:
     """A rollout of random observations and rewards on which ``module`` acted.
 
-    It holds what a learner must cope with: episodes that terminate, that truncate, that do both, and invalid rows.
+    It holds what a learner must cope with: episodes that terminate, that truncate, that do both, and invalid rows. An
+    episode starts after each run of invalid rows.
     """
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_slots)
     count = num_steps * num_slots
-    every = random_observations(module.observation_space, count + num_slots, seed)
+    every = random_observations(module.input_space, count + num_slots, seed)
     obs = tree.map_structure(lambda x: x[:count].unflatten(0, shape), every)
     terminateds, truncateds = torch.from_numpy(rng.random(shape) < 0.15), torch.from_numpy(rng.random(shape) < 0.15)
     valid = torch.ones(shape, dtype=torch.bool)
     valid[1:] = ~(terminateds | truncateds)[:-1]
     terminateds, truncateds = terminateds & valid, truncateds & valid
     final_index = (truncateds & ~terminateds).nonzero()
+    starts = torch.ones(shape, dtype=torch.bool)
+    starts[1:] = ~valid[:-1]
     with torch.no_grad(), _own_random_numbers(seed):
-        inputs = module.eval().forward_exploration({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS]
+        inputs, state_in = _acting_inputs(module.eval(), obs, starts)
         dist = module.action_dist_cls.from_logits(inputs)
         actions = dist.sample(torch.Generator().manual_seed(seed))
         logp = dist.logp(actions)
+    columns = {
+        Columns.OBS: obs,
+        Columns.ACTIONS: tree.map_structure(lambda x: x.unflatten(0, shape), actions),
+        Columns.REWARDS: torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) * valid,
+        Columns.TERMINATEDS: terminateds,
+        Columns.TRUNCATEDS: truncateds,
+        Columns.VALID: valid,
+        Columns.ACTION_DIST_INPUTS: inputs.unflatten(0, shape),
+        Columns.ACTION_LOGP: logp.unflatten(0, shape),
+    }
+    if state_in is not None:
+        columns[Columns.STARTS] = starts
     return Rollout(
-        columns={
-            Columns.OBS: obs,
-            Columns.ACTIONS: tree.map_structure(lambda x: x.unflatten(0, shape), actions),
-            Columns.REWARDS: torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) * valid,
-            Columns.TERMINATEDS: terminateds,
-            Columns.TRUNCATEDS: truncateds,
-            Columns.VALID: valid,
-            Columns.ACTION_DIST_INPUTS: inputs.unflatten(0, shape),
-            Columns.ACTION_LOGP: logp.unflatten(0, shape),
-        },
+        columns=columns,
         last_obs=tree.map_structure(lambda x: x[count:], every),
         final_index=final_index,
-        final_obs=random_observations(module.observation_space, len(final_index), seed + 1),
+        final_obs=random_observations(module.input_space, len(final_index), seed + 1),
+        state_in=state_in,
     )
+
+
+def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor) -> tuple[Tensor, Tree | None]:
+    """Distribution inputs ``[T·N, D]`` of ``module`` at ``obs`` ``[T, N, ...]``, by a recurrent one step by step, and
+    the states that its sequences begin with."""
+    if not module.is_stateful():
+        return module.forward_exploration({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS], None
+    state, states, inputs = initial_states(module, starts.shape[1]), [], []
+    for t in range(len(starts)):
+        if t % module.max_seq_len == 0:
+            states.append(clone(state))
+        row = {Columns.OBS: tree.map_structure(lambda x, t=t: x[t : t + 1], obs), Columns.STARTS: starts[t : t + 1]}
+        out = module.forward_exploration(row | {Columns.STATE_IN: state})
+        inputs.append(out[Columns.ACTION_DIST_INPUTS])
+        state = out[Columns.STATE_OUT]
+    return torch.cat(inputs).flatten(0, 1), tree.map_structure(lambda *x: torch.stack(x), *states)
 
 
 class RLModuleContract(ABC):
     """What every :class:`RLModule` must keep. Write :meth:`make` in a subclass whose name begins with ``Test``.
 
     Class attributes:
-        batch_size: Rows of the batches tested with.
+        batch_size: Rows of the batches tested with, or sequences for a recurrent module.
+        steps: Length of these sequences.
         tolerance: How far the output for a row may differ when it is computed in another batch.
     """
 
     batch_size = 7
+    steps = 6
     tolerance = 1e-5
 
     @abstractmethod
@@ -102,8 +128,16 @@ class RLModuleContract(ABC):
             return self.make().build(inference_only=inference_only).eval()
 
     def batch(self, module: RLModule, seed: int = 0) -> dict[str, Tree]:
-        """Random observations for ``module``."""
-        return {Columns.OBS: random_observations(module.observation_space, self.batch_size, seed)}
+        """Random observations for ``module``; for a recurrent one with starts here and there, and states it came to."""
+        if not module.is_stateful():
+            return {Columns.OBS: random_observations(module.input_space, self.batch_size, seed)}
+        rng, shape = np.random.default_rng(seed), (self.steps, self.batch_size)
+        obs = random_observations(module.input_space, 2 * self.steps * self.batch_size, seed)
+        before, obs = (tree.map_structure(lambda x, i=i: x.unflatten(0, (2, *shape))[i], obs) for i in range(2))
+        starts = torch.from_numpy(rng.random(shape) < 0.2)
+        batch = {Columns.OBS: before, Columns.STARTS: starts, Columns.STATE_IN: initial_states(module, shape[1])}
+        state = module.forward_inference(batch)[Columns.STATE_OUT]
+        return {Columns.OBS: obs, Columns.STARTS: starts.roll(1, 0), Columns.STATE_IN: state}
 
     def test_forward_passes_agree_on_shape(self) -> None:
         module = self.build()
@@ -111,7 +145,8 @@ class RLModuleContract(ABC):
         for name in ("forward_inference", "forward_exploration", "forward_train"):
             out = getattr(module, name)(self.batch(module))
             inputs = out[Columns.ACTION_DIST_INPUTS]
-            assert inputs.shape == (self.batch_size, width), f"{name}: {tuple(inputs.shape)}"
+            leading = (self.steps, self.batch_size) if module.is_stateful() else (self.batch_size,)
+            assert inputs.shape == (*leading, width), f"{name}: {tuple(inputs.shape)}"
             assert inputs.dtype == torch.float32, f"{name}: {inputs.dtype}"
             assert inputs.isfinite().all(), name
 
@@ -134,12 +169,10 @@ class RLModuleContract(ABC):
         module = self.build()
         batch = self.batch(module)
         together = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
+        by_row = together.transpose(0, 1) if module.is_stateful() else together
         for row in range(self.batch_size):
-            obs = tree.map_structure(lambda x, row=row: x[row : row + 1], batch[Columns.OBS])
-            alone = module.forward_inference({Columns.OBS: obs})
-            torch.testing.assert_close(
-                alone[Columns.ACTION_DIST_INPUTS][0], together[row], rtol=self.tolerance, atol=self.tolerance
-            )
+            alone = module.forward_inference(_take_sequences(batch, slice(row, row + 1)))[Columns.ACTION_DIST_INPUTS]
+            self.assert_close(alone.squeeze(1) if module.is_stateful() else alone[0], by_row[row])
 
     def test_forwards_do_not_disturb_each_other(self) -> None:
         module = self.build()
@@ -203,14 +236,18 @@ class RLModuleContract(ABC):
         module = self.build()
         for seed in range(5):
             batch = self.batch(module, seed)
-            dist = module.action_dist_cls.from_logits(module.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
+            outs = module.forward_exploration(batch), module.forward_inference(batch)
+            explored, inferred = (out[Columns.ACTION_DIST_INPUTS] for out in outs)
+            if module.is_stateful():
+                explored, inferred = explored.flatten(0, 1), inferred.flatten(0, 1)
+            dist = module.action_dist_cls.from_logits(explored)
             sampled = dist.sample(torch.Generator().manual_seed(seed))
             with torch.no_grad():
-                assert dist.logp(sampled).shape == (self.batch_size,)
-            greedy = greedy_actions(module, module.forward_inference(batch))
+                assert dist.logp(sampled).shape == (len(explored),)
+            greedy = greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inferred})
             for actions in (sampled, greedy):
                 fitted = module.action_converter(actions)
-                for row in range(self.batch_size):
+                for row in range(len(explored)):
                     action = tree.map_structure(lambda x, row=row: x[row].numpy(), fitted)
                     assert module.action_space.contains(action), f"{action} is not in {module.action_space}"
 
@@ -219,12 +256,93 @@ class RLModuleContract(ABC):
         if not isinstance(module, ValueFunctionAPI):
             return
         batch = self.batch(module)
-        values = module.compute_values(batch)
-        assert values.shape == (self.batch_size,), tuple(values.shape)
+        out = module.forward_train(batch)
+        embeddings = out.get(Columns.EMBEDDINGS)
+        if module.is_stateful():
+            embeddings, batch = embeddings_of(module, out).flatten(0, 1), flatten_sequences(batch, None)
+        values = module.compute_values(batch, embeddings)
+        assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]),), tuple(values.shape)
         assert values.isfinite().all()
-        embeddings = module.forward_train(batch).get(Columns.EMBEDDINGS)
-        torch.testing.assert_close(module.compute_values(batch, embeddings), values)
+        if not module.is_stateful():
+            torch.testing.assert_close(module.compute_values(batch), values)
         assert module.value_scale().shape == ()
+
+    def test_states_keep_their_structure(self) -> None:
+        module = self.build()
+        if not module.is_stateful():
+            return
+        initial = initial_states(module, self.batch_size)
+        batch = self.batch(module) | {Columns.STATE_IN: initial}
+        for forward in (module.forward_inference, module.forward_exploration, module.forward_train):
+            state = forward(batch)[Columns.STATE_OUT]
+            tree.assert_same_structure(state, initial)
+            for after, before in zip(tree.flatten(state), tree.flatten(initial), strict=True):
+                assert (after.shape, after.dtype) == (before.shape, before.dtype)
+        assert not any(x.any() for x in tree.flatten(module.get_initial_state())), "the initial state is not zero"
+
+    def test_a_sequence_in_pieces_gives_the_same(self) -> None:
+        module = self.build()
+        if not module.is_stateful():
+            return
+        batch = self.batch(module)
+        for forward in (module.forward_inference, module.forward_exploration, module.forward_train):
+            whole = forward(batch)
+            for cut in range(1, self.steps):
+                first = forward(_take_steps(batch, slice(cut)))
+                second = forward(_take_steps(batch, slice(cut, None)) | {Columns.STATE_IN: first[Columns.STATE_OUT]})
+                pieces = [x[Columns.ACTION_DIST_INPUTS] for x in (first, second)]
+                self.assert_close(torch.cat(pieces), whole[Columns.ACTION_DIST_INPUTS])
+                tree.map_structure(self.assert_close, second[Columns.STATE_OUT], whole[Columns.STATE_OUT])
+
+    def test_a_start_forgets_what_was_before(self) -> None:
+        module = self.build()
+        if not module.is_stateful():
+            return
+        batch = self.batch(module)
+        never, always = (batch | {Columns.STARTS: torch.full_like(batch[Columns.STARTS], s)} for s in (False, True))
+        for at in range(self.steps):
+            starts = never[Columns.STARTS].clone()
+            starts[at] = True
+            whole = module.forward_train(never | {Columns.STARTS: starts})
+            initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
+            fresh = module.forward_train(_take_steps(never, slice(at, None)) | initial)
+            self.assert_close(whole[Columns.ACTION_DIST_INPUTS][at:], fresh[Columns.ACTION_DIST_INPUTS])
+            tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
+        remembered, forgotten = (module.forward_train(b)[Columns.ACTION_DIST_INPUTS] for b in (never, always))
+        assert not torch.equal(remembered, forgotten), "the outputs do not depend on the state"
+
+    def test_training_sees_what_acting_saw(self) -> None:
+        module = self.build()
+        if not module.is_stateful():
+            return
+        rollout = random_rollout(module, 2 * module.max_seq_len + 1, 3)
+        names = (Columns.OBS, Columns.ACTION_DIST_INPUTS)
+        sequences = cut_into_sequences(rollout, names, module.max_seq_len)
+        valid_rows = sequences.get(Columns.VALID_ROWS)
+        recorded = flatten_sequences(sequences, valid_rows)[Columns.ACTION_DIST_INPUTS]
+        trained = flatten_sequences(module.forward_train(sequences), valid_rows)[Columns.ACTION_DIST_INPUTS]
+        assert len(recorded) == rollout.num_env_steps
+        self.assert_close(trained, recorded)
+
+    def assert_close(self, actual: Tensor, expected: Tensor) -> None:
+        """Equality up to ``tolerance``."""
+        torch.testing.assert_close(actual, expected, rtol=self.tolerance, atol=self.tolerance)
+
+
+def _take_sequences(batch: Mapping[str, Tree], rows: slice) -> dict[str, Tree]:
+    """Some rows of a batch, or some of its sequences."""
+
+    def take(name: str, column: Tree) -> Tree:
+        by_row = Columns.STATE_IN not in batch or name == Columns.STATE_IN
+        return tree.map_structure(lambda x: x[rows] if by_row else x[:, rows], column)
+
+    return {name: take(name, column) for name, column in batch.items()}
+
+
+def _take_steps(batch: Mapping[str, Tree], steps: slice) -> dict[str, Tree]:
+    """Some steps of all sequences; the states stay."""
+    cut = {name: tree.map_structure(lambda x: x[steps], batch[name]) for name in (Columns.OBS, Columns.STARTS)}
+    return cut | {Columns.STATE_IN: batch[Columns.STATE_IN]}
 
 
 class LearnerContract(ABC):
@@ -381,7 +499,7 @@ def _own_random_numbers(seed: int) -> Iterator[None]:
 def _columns(data: Rollout | Batch) -> Any:
     if not isinstance(data, Rollout):
         return data
-    return [data.columns, data.last_obs, data.final_index, data.final_obs]
+    return [data.columns, data.last_obs, data.final_index, data.final_obs, data.state_in]
 
 
 def _flat(obs: Tree) -> Tree:

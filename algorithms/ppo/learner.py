@@ -68,11 +68,11 @@ class PPOLearner(EpisodeLearner):
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """One value pass over all observations, then advantages (eq. 11) standardised over the batch."""
+        """One value pass over all observations, then advantages (eq. 11) standardised over the valid rows."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         self.entropy_coeff = value_at(config.entropy_coeff, self.env_steps)
-        values, following = rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
+        values, following = self.value_pass(module_id, rollout)
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
             values,
@@ -83,24 +83,25 @@ class PPOLearner(EpisodeLearner):
             gamma=config.gamma,
             lambda_=config.lambda_,
         )
-        computed = {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: values + advantages}
-        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS]
-        names += [Columns.ACTION_DIST_INPUTS] if config.use_kl_loss else []
-        rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
-        batch = rollout.valid_rows(names)
-        advantages, targets = batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS]
-        explained = explained_variance(targets - advantages, targets)
-        batch[Columns.ADVANTAGES] = (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8)
+        rows, targets = advantages[rollout.valid], (values + advantages)[rollout.valid]
+        explained = explained_variance(targets - rows, targets)
+        computed = {
+            Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
+            Columns.VALUE_TARGETS: values + advantages,
+        }
         module.update_value_statistics(targets)
         if config.vf_clip_param is not None:
             # asked again, since the statistics have just moved what the same weights predict in units of reward
-            batch[Columns.VALUES] = module.compute_values(batch)
+            computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
+        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
+        names += [Columns.ACTION_DIST_INPUTS] if config.use_kl_loss else []
+        rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
             reported["kl_coeff"] = self.kl_coeff
         if not isinstance(config.entropy_coeff, float):
             reported["entropy_coeff"] = self.entropy_coeff
-        return batch, reported
+        return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)
@@ -118,8 +119,7 @@ class PPOLearner(EpisodeLearner):
         """Adapt the penalty's coefficient to the KL that the update came to (section 4)."""
         if not self.settings.use_kl_loss:
             return
-        module = self.module[module_id]
-        divergence = float(self._divergence(module, batch, module.forward_train(batch)))
+        divergence = float(self._divergence(self.module[module_id], *self.forward_rows(module_id, batch)))
         if divergence > 1.5 * self.settings.kl_target:
             self.kl_coeff *= 2.0
         elif divergence < self.settings.kl_target / 1.5:

@@ -7,15 +7,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog import (
-    Catalog,
-    DiagGaussian,
-    FreeLogStdMLPHeadConfig,
-    MLPHeadConfig,
-    RunningMoments,
-)
+from catalog import Catalog, RunningMoments
 from catalog.base import Tree
-from catalog.mlp import encoder_init
 from catalog.nn import Init
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
 
@@ -30,55 +23,52 @@ class PPOCatalog(Catalog):
     Override points, besides those of :class:`Catalog`: ``build_pi_head``, ``build_vf_head``.
     """
 
+    functions = ("policy", "value")
+
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        config = self.model_config
         if self.has_custom_encoder:
             standardise = (False, "since a custom encoder gets raw observations")
+        elif not self._can_normalize:
+            standardise = (False, "since there are no float Boxes in it")
         elif isinstance(self.action_space, spaces.Box):
             standardise = (True, "PPO's default for Box actions")
         else:
             standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
-        return super()._open_settings() | {"normalize_observations": standardise}
+        if config.is_recurrent and config.for_function("value").encoder_settings() == config.encoder_settings():
+            share = (
+                True,
+                "PPO's default for recurrent nets: a critic's own would have to run with the env",
+            )
+        else:
+            share = (False, "the default")
+        return {"normalize_observations": standardise, "vf_share_layers": share}
 
     def build_pi_head(self) -> nn.Module:
         """From the actor's latent to the inputs of the action distribution."""
-        config, dist_cls = self.model_config, self.get_action_dist_cls()
-        gaussian = issubclass(dist_cls, DiagGaussian)
-        head_class = FreeLogStdMLPHeadConfig if gaussian and config.free_log_std else MLPHeadConfig
-        return head_class(
-            input_dims=self.latent_dims,
-            output_layer_dim=dist_cls.required_input_dim(self.action_space),
-            hidden_layer_dims=config.head_fcnet_hiddens,
-            hidden_layer_activation=config.head_fcnet_activation,
-            init=encoder_init(config),
-            output_init=POLICY_INIT,
-            clip_log_std=gaussian and not config.free_log_std,
-            log_std_clip_param=config.log_std_clip_param,
-        ).build()
+        dist_cls, config = self.get_action_dist_cls(), self.for_function("policy").model_config
+        width = dist_cls.required_input_dim(self.action_space)
+        log_stds = dist_cls.log_std_indices(self.action_space)
+        return self.head_config("policy", width, POLICY_INIT).with_log_stds(log_stds, config).build()
 
     def build_vf_head(self) -> nn.Module:
         """From the critic's latent to one value ``[..., 1]``, in units of the value normaliser."""
-        config = self.model_config
-        return MLPHeadConfig(
-            input_dims=self.latent_dims,
-            output_layer_dim=1,
-            hidden_layer_dims=config.head_fcnet_hiddens,
-            hidden_layer_activation=config.head_fcnet_activation,
-            init=encoder_init(config),
-            output_init=VALUE_INIT,
-        ).build()
+        return self.head_config("value", 1, VALUE_INIT).build()
 
     def _explain_parts(self) -> dict[str, nn.Module]:
         encoder = self.build_actor_critic_encoder()
-        return {
+        parts: dict[str, nn.Module] = {
             "actor encoder": encoder.actor_encoder,
             "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
             "policy head": self.build_pi_head(),
             "value head": self.build_vf_head(),
         }
+        extra = self.build_extra_outputs()
+        return parts if extra is None else parts | extra.parts()
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
-    """Observation normaliser → actor-critic encoder → policy and value heads."""
+    """Observation normaliser → actor-critic encoder → policy and value heads, and what further heads are asked for."""
 
     catalog: PPOCatalog
 
@@ -87,27 +77,52 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         self.encoder = self.catalog.build_actor_critic_encoder()
         self.pi_head = self.catalog.build_pi_head()
         self.vf_head = self.catalog.build_vf_head()
+        self.extra_outputs = self.catalog.build_extra_outputs()
         normalize_values = self.catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
 
     def get_non_inference_attributes(self) -> list[str]:
-        return ["encoder.critic_encoder", "vf_head", "value_normalizer"]
+        critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]
+        return [*critic, "vf_head", "extra_outputs", "value_normalizer"]
+
+    def get_initial_state(self) -> Tree | None:
+        return self.encoder.get_initial_state()
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        normalizer = self.observation_normalizer
-        return batch[Columns.OBS] if normalizer is None else normalizer(batch[Columns.OBS])
+        """Observations as the encoder gets them: the env's part standardised, if at all."""
+        obs, normalizer = batch[Columns.OBS], self.observation_normalizer
+        if normalizer is None:
+            return obs
+        if self.sees_more_than_the_env:
+            return {**obs, "obs": normalizer(obs["obs"])}
+        return normalizer(obs)
+
+    def _policy(self, batch: Mapping[str, Tree], latent: Tensor, state: Tree | None) -> dict[str, Tree]:
+        """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one."""
+        inputs = self.pi_head(latent)
+        if self.action_mask is not None:
+            inputs = self.action_mask(inputs, self.env_part(batch[Columns.OBS]))
+        out = {Columns.ACTION_DIST_INPUTS: inputs}
+        return out if state is None else out | {Columns.STATE_OUT: state}
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latent = self.encoder.actor_encoder(self._normalized(batch)).latent
-        return {Columns.ACTION_DIST_INPUTS: self.pi_head(latent)}
+        state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        latent, state = self.encoder.encode_actor(self._normalized(batch), state, starts=starts)
+        return self._policy(batch, latent, state)
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        latents = self.encoder(self._normalized(batch))
-        return {Columns.ACTION_DIST_INPUTS: self.pi_head(latents.actor), Columns.EMBEDDINGS: latents.critic}
+        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        latents = self.encoder(obs, state, starts=starts)
+        out = self._policy(batch, latents.actor, latents.state) | {Columns.EMBEDDINGS: latents.critic}
+        if self.extra_outputs is not None:
+            by_function = {"policy": latents.actor, "value": latents.critic}
+            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function)
+        return out
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         if embeddings is None:
-            embeddings = self.encoder.encode_critic(self._normalized(batch))
+            state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+            embeddings = self.encoder.encode_critic(self._normalized(batch), state, starts=starts)
         values = self.vf_head(embeddings).squeeze(-1)
         normalizer = self.value_normalizer
         return values if normalizer is None else torch.addcmul(normalizer.mean, values, normalizer.std)
@@ -121,4 +136,4 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def update_observation_statistics(self, obs: Tree) -> None:
         if self.observation_normalizer is not None:
-            self.observation_normalizer.update(obs)
+            self.observation_normalizer.update(self.env_part(obs))

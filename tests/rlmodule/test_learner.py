@@ -201,7 +201,7 @@ def test_hooks_run_in_order_and_see_the_whole_batch() -> None:
     learner.update_from_episodes(rollout, env_steps=0)
     minibatches = -(-len(rows) // 16)
     epoch = ("stop?", (minibatches,))
-    assert calls == [("preprocess", False, True), ("make", False), epoch, epoch, ("after", len(rows))]
+    assert calls == [("preprocess", False, False), ("make", False), epoch, epoch, ("after", len(rows))]
     assert int(learner.module["default_policy"].trained_on) == len(rows)
 
 

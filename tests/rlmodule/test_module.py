@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from algorithms.ppo import PPOCatalog, PPOModule
-from catalog import Catalog
+from catalog import Catalog, Categorical, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, MultiRLModule, RLModule, RLModuleSpec
 from rlmodule.testing import RLModuleContract, differences, random_observations
-from tests.rlmodule.toys import NoNets, Small
+from tests.rlmodule.toys import NoNets, Recurrent, Small
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 TWO = spaces.Discrete(2)
@@ -95,6 +96,21 @@ class TestNested(RLModuleContract):
             observation_space=spaces.Dict({"z": box, "a": pair}),
             action_space=TWO,
         )
+
+
+RECURRENT: dict[str, Any] = {"use_lstm": True, "max_seq_len": 4}
+
+
+class TestRecurrent(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(Recurrent, VECTOR, TWO, RECURRENT, NoNets)
+
+
+class TestRecurrentWithPrevious(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        model = RECURRENT | {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+        actions = spaces.Dict({"one": TWO, "other": spaces.Box(-1, 1, (2,), np.float32)})
+        return RLModuleSpec(Recurrent, VECTOR, actions, model, NoNets)
 
 
 class ChangesBatch(Small):
@@ -218,6 +234,76 @@ def test_contract_notices(cls: type[RLModule], test: str, tmp_path: Any) -> None
         getattr(Contract(), test)(*([tmp_path] if "round_trip" in test else []))
 
 
+class IgnoresStarts(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return super()._forward({**batch, Columns.STARTS: torch.zeros_like(batch[Columns.STARTS])})
+
+
+class StartsTooLate(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return super()._forward({**batch, Columns.STARTS: batch[Columns.STARTS].roll(1, 0)})
+
+
+class StartsForAll(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        starts = batch[Columns.STARTS]
+        return super()._forward({**batch, Columns.STARTS: starts.any(1, keepdim=True).expand_as(starts)})
+
+
+class IgnoresState(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        state = tree.map_structure(torch.zeros_like, batch[Columns.STATE_IN])
+        return super()._forward({**batch, Columns.STATE_IN: state})
+
+
+class ReturnsOldState(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return super()._forward(batch) | {Columns.STATE_OUT: batch[Columns.STATE_IN]}
+
+
+class ReturnsFlatState(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        return out | {Columns.STATE_OUT: tree.map_structure(torch.ravel, out[Columns.STATE_OUT])}
+
+
+class WritesIntoState(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        batch[Columns.STATE_IN]["h"].copy_(out[Columns.STATE_OUT]["h"].detach())
+        return out
+
+
+class ForgetsNothing(Recurrent):
+    """Sees in training what it has not seen when it acted."""
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward({**batch, Columns.OBS: batch[Columns.OBS].flip(0)})
+
+
+@pytest.mark.parametrize(
+    ("cls", "test"),
+    [
+        (IgnoresStarts, "test_a_start_forgets_what_was_before"),
+        (StartsTooLate, "test_a_start_forgets_what_was_before"),
+        (StartsForAll, "test_rows_do_not_see_each_other"),
+        (IgnoresState, "test_a_sequence_in_pieces_gives_the_same"),
+        (IgnoresState, "test_training_sees_what_acting_saw"),
+        (ReturnsOldState, "test_a_sequence_in_pieces_gives_the_same"),
+        (ReturnsFlatState, "test_states_keep_their_structure"),
+        (WritesIntoState, "test_forward_leaves_the_batch_as_it_is"),
+        (ForgetsNothing, "test_training_sees_what_acting_saw"),
+    ],
+)
+def test_contract_notices_of_recurrent_modules(cls: type[RLModule], test: str) -> None:
+    class Contract(RLModuleContract):
+        def make(self) -> RLModuleSpec:
+            return RLModuleSpec(cls, VECTOR, TWO, RECURRENT, NoNets)
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), test)()
+
+
 def test_a_part_that_does_not_exist_cannot_be_dropped() -> None:
     assert hasattr(small(cls=DropsNothing), "vf")
     with pytest.raises(AttributeError, match=r"'vff'.*get_non_inference_attributes"):
@@ -246,6 +332,44 @@ def test_module_without_apis_has_nothing_to_drop() -> None:
     full, acting = small(cls=Plain), small(cls=Plain, inference_only=True)
     assert full.get_state().keys() == acting.get_state().keys() == full.get_state(inference_only=True).keys()
     assert full.get_initial_state() is None
+
+
+def test_what_a_module_observes_is_the_envs_observation_and_what_it_asked_for() -> None:
+    module = small()
+    assert not module.is_stateful()
+    assert (module.max_seq_len, module.input_space, module.sees_more_than_the_env) == (20, VECTOR, False)
+    assert module.env_part(3) == 3
+    settings: dict[str, Any] = {"cls": Recurrent, "catalog_class": NoNets}
+    recurrent = small(model_config=RECURRENT, **settings)
+    assert recurrent.is_stateful()
+    assert (recurrent.max_seq_len, recurrent.input_space, recurrent.sees_more_than_the_env) == (4, VECTOR, False)
+    more = small(model_config=RECURRENT | {"lstm_use_prev_action": True}, **settings)
+    assert more.sees_more_than_the_env
+    assert more.input_space["obs"] == VECTOR
+    assert more.env_part({"obs": 3, "prev_action": 4}) == 3
+
+
+def test_a_distribution_may_know_the_module() -> None:
+    class Knowing(Categorical):
+        module: Any = None
+
+        @classmethod
+        def for_module(cls, module: nn.Module) -> type[Distribution]:
+            return type("Known", (cls,), {"module": module})
+
+    class Knows(Catalog):
+        def get_action_dist_cls(self) -> type[Distribution]:
+            return Knowing
+
+    class Asks(Small):
+        def setup(self) -> None:
+            self.inside = self.action_dist_cls
+            super().setup()
+
+    module = small(cls=Asks, catalog_class=Knows)
+    assert module.inside is Knowing
+    assert module.action_dist_cls.module is module
+    assert isinstance(module.action_dist_cls.from_logits(torch.zeros(1, 2)), Knowing)
 
 
 def test_each_forward_can_be_its_own() -> None:

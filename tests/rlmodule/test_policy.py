@@ -5,11 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
-from rlmodule import Columns
+from rlmodule import Columns, EnvRunner
 from rlmodule.policy import Policy
-from tests.rlmodule.toys import NestedCounter, NoNets, Scripted, Small
+from rlmodule.testing import differences
+from tests.rlmodule.toys import Counter, NestedCounter, NoNets, Recurrent, Scripted, Settings, Small, counters
 
 OBS = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
@@ -93,3 +96,112 @@ def test_exploring_repeats_with_its_own_generator_and_leaves_the_global_one_alon
     assert torch.equal(torch.random.get_rng_state(), before)
     np.testing.assert_array_equal(drawn, [second.act(obs, explore=True)[0] for _ in range(3)])
     assert not np.array_equal(drawn[0], drawn[1])
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+MEMORIES: list[dict[str, Any]] = [
+    {},
+    {"lstm_use_prev_action": True},
+    {"lstm_use_prev_reward": True},
+    {"lstm_use_prev_action": True, "lstm_use_prev_reward": True},
+]
+
+
+class Steered(Counter):
+    """Acted on by a number, which its rewards contain."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        self.action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(0)
+        return obs, reward + float(action[0]), *rest
+
+
+def remembering(model: dict[str, Any]) -> tuple[EnvRunner, Policy]:
+    """A runner of counters, and a policy of the same weights."""
+    runner = EnvRunner(Settings(env=counters(AutoresetMode.SAME_STEP, Steered)), run_seed=0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Recurrent(
+            observation_space=runner.observation_space,
+            action_space=runner.action_space,
+            model_config={"use_lstm": True, **model},
+            catalog_class=NoNets,
+        )
+    runner.set_module(module)
+    return runner, Policy(module)
+
+
+@pytest.mark.parametrize("model", MEMORIES)
+def test_a_policy_remembers_what_the_runner_remembers(model: dict[str, Any]) -> None:
+    runner, policy = remembering(model)
+    rollout = runner.sample(20, explore=False)
+    for slot in range(3):
+        env, taken = Steered(slot), []
+        obs, _ = env.reset()
+        state, reward = None, None
+        for _ in range(20):
+            action, state = policy.act(obs, state, reward=reward)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            taken.append(action[0])
+            if terminated or truncated:
+                obs, _ = env.reset()
+                state, reward = None, None
+        np.testing.assert_allclose(taken, rollout[Columns.ACTIONS][:, slot, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", MEMORIES)
+def test_a_state_can_be_taken_up_again(model: dict[str, Any]) -> None:
+    _, policy = remembering(model)
+    obs = [np.array([1, 2, t], np.float32) for t in range(4)]
+    _, state = policy.act(obs[0])
+    kept = tree.map_structure(torch.clone, state)
+    first = [policy.act(obs[t], state, reward=5.0) for t in (1, 2)]
+    again = [policy.act(obs[t], state, reward=5.0) for t in (1, 2)]
+    assert differences(first, again) == []
+    assert differences(state, kept) == []
+    assert differences(state, first[0][1])
+    forgotten = policy.act(obs[1])[1]
+    assert differences(first[0][1], forgotten)
+
+
+def test_a_missing_reward_is_explained() -> None:
+    _, policy = remembering({"lstm_use_prev_reward": True})
+    _, state = policy.act(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"Policy\.act\(reward\): expected the reward of the last env\.step\(\)"):
+        policy.act(np.zeros(3, np.float32), state)
+    policy.act(np.zeros(3, np.float32), state, reward=0.0)
+
+
+def test_the_reward_counts_where_it_is_seen() -> None:
+    for model in MEMORIES:
+        _, policy = remembering(model)
+        _, state = policy.act(np.zeros(3, np.float32))
+        states = [policy.act(np.zeros(3, np.float32), state, reward=reward)[1] for reward in (0.0, 500.0)]
+        assert bool(differences(*states)) is ("lstm_use_prev_reward" in model)
+
+
+def test_writing_into_an_action_does_not_change_what_was_done() -> None:
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    with torch.random.fork_rng(devices=[]):
+        module = Recurrent(
+            observation_space=OBS,
+            action_space=box,
+            model_config={"use_lstm": True, "lstm_use_prev_action": True},
+            catalog_class=NoNets,
+        )
+    action, state = Policy(module).act(np.zeros(4))
+    assert state is not None
+    before = state["prev_action"].clone()
+    action[:] = 77
+    assert torch.equal(state["prev_action"], before)
+
+
+def test_actions_of_a_box_without_dims_are_arrays() -> None:
+    space = spaces.Box(-1, 1, (), np.float32)
+    action, _ = policy_for(space).act(np.zeros(4))
+    assert isinstance(action, np.ndarray)
+    assert space.contains(action)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import torch
+import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
@@ -152,6 +153,55 @@ class Small(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         self.trained_on += len(obs)
 
 
+class Recurrent(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
+    """A GRU over all numbers of the observation, stepped by hand; its state is a nest of tensors, one of them the age
+    of the episode. Knows any observation of arrays."""
+
+    width = 8
+
+    def setup(self) -> None:
+        self.obs = nn.LazyLinear(self.width)
+        self.core = nn.GRUCell(self.width, self.width)
+        self.pi = nn.Linear(self.width, self.action_dist_cls.required_input_dim(self.action_space))
+        self.vf = nn.Linear(self.width, 1)
+        batch = {
+            Columns.OBS: tree.map_structure(lambda x: torch.as_tensor(x)[None, None], self.input_space.sample()),
+            Columns.STARTS: torch.zeros(1, 1, dtype=torch.bool),
+            Columns.STATE_IN: tree.map_structure(lambda x: x[None], self.get_initial_state()),
+        }
+        with torch.no_grad():
+            self._forward(batch)
+        with torch.no_grad():
+            for p in self.parameters():
+                p.copy_(torch.randn_like(p))  # so that states matter
+
+    def get_initial_state(self) -> Tree:
+        return {"h": torch.zeros(self.width), "more": (torch.zeros(()),)}
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["vf"]
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        starts, state = batch[Columns.STARTS], batch[Columns.STATE_IN]
+        leaves = [x.float().reshape(*starts.shape, -1) for x in tree.flatten(batch[Columns.OBS])]
+        h, age = state["h"], state["more"][0]
+        latents = []
+        for x, start in zip(self.obs(torch.cat(leaves, -1) / 100).tanh(), starts, strict=True):
+            h = self.core(x, h.masked_fill(start[:, None], 0.0))
+            age = age.masked_fill(start, 0.0) + 1
+            latents.append(h)
+        latent = torch.stack(latents)
+        return {
+            Columns.ACTION_DIST_INPUTS: self.pi(latent),
+            Columns.EMBEDDINGS: latent,
+            Columns.STATE_OUT: {"h": h, "more": (age,)},
+        }
+
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        assert embeddings is not None
+        return self.vf(embeddings).squeeze(-1)
+
+
 class Reinforce(EpisodeLearner):
     """Policy gradient with the reward as return; remembers the minibatches it saw."""
 
@@ -164,7 +214,8 @@ class Reinforce(EpisodeLearner):
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[dict[str, Tree], dict[str, float]]:
         self.seen.clear()
-        return rollout.valid_rows([Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP]), {"extra": 1.5}
+        names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP]
+        return self.pack(module_id, rollout, names), {"extra": 1.5}
 
     def compute_loss_for_module(
         self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]

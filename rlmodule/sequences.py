@@ -1,0 +1,222 @@
+"""Sequences: how rollouts are cut for recurrent modules, valued, shuffled, and turned into rows again.
+
+A recurrent module is trained on sequences of ``L = max_seq_len`` rows (of ``T`` if a rollout has fewer), each taken up
+with the state that the module had there when it acted. A batch of ``B`` of them has columns ``[L, B, ...]``, among them
+``starts``; the states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are not valid. ``forward_train`` sees
+it as it is; a loss never does: :func:`flatten_sequences` makes rows ``[R, ...]`` of the valid part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+import tree
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule.apis import ValueFunctionAPI
+from rlmodule.columns import Columns
+from rlmodule.module import RLModule
+from rlmodule.rollout import Rollout, map_leaves
+
+_NOT_ROWS = (Columns.STARTS, Columns.STATE_IN, Columns.STATE_OUT, Columns.VALID_ROWS)
+
+
+def initial_states(module: RLModule, num: int) -> Tree:
+    """The initial state of a recurrent module for ``num`` sequences, fresh tensors ``[num, ...]``."""
+    return tree.map_structure(lambda x: x.expand(num, *x.shape).clone(), module.get_initial_state())
+
+
+def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
+    """The named columns as a batch of sequences, in order of time and then of slots.
+
+    If ``T`` is no multiple of ``L``, the last sequences are filled up with invalid rows: the last observation, and
+    zeros. Sequences without any valid row are left out.
+
+    Raises:
+        ValueError: If the rollout has not one row of states for each ``max_seq_len`` rows.
+    """
+    steps, slots = rollout.shape
+    length = min(max_seq_len, steps)
+    count = -(-steps // length)
+    _check_states(rollout, count, max_seq_len)
+
+    def cut(column: Tensor, *, repeats: bool = False) -> Tensor:
+        if missing := count * length - steps:
+            row = column[-1:] if repeats else torch.zeros_like(column[:1])
+            column = torch.cat([column, row.expand(missing, *column.shape[1:])])
+        return column.unflatten(0, (count, length)).transpose(0, 1).flatten(1, 2)
+
+    batch = {
+        # observations stay as they were, since zeros need not lie in the space
+        name: map_leaves(lambda x, repeats=name == Columns.OBS: cut(x, repeats=repeats), rollout[name])
+        for name in (*names, Columns.STARTS)
+    }
+    batch[Columns.STATE_IN] = map_leaves(lambda x: x.flatten(0, 1), rollout.state_in)
+    valid = cut(rollout.valid)
+    if valid.all():
+        return batch
+    used = valid.any(0).nonzero().squeeze(1)
+    if len(used) < count * slots:
+        batch = {
+            name: map_leaves(lambda x, dim=int(name != Columns.STATE_IN): x.index_select(dim, used), column)
+            for name, column in batch.items()
+        }
+    batch[Columns.VALID_ROWS] = valid[:, used].flatten().nonzero().squeeze(1)
+    return batch
+
+
+def _check_states(rollout: Rollout, count: int, max_seq_len: int) -> None:
+    found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
+    if found != count:
+        raise ValueError(
+            explain_error(
+                "Rollout.state_in",
+                expected=f"{count} rows of states: {rollout.shape[0]} steps in sequences of {max_seq_len}",
+                got="None" if found is None else f"{found}",
+                remedy="Sample and train with one max_seq_len, or set state_in to None to have it found anew.",
+            )
+        )
+
+
+def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:
+    """Columns ``[L, B, ...]`` of sequences as rows ``[R, ...]``, those in ``valid_rows`` or all; without the states."""
+
+    def flatten(column: Tensor) -> Tensor:
+        rows = column.flatten(0, 1)
+        return rows if valid_rows is None else rows.index_select(0, valid_rows)
+
+    return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
+
+
+def sequence_minibatches(
+    batch: Mapping[str, Tree], size: int | None, generator: torch.Generator
+) -> Iterator[dict[str, Tree]]:
+    """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None."""
+    length, count = batch[Columns.STARTS].shape
+    pieces = torch.randperm(count, generator=generator).split(count if size is None else max(1, size // length))
+    # Rows are gathered so that those of a minibatch lie together: one gather per column and epoch, and all
+    # minibatches, as sequences and as rows, are views.
+    order = torch.cat(pieces)
+    places = torch.arange(0, length * count, count)[:, None]
+    index = torch.cat([(places + piece).flatten() for piece in pieces])
+    gathered = {
+        name: map_leaves(lambda x: x.flatten(0, 1).index_select(0, index), column)
+        for name, column in batch.items()
+        if name not in (Columns.STATE_IN, Columns.VALID_ROWS)
+    }
+    states = map_leaves(lambda x: x.index_select(0, order), batch[Columns.STATE_IN])
+    valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
+    begin = 0
+    for piece, kept in zip(pieces, valid_rows, strict=True):
+        end = begin + len(piece)
+        minibatch = {
+            name: map_leaves(lambda x, b=begin, e=end: x[b * length : e * length].unflatten(0, (length, e - b)), column)
+            for name, column in gathered.items()
+        }
+        minibatch[Columns.STATE_IN] = map_leaves(lambda x, b=begin, e=end: x[b:e], states)
+        if kept is not None:
+            minibatch[Columns.VALID_ROWS] = kept
+        yield minibatch
+        begin = end
+
+
+def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
+    """Which rows of each minibatch are valid, when its rows are those at ``index``; found for all before the first."""
+    if Columns.VALID_ROWS not in batch:
+        return [None] * len(sizes)
+    valid = torch.zeros(len(index), dtype=torch.bool)
+    valid[batch[Columns.VALID_ROWS]] = True
+    return [part.nonzero().squeeze(1) for part in valid[index].split(sizes)]
+
+
+def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
+    """The ``embeddings`` that a recurrent module's ``forward_train`` must return, since its values rest on its state.
+
+    Raises:
+        ValueError: If it did not.
+    """
+    if Columns.EMBEDDINGS not in fwd_out:
+        raise ValueError(
+            explain_error(
+                f"{type(module).__name__}.forward_train()",
+                expected=f"the column {Columns.EMBEDDINGS!r}, as the values of a recurrent module depend on its state",
+                got=f"only {', '.join(fwd_out)}",
+                remedy="Return the latents that compute_values() makes values of.",
+            )
+        )
+    return fwd_out[Columns.EMBEDDINGS]
+
+
+def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
+    """The next states that a forward pass of a recurrent module must return.
+
+    Raises:
+        ValueError: If it did not.
+    """
+    if Columns.STATE_OUT not in fwd_out:
+        raise ValueError(
+            explain_error(
+                f"a forward pass of {type(module).__name__}",
+                expected=f"the column {Columns.STATE_OUT!r}, since get_initial_state() gives a state",
+                got=f"only {', '.join(fwd_out)}",
+                remedy="Return the states after the last row, shaped like batch['state_in'].",
+            )
+        )
+    return fwd_out[Columns.STATE_OUT]
+
+
+def with_states(module: RLModule, rollout: Rollout) -> Rollout:
+    """``rollout`` with ``state_in``, where a recurrent module needs it and it is not known: the states that ``module``
+    comes to if it takes up row 0 with its initial state."""
+    if rollout.state_in is not None or not module.is_stateful():
+        return rollout
+    length, state = module.max_seq_len, initial_states(module, rollout.shape[1])
+    states = [state]
+    for begin in range(0, rollout.shape[0] - length, length):
+        state = state_out_of(module, module.forward_train(_span(rollout, begin, begin + length, state)))
+        states.append(state)
+    return dataclasses.replace(rollout, state_in=tree.map_structure(lambda *x: torch.stack(x), *states))
+
+
+def values_along(module: RLModule, rollout: Rollout) -> Tensor:
+    """Values of :meth:`Rollout.rows_to_value` in its order, by a recurrent module: ``[T·N + N + K]``.
+
+    Each observation is valued in the state that its episode had there: the steps from ``state_in[0]`` on, a true final
+    observation in the state after the step that truncated, the observation after the last step in the state after that.
+    (If an episode starts with the last one, its value follows no step, and nothing depends on it.)
+    """
+    cut_rows, cut_slots = rollout.final_index.T.contiguous()
+    ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})
+    begin, state = 0, map_leaves(lambda x: x[0], rollout.state_in)
+    values, states = [], []
+    for end in ends:  # the state is seen at the end of a pass alone, so there is one up to each truncation
+        own, state = _values_of(module, _span(rollout, begin, end + 1, state))
+        values.append(own)
+        states.append(state)
+        begin = end + 1
+    after = torch.searchsorted(torch.tensor(ends), cut_rows)
+    cut_states = tree.map_structure(lambda *x: torch.stack(x)[after, cut_slots], *states)
+    following = {
+        Columns.OBS: tree.map_structure(lambda *x: torch.cat(x)[None], rollout.last_obs, rollout.final_obs),
+        Columns.STATE_IN: tree.map_structure(lambda *x: torch.cat(x), state, cut_states),
+        Columns.STARTS: torch.zeros(1, rollout.shape[1] + len(cut_rows), dtype=torch.bool),
+    }
+    return torch.cat([*values, _values_of(module, following)[0]])
+
+
+def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> dict[str, Tree]:
+    """Rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
+    names = (Columns.OBS, Columns.STARTS)
+    return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
+
+
+def _values_of(module: RLModule, sequences: dict[str, Tree]) -> tuple[Tensor, Tree]:
+    """Values ``[T·B]`` of the rows, and the states after the last."""
+    assert isinstance(module, ValueFunctionAPI)
+    fwd_out = module.forward_train(sequences)
+    embeddings = embeddings_of(module, fwd_out).flatten(0, 1)
+    return module.compute_values(flatten_sequences(sequences, None), embeddings), state_out_of(module, fwd_out)
