@@ -128,7 +128,7 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
 
 
 def check_named_imports(data: Any, where: str, allow: Sequence[str] | None) -> None:
-    """Hold the model settings in ``data`` that may be import paths, written as plain text, to the rule of :func:`decode`.
+    """Hold model settings in ``data`` that are import paths in plain text to the rule of :func:`decode`.
 
     Raises:
         ValueError: If one of them may not be imported.

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from gymnasium import Space
 from gymnasium.spaces import Dict
 from torch import nn
@@ -27,10 +26,10 @@ from catalog.multi_stream import MultiStreamEncoderConfig
 from catalog.nn import Init
 from catalog.outputs import ExtraOutputs
 from catalog.preprocessing import ObservationNormalizer, can_normalize
+from catalog.probing import probe_encoder
 from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
 from catalog.registry import distributions
 from catalog.rules import Node
-from catalog.spaces import zero_batch
 
 FROM_RLLIB = {
     "model_config_dict": "Pass model_config={...}.",
@@ -121,10 +120,13 @@ class Catalog:
         """Run the tree: distribution class, converter and mask; encoder config and latent dims."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.action_dist_cls = self.action_node.run()
+        if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
+            self._check_paths("custom_action_dist", by_path, self.action_node)
+        given = self.model_config.custom_action_dist
+        self._check_paths("custom_action_dist", given if isinstance(given, Mapping) else {}, self.action_node)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
-        self.action_mask = find_action_mask(
-            self.observation_space, self.action_space, self._mask_key, self.action_dist_cls
-        )
+        dist_cls = _require_distribution(self.get_action_dist_cls(), f"{type(self).__name__}.get_action_dist_cls()")
+        self.action_mask = find_action_mask(self.observation_space, self.action_space, self._mask_key, dist_cls)
         try:
             self.encoder_config = self._decide_encoder_config()
         except ValueError:
@@ -156,9 +158,20 @@ class Catalog:
         try:
             is_tokenizer = node.model_config.is_recurrent and not node.keys
             ask = self.get_tokenizer_config if is_tokenizer else self._get_encoder_config
-            return ask(node.space, node.model_config)
+            config = ask(node.space, node.model_config)
         finally:
             self._node = outer
+        if not isinstance(config, ModelConfig):
+            raise TypeError(
+                explain_error(
+                    f"{type(self).__name__}, encoder of {node.path}",
+                    expected="a ModelConfig from its hook",
+                    got=repr(config),
+                    remedy="Return one, such as MLPEncoderConfig(input_space=...), or super()'s; to return a module "
+                    "override build_encoder().",
+                )
+            )
+        return config
 
     def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
         """Encoder config for ``observation_space``, the whole or a part of it; by default what the table says."""
@@ -175,17 +188,10 @@ class Catalog:
         outer, self._action_node = self._action_node, node
         try:
             if custom is None:
-                return self._get_dist_cls_from_action_space(node.space)
-            found = distributions.find(custom, "model_config.custom_action_dist")
-            if not (isinstance(found, type) and issubclass(found, Distribution)):
-                raise TypeError(
-                    explain_error(
-                        "model_config.custom_action_dist",
-                        expected="a subclass of catalog.Distribution",
-                        got=repr(found),
-                        remedy="Derive yours from Distribution, or from one of its subclasses.",
-                    )
-                )
+                hook = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
+                return _require_distribution(self._get_dist_cls_from_action_space(node.space), hook)
+            where = "model_config.custom_action_dist"
+            found = _require_distribution(distributions.find(custom, where), where)
             dist_cls = found.bind(node.space, path=node.path)
             dist_cls.required_input_dim(node.space)  # raises if a class of one's own is for another kind of space
             return dist_cls
@@ -306,7 +312,8 @@ class Catalog:
         Each is tried on one zero observation, which sets ``latent_dims``; build heads after encoders.
 
         Raises:
-            ValueError: If the encoder's output is not ``[1, D]`` or differs from its config's ``output_dims``.
+            ValueError: If the encoder does not take the observation, or its output is not ``[1, D]`` or differs from
+                its config's ``output_dims``.
         """
         actor = self._build_probed_encoder()
         if self.model_config.vf_share_layers:
@@ -334,28 +341,10 @@ class Catalog:
         return encoder
 
     def _probe(self, encoder: Encoder) -> tuple[int, ...]:
-        """Shape of one latent of ``encoder``, which keeps its mode and its running statistics."""
-        modes = {module: module.training for module in encoder.modules()}
-        encoder.eval()  # one sample must not touch running statistics of batch norm
-        leading = (1,) if encoder.get_initial_state() is None else (1, 1)
-        with torch.no_grad():
-            latent = encoder(zero_batch(self.input_space, leading=leading)).latent
-        for module, training in modes.items():
-            module.training = training
-        dims = tuple(latent.shape[len(leading) :])
+        """Shape of one latent of ``encoder``."""
         config = None if self.has_custom_encoder else self.encoder_config
         declared = None if config is None else tuple(config.output_dims)
-        if latent.shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
-            width = declared[0] if declared is not None and len(declared) == 1 else "D"
-            raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}.build_encoder()",
-                    expected=f"latents of shape ({', '.join(map(str, leading))}, {width}) for one observation",
-                    got=f"shape {tuple(latent.shape)}",
-                    remedy="Flatten the output, keep the batch dim, and let output_dims say its width.",
-                )
-            )
-        return dims
+        return probe_encoder(encoder, self.input_space, f"{type(self).__name__}.build_encoder()", declared)
 
     @property
     def normalizes_observations(self) -> bool:
@@ -464,3 +453,17 @@ class Catalog:
                         remedy="Set vf_share_layers=False." if name == "value" else "Set 'trunk': 'own'.",
                     )
                 )
+            self.for_function(name)  # whose tree finds mistakes of its own
+
+
+def _require_distribution(found: Any, where: str) -> type[Distribution]:
+    if isinstance(found, type) and issubclass(found, Distribution):
+        return found
+    raise TypeError(
+        explain_error(
+            where,
+            expected="a subclass of catalog.Distribution",
+            got=repr(found),
+            remedy="Derive yours from Distribution, or from one of its subclasses.",
+        )
+    )

@@ -42,7 +42,7 @@ class CustomEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         try:
             inspect.signature(self.model).bind(self.space, **self.options)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # of a ValueError, there is no signature, as of dict
             keywords = "".join(f", {name}=..." for name in self.options)
             raise self._error(
                 f"a class or function that can be called as (observation_space{keywords})",

@@ -251,6 +251,8 @@ def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
     rows.append(("all", "", f"{total:,}"))
     wide = max(len(text) for _, text, _ in rows)
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
+    if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
+        sharing += "; the critic's own recurrent net runs wherever the policy acts, to keep its state"
     lines = [f"    {name:<{_COLUMN - 4}}{text:<{wide}}  {count:>12}" for name, text, count in rows]
     return [_line(1, "parameters", sharing) if sharing else "  parameters", *lines]
 

@@ -185,6 +185,9 @@ class MLPHeadConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         _require_width(type(self).__name__, self.input_dims)
+        if self.output_layer_dim < 1:
+            where, remedy = f"{type(self).__name__}.output_layer_dim", "Give the head at least one output."
+            raise ValueError(explain_error(where, expected="an int > 0", got=self.output_layer_dim, remedy=remedy))
         if self.clip_log_std:
             self._require_log_stds()
 

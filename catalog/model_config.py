@@ -346,7 +346,9 @@ class DefaultModelConfig:
         if self.custom_model is None and self.custom_model_config:
             raise ValueError(_misfit("custom_model_config", "{}, since custom_model is None", self.custom_model_config))
         for path, given in self.leaf_overrides.items():
-            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=("use_lstm", "use_gru"))
+            self._check_names(
+                f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=("use_lstm", "use_gru", "leaf_overrides")
+            )
             dataclasses.replace(self, leaf_overrides={}, functions={}, **given)
         for function, given in self.functions.items():
             own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}

@@ -52,10 +52,22 @@ def space_parts(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, Space]
     return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 
+def kept_dtype(dtype: Any) -> np.dtype[Any]:
+    """What observations of ``dtype`` are kept as: longer floats as float32; unsigned integers of 16 bits as int32, of
+    more as int64, since torch can hold but hardly index them; all else as it is, in native byte order."""
+    dtype = np.dtype(dtype).newbyteorder("=")
+    if dtype.kind == "f" and dtype.itemsize > 4:
+        return np.dtype(np.float32)
+    if dtype.kind == "u" and dtype.itemsize > 1:
+        return np.dtype(np.int32 if dtype.itemsize == 2 else np.int64)
+    return dtype
+
+
+@np.errstate(over="ignore")  # a float too large becomes infinite
 def to_tensor(array: np.ndarray) -> Tensor:
-    """``array`` as a tensor sharing its memory where it can; float64 becomes float32."""
-    tensor = torch.from_numpy(np.asarray(array, order="C"))
-    return tensor.float() if tensor.dtype == torch.float64 else tensor
+    """``array`` as a tensor of the dtype it is kept as (:func:`kept_dtype`), sharing its memory where it can."""
+    array = np.asarray(array, order="C")
+    return torch.from_numpy(array.astype(kept_dtype(array.dtype), copy=False))
 
 
 def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "observation_space") -> Tree:

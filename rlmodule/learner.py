@@ -22,7 +22,7 @@ from rlmodule.columns import Columns
 from rlmodule.episode import Episode
 from rlmodule.flat import FlatParameters
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
-from rlmodule.randomness import torch_stream
+from rlmodule.randomness import global_stream, torch_stream
 from rlmodule.rollout import Rollout, map_leaves
 from rlmodule.schedules import value_at
 from rlmodule.sequences import (
@@ -73,6 +73,7 @@ class Learner(ABC):
         self._stateful = {name: module.is_stateful() for name, module in self.module.items()}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         self.generator = torch_stream(run_seed, "learner")
+        self._run_seed = run_seed
         self.env_steps = 0
         self.num_updates = 0
 
@@ -265,11 +266,12 @@ class EpisodeLearner(Learner):
         prepared = perf_counter()
         self.module.train()
         history: list[Metrics] = []
-        for _ in range(self.settings.num_epochs):
-            epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch)]
-            history += epoch
-            if self.should_stop(module_id, join_metrics(epoch)):
-                break
+        with global_stream(self._run_seed, "module_noise", self.num_updates):
+            for _ in range(self.settings.num_epochs):
+                epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch)]
+                history += epoch
+                if self.should_stop(module_id, join_metrics(epoch)):
+                    break
         self.num_updates += len(history)
         results = self._summary(module_id, join_metrics(history), reported | {"learning_rate": lr})
         self.module.eval()

@@ -1,9 +1,12 @@
 """Every random stream of a run, derived from its one seed by role and index."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
-_ROLES = ("module", "learner", "env", "action", "evaluation_env", "evaluation_action", "replay", "policy")
+_ROLES = ("module", "learner", "env", "action", "evaluation_env", "evaluation_action", "replay", "policy", "module_noise")
 
 
 def seed_sequence(run_seed: int, role: str, *index: int) -> np.random.SeedSequence:
@@ -24,3 +27,11 @@ def int_seed(run_seed: int, role: str, *index: int) -> int:
 def torch_stream(run_seed: int, role: str, *index: int) -> torch.Generator:
     """A torch generator on that stream."""
     return torch.Generator().manual_seed(int_seed(run_seed, role, *index))
+
+
+@contextmanager
+def global_stream(run_seed: int, role: str, *index: int) -> Iterator[None]:
+    """torch's global generator on that stream within the block, for what draws from nothing else, such as dropout."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int_seed(run_seed, role, *index))
+        yield

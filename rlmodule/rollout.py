@@ -17,6 +17,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.spaces import kept_dtype
 from rlmodule.columns import Columns
 from rlmodule.episode import RESERVED, Episode
 
@@ -124,8 +125,8 @@ class Rollout:
         """Pack episodes or chunks, one to a slot; ``T`` is the length of the longest.
 
         The rows of a slot after its episode are invalid: their observation is the episode's last one, so that what
-        follows an unfinished chunk is in place, and all else is zero. Observations of float64 become float32, actions
-        float32 or int64, all other float64 columns float32. ``stats`` is empty and ``policy_version`` 0.
+        follows an unfinished chunk is in place, and all else is zero. Actions become float32 or int64, all other
+        columns what :func:`kept_dtype` says. ``stats`` is empty and ``policy_version`` 0.
 
         Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). What a recurrent module
         remembered there is not known: it takes up a later chunk with its initial state.
@@ -226,13 +227,12 @@ def _stack(*tensors: Tensor) -> Tensor:
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
-    """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``; float64 is stored as float32."""
+    """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``, of the dtypes they are kept as."""
     if isinstance(space, spaces.Dict):
         return {key: allocate_observations(child, *leading) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(allocate_observations(child, *leading) for child in space.spaces)
-    dtype = np.float32 if space.dtype == np.float64 else space.dtype
-    return np.empty((*leading, *(space.shape or ())), dtype)
+    return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
 
 
 def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
@@ -316,7 +316,7 @@ def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
 def _packed_dtype(name: str, dtype: np.dtype) -> np.dtype:
     if name in (Columns.ACTIONS, Columns.REWARDS) and dtype.kind in "iuf":
         return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
-    return np.dtype(np.float32) if dtype == np.float64 else dtype
+    return kept_dtype(dtype)
 
 
 def _at(column: Tree, *index: slice | int) -> Tree:

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from catalog import Catalog, RunningMoments
 from catalog.base import Tree
+from catalog.catalog import FROM_RLLIB
+from catalog.errors import refuses
 from catalog.nn import Init
+from catalog.probing import probe_head
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
@@ -35,7 +38,8 @@ class PPOCatalog(Catalog):
             standardise = (True, "PPO's default for Box actions")
         else:
             standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
-        if config.is_recurrent and config.for_function("value").encoder_settings() == config.encoder_settings():
+        policy, value = config.for_function("policy"), config.for_function("value")
+        if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (
                 True,
                 "PPO's default for recurrent nets: a critic's own would have to run with the env",
@@ -44,6 +48,7 @@ class PPOCatalog(Catalog):
             share = (False, "the default")
         return {"normalize_observations": standardise, "vf_share_layers": share}
 
+    @refuses(FROM_RLLIB)
     def build_pi_head(self) -> nn.Module:
         """From the actor's latent to the inputs of the action distribution."""
         dist_cls, config = self.get_action_dist_cls(), self.for_function("policy").model_config
@@ -51,6 +56,7 @@ class PPOCatalog(Catalog):
         log_stds = dist_cls.log_std_indices(self.action_space)
         return self.head_config("policy", width, POLICY_INIT).with_log_stds(log_stds, config).build()
 
+    @refuses(FROM_RLLIB)
     def build_vf_head(self) -> nn.Module:
         """From the critic's latent to one value ``[..., 1]``, in units of the value normaliser."""
         return self.head_config("value", 1, VALUE_INIT).build()
@@ -75,11 +81,17 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def setup(self) -> None:
         self.observation_normalizer = self.catalog.build_observation_normalizer()
         self.encoder = self.catalog.build_actor_critic_encoder()
-        self.pi_head = self.catalog.build_pi_head()
-        self.vf_head = self.catalog.build_vf_head()
+        self.pi_head = self._probed(self.catalog.build_pi_head(), "policy", "build_pi_head()")
+        self.vf_head = self._probed(self.catalog.build_vf_head(), "value", "build_vf_head()")
         self.extra_outputs = self.catalog.build_extra_outputs()
         normalize_values = self.catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
+
+    def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
+        """``head``, which must fit between the latent and the distribution or the value."""
+        width = self.action_dist_cls.required_input_dim(self.action_space) if function == "policy" else 1
+        latent_dims = self.catalog.for_function(function).latent_dims
+        return probe_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
 
     def get_non_inference_attributes(self) -> list[str]:
         critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]

@@ -237,6 +237,18 @@ def test_two_runs_of_one_seed_are_equal_to_the_bit() -> None:
     assert {f"/learners/module/default_policy/{name}" for name in weights} <= {*changed}
 
 
+def test_dropout_too_draws_from_the_seed_and_not_from_elsewhere() -> None:
+    weights = []
+    for seed in (3, 3, 4):
+        with build("CartPole-v1", seed=seed, model_config={"fcnet_dropout": 0.5}) as algorithm:
+            torch.rand(seed)  # what else a process draws
+            for _ in range(2):
+                algorithm.train()
+            weights.append(torch.cat([p.flatten() for p in algorithm.get_module().parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
 def test_a_run_without_a_seed_draws_one() -> None:
     seeds = set()
     for _ in range(3):

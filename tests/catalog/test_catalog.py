@@ -365,3 +365,18 @@ def test_standardising_what_is_no_float_box_is_refused_if_asked_for() -> None:
     assert not Catalog(spaces.Discrete(3), TWO).normalizes_observations
     with pytest.raises(ValueError, match=r"normalize_observations: expected a Box of floats.*got Discrete\(3\)"):
         Catalog(spaces.Discrete(3), TWO, {"normalize_observations": True})
+
+
+def test_a_distribution_for_a_path_that_is_not_there_is_refused() -> None:
+    action_space = spaces.Dict(move=TORQUES, jump=TWO)
+    with pytest.raises(ValueError, match=r"custom_action_dist\['mvoe'\].*Did you mean 'move'\?"):
+        Catalog(VECTOR, action_space, {"custom_action_dist": {"mvoe": "SquashedGaussian"}})
+    chosen = Catalog(VECTOR, action_space, {"custom_action_dist": {"move": "SquashedGaussian"}})
+    names = [node.result.__name__ for node in chosen.action_node.walk() if node.result is not None]
+    assert names == ["MultiDistribution", "SquashedGaussian", "Categorical"]
+
+
+@pytest.mark.parametrize("build", ["build_encoder", "build_actor_critic_encoder", "build_pi_head", "build_vf_head"])
+def test_the_framework_is_not_asked_for(build: str) -> None:
+    with pytest.raises(TypeError, match=rf"{build}\(\): .*got framework=\. Leave it out"):
+        getattr(PPOCatalog(VECTOR, TWO), build)(framework="torch")

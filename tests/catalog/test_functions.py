@@ -119,7 +119,11 @@ def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:
 @pytest.mark.parametrize(
     ("functions", "settings", "message"),
     [
-        ({"vlaue": {"fcnet_hiddens": [8]}}, {}, r"functions\['vlaue'\]: expected policy or value or an output_dim.*'value'"),
+        (
+            {"vlaue": {"fcnet_hiddens": [8]}},
+            {},
+            r"functions\['vlaue'\]: expected policy or value or an output_dim.*'value'",
+        ),
         ({"value": {"output_dim": 2}}, {}, r"functions\['value'\]: expected no output_dim"),
         ({"value": {"trunk": "policy"}}, {}, r"functions\['value'\]\['trunk'\]: expected none: vf_share_layers"),
         (
@@ -144,6 +148,19 @@ def test_mistakes_name_the_function_and_the_remedy(
 ) -> None:
     with pytest.raises(ValueError, match=re.compile(message)):
         catalog(functions, **settings)
+
+
+def test_an_unknown_path_within_the_settings_of_a_function_is_found_at_once() -> None:
+    with pytest.raises(ValueError, match=r"leaf_overrides\['zz'\]: expected a path into observation_space"):
+        catalog({"value": {"leaf_overrides": {"zz": {"fcnet_hiddens": [8]}}}})
+
+
+def test_only_the_value_function_may_be_recurrent() -> None:
+    chosen = catalog({"policy": {"use_lstm": False}}, use_lstm=True)
+    encoder = chosen.build_actor_critic_encoder()
+    assert chosen.model_config.vf_share_layers is False
+    assert (encoder.actor_is_stateful, encoder.critic_is_stateful) == (False, True)
+    assert "the critic's own recurrent net runs wherever the policy acts" in re.sub(r"\s+", " ", chosen.explain())
 
 
 def test_a_catalog_without_functions_knows_further_outputs_only() -> None:

@@ -50,6 +50,7 @@ OBSERVATIONS: dict[str, Row] = {
     "Box, rank 2, as an image": Row(box((7, 6)), {"matrix_observations": "image"}),
     "Box, rank 2, as a sequence of rows": Row(box((4, 3)), {"matrix_observations": "sequence"}),
     "Box, rank 3, bytes, channels last": Row(box((8, 8, 3), np.uint8, 0, 255)),
+    "Box, rank 3, depths of 16 bits": Row(box((8, 7, 1), np.uint16, 0, 9)),
     "Box, rank 3, floats, channels first": Row(box((3, 8, 8))),
     "Box, rank 3, IMPALA net": Row(box((6, 5, 1)), {"conv_filters": "impala"}),
     "Box, rank 4, stacked frames": Row(box((2, 8, 8, 3), np.uint8, 0, 255)),
