@@ -1,4 +1,4 @@
-"""What docs/coming-from-rllib.md says: what raises there raises, and some of what its users asked for."""
+"""What docs/coming-from-rllib.md says: what raises there raises, and what its users asked for is there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -18,16 +19,33 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner
 from catalog import (
     ActorCriticEncoderConfig,
     Catalog,
+    CNNEncoderConfig,
+    DefaultModelConfig,
     Deterministic,
     Distribution,
+    EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,
+    ImpalaEncoderConfig,
     MLPEncoderConfig,
     MLPHeadConfig,
+    ModelConfig,
+    MultiStreamEncoderConfig,
+    RecurrentEncoderConfig,
+    SequenceEncoderConfig,
+    VectorEncoderConfig,
 )
-from rlmodule import Columns, RLModule, RLModuleSpec, Rollout, ValueFunctionAPI
+from rlmodule import (
+    Columns,
+    RLModule,
+    RLModuleSpec,
+    Rollout,
+    ValueFunctionAPI,
+)
 
-PAGE = Path(__file__).parents[1] / "docs" / "coming-from-rllib.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "coming-from-rllib.md"
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
+IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 
 
 def small(**rl_module: Any) -> PPOConfig:
@@ -52,6 +70,45 @@ def test_what_is_said_to_raise_raises(written: str, error: str) -> None:
         eval(written, names)
     asked = re.findall(r"\w+(?==)|(?<=\")\w+(?=\":)|(?<=\.)\w+(?=\()", written)  # keywords, keys and methods
     assert any(name in str(caught.value) for name in asked), caught.value
+
+
+# --- what has been asked for ------------------------------------------------------------------------------------------
+
+ASKED = re.findall(r"^\| (S\d-\d\d) \| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+NUMBERED = [f"S{group}-{i:02}" for group, last in enumerate((9, 25, 25)) for i in range(1, last + 1)]
+
+
+def test_every_request_has_one_line() -> None:
+    ids = [row[0] for row in ASKED]
+    assert ids == sorted(set(ids))
+    assert not {*NUMBERED} - {*ids}
+
+
+@pytest.mark.parametrize("row", ASKED, ids=[row[0] for row in ASKED])
+def test_every_request_names_a_test_or_says_when(row: tuple[str, ...]) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[-1])
+    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+    assert not missing
+    assert named or re.search(r"\bwith (the rarer nets|DQN)|\blater\b", row[-1])
+
+
+# The names of RLlib's model settings, old and new; groups of alike ones by their beginning.
+INITIALIZERS = ("kernel_initializer", "kernel_initializer_kwargs", "bias_initializer", "bias_initializer_kwargs")
+OLD_SETTINGS = [
+    *(f"{part}_{name}" for part in ("fcnet", "conv", "head_fcnet", "fusionnet", "lstm") for name in INITIALIZERS),
+    *(f"{part}_{name}" for part in ("fcnet", "head_fcnet") for name in ("hiddens", "activation", "use_layernorm")),
+    *("conv_filters", "conv_activation", "conv_transpose_", "fusionnet_hiddens", "fusionnet_activation"),
+    *("post_fcnet_", "no_final_linear", "free_log_std", "log_std_clip_param", "vf_share_layers"),
+    *("use_lstm", "max_seq_len", "lstm_cell_size", "lstm_use_prev_action", "lstm_use_prev_reward", "use_attention"),
+    *("framestack", "dim", "grayscale", "zero_mean", "custom_preprocessor", "encoder_latent_dim"),
+    *("custom_model", "custom_model_config", "custom_action_dist", "always_check_shapes"),
+]
+
+
+def test_every_model_setting_of_rllib_is_there_or_its_place_is_told() -> None:
+    ours = {field.name for field in dataclasses.fields(DefaultModelConfig)}
+    told = " ".join(written for written, _ in RAISING)
+    assert [name for name in OLD_SETTINGS if name not in ours and f'"{name.removesuffix("_kwargs")}' not in told] == []
 
 
 # --- catalogs ---------------------------------------------------------------------------------------------------------
@@ -87,6 +144,31 @@ def test_configs_know_their_output_before_they_build() -> None:
     assert [config.build()(torch.zeros(7, 5)).shape for config in configs[2:]] == [(7, 2), (7, 6)]
 
 
+@pytest.mark.parametrize(
+    ("config", "obs", "width"),
+    [
+        (CNNEncoderConfig(input_dims=(9, 9, 2), dense_dim=None), torch.zeros(7, 9, 9, 2), 32 * 5 * 5),
+        (ImpalaEncoderConfig(input_dims=(2, 9, 9), dense_dim=6), torch.zeros(7, 2, 9, 9), 6),
+        (SequenceEncoderConfig(input_dims=(4, 3), hidden_dim=6), torch.zeros(7, 4, 3), 6),
+        (EmbeddingEncoderConfig(input_space=spaces.Discrete(3), embedding_dim=6), torch.zeros(7).long(), 64),
+        (VectorEncoderConfig(input_space=spaces.Discrete(3)), torch.zeros(7).long(), 3),
+        (
+            MultiStreamEncoderConfig(
+                encoders={"a": VectorEncoderConfig(input_space=OBS), "b": MLPEncoderConfig(input_dims=(3,))},
+                fusion_hidden_dims=(),
+            ),
+            {"a": torch.zeros(7, 4), "b": torch.zeros(7, 3)},
+            68,
+        ),
+        (RecurrentEncoderConfig(tokenizer_config=MLPEncoderConfig(input_dims=(3,))), torch.zeros(1, 7, 3), 64),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ModelConfig) else "",
+)
+def test_configs_of_encoders_know_theirs(config: ModelConfig, obs: Any, width: int) -> None:
+    assert config.output_dims == (width,)
+    assert config.build()(obs).latent.shape[-2:] == (7, width)
+
+
 class FromScratch(Distribution):
     """A categorical that shares no code with ours; it draws its samples itself."""
 
@@ -97,8 +179,8 @@ class FromScratch(Distribution):
     def from_logits(cls, logits: Tensor) -> FromScratch:
         return cls(logits)
 
-    @staticmethod
-    def required_input_dim(space: spaces.Space) -> int:
+    @classmethod
+    def required_input_dim(cls, space: spaces.Space) -> int:
         assert isinstance(space, spaces.Discrete)
         return int(space.n)
 
@@ -124,8 +206,13 @@ class FromScratchCatalog(PPOCatalog):
         return FromScratch
 
 
-def test_a_distribution_written_from_scratch_trains() -> None:
-    config = small(rl_module_spec=RLModuleSpec(catalog_class=FromScratchCatalog)).training(use_kl_loss=True)
+@pytest.mark.parametrize(
+    "spec",
+    [RLModuleSpec(catalog_class=FromScratchCatalog), RLModuleSpec(model_config={"custom_action_dist": FromScratch})],
+    ids=["hook", "setting"],
+)
+def test_a_distribution_written_from_scratch_trains(spec: RLModuleSpec) -> None:
+    config = small(rl_module_spec=spec).training(use_kl_loss=True)
     with config.build() as algorithm:
         before = [p.clone() for p in algorithm.get_module().parameters()]
         reported = algorithm.train()["learners"]["default_policy"]

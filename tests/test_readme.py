@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,11 +33,13 @@ from algorithms.ppo import PPOCatalog, PPOConfig
 from algorithms.run_folder import flatten
 from algorithms.settings import settings_of
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
+from catalog.registry import Registry, distributions, models
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TABLES = (encoder_rules, action_distribution_rules, action_converter_rules)
+REGISTRIES: tuple[Registry[Any], ...] = (models, distributions)
 
 
 @dataclass
@@ -90,12 +93,15 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
     module = ModuleType("__main__")
     rules, registry, threads = [list(table._rules) for table in TABLES], dict(gym.registry), torch.get_num_threads()
+    named = [dict(known._known) for known in REGISTRIES]
     monkeypatch.setattr(AlgorithmConfig, "build", tiny_build)
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.chdir(tmp_path)
     yield module
     for table, saved in zip(TABLES, rules, strict=True):
         table._rules[:] = saved
+    for known, saved in zip(REGISTRIES, named, strict=True):
+        known._known = saved
     gym.registry.clear()
     gym.registry.update(registry)
     torch.set_num_threads(threads)
@@ -119,7 +125,7 @@ def assert_shown(shown: str, came: str, where: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
     blocks = blocks_of(page)
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, following in zip_longest(blocks, blocks[1:]):
         if block.language != "python" or "no-run" in block.mark:
             continue
         shown = following.text if following and following.language == "text" and following.follows_python else None

@@ -1,0 +1,107 @@
+"""Write model-settings.md, the table of all model settings, from the fields of ``DefaultModelConfig``.
+
+``python docs/model_settings.py`` writes the page; ``--check`` only tells whether it is current.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
+
+PAGE = Path(__file__).with_name("model-settings.md")
+
+SECTIONS = {
+    "fcnet_hiddens": ("Dense nets", "The MLP of vectors and choices: [observations](observations.md#vectors)."),
+    "discrete_embedding_dim": ("How spaces are read", "Which net a space gets: [observations](observations.md)."),
+    "conv_filters": ("Images", "The CNN: [observations](observations.md#images)."),
+    "fusionnet_hiddens": (
+        "Several parts",
+        "What joins the encoders of a Dict or Tuple: [observations](observations.md#nested-observations).",
+    ),
+    "use_lstm": ("Memory", "LSTM and GRU: [recurrent nets](recurrent.md)."),
+    "head_fcnet_hiddens": ("Heads", "What stands between a latent and an output: [functions](functions.md)."),
+    "vf_share_layers": ("Functions", "Who shares an encoder, and further outputs: [functions](functions.md)."),
+    "free_log_std": ("Actions", "Distributions, masks, the way to the environment: [actions](actions.md)."),
+    "normalize_observations": ("Running statistics", "Buffers of the module: [the loop](the-loop.md#normalisers)."),
+    "custom_model": ("Nets of your own", "By setting: [observations](observations.md#an-encoder-by-setting)."),
+}
+"""First field of each section → its title, and a sentence that leads to where it is explained."""
+
+INTRODUCTION = """\
+# Model settings
+
+<!-- Written by `python docs/model_settings.py` from catalog/model_config.py and the rules; do not edit. -->
+
+The fields of [`DefaultModelConfig`](../catalog/model_config.py). Give them as a dict of those that differ from the
+default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]})`. From a shell each is a flag:
+`--fcnet-hiddens 256 256`. An unknown name or a value that does not fit raises and says what would.
+
+*Shapes* tells what a setting is about. Settings of an **encoder** may differ by part of the observation
+(`leaf_overrides`) and by function (`functions`), those of a **head** by function. Settings of the **module** hold for
+the whole. `use_lstm` and `use_gru` cannot differ by part.
+"""
+
+RULES = """\
+## Which rule reads which setting
+
+The rules of the tree in the order in which they are asked, and the settings that shape what they choose. `explain()`
+shows the rule that fired, those passed over, and the values of these settings. Initialisers take their `_kwargs` along.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return "\n".join([INTRODUCTION, *_settings(), RULES, *_rules()])
+
+
+def _settings() -> list[str]:
+    lines: list[str] = []
+    for item in dataclasses.fields(DefaultModelConfig):
+        if item.name in SECTIONS:
+            title, sentence = SECTIONS[item.name]
+            lines += ["", f"## {title}", "", sentence, ""] if lines else [f"## {title}", "", sentence, ""]
+            lines += _row("Setting", "Default", "Takes", "Shapes", "What it is"), "| --- " * 5 + "|"
+        told = item.metadata
+        lines.append(_row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"]))
+    return [*lines, ""]
+
+
+def _rules() -> list[str]:
+    lines = [_row("Decides", "Rule", "Settings"), "| --- " * 3 + "|"]
+    for table in (encoder_rules, action_distribution_rules, action_converter_rules):
+        for rule in reversed(table._rules):
+            settings = [name for name in rule.settings if not name.endswith("_kwargs")]
+            lines.append(_row(table.what, rule.name, ", ".join(f"`{name}`" for name in settings) or "none"))
+    return [*lines, ""]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(item: dataclasses.Field[object]) -> object:
+    """The default as a user would write it: lists for tuples."""
+    value = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [*value] if isinstance(value, tuple) else value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page, or with ``--check`` say whether it is stale; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Write the page of all model settings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is stale")
+    if not parser.parse_args(arguments).check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print(f"Stale: {PAGE.name}. Run python docs/model_settings.py.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

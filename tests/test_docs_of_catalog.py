@@ -1,0 +1,75 @@
+"""What the pages on the catalog list is what the code has: rules, hooks, settings, sizes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from algorithms.ppo import PPOCatalog
+from catalog import CNNEncoderConfig, action_converter_rules, action_distribution_rules, encoder_rules
+from catalog.distributions import Distribution
+from catalog.rules import RuleTable
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of all table rows below a heading, without the heads of the tables."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
+    assert section, heading
+    tables = re.findall(r"^\|.*\n\|[ |-]+\|\n((?:\|.*\n)+)", section, re.M)
+    return [[cell.strip() for cell in row[1:-1].split("|")] for table in tables for row in table.splitlines()]
+
+
+def test_the_page_of_model_settings_is_current() -> None:
+    command = [sys.executable, "docs/model_settings.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "table"),
+    [
+        ("observations.md", "From space to net", encoder_rules),
+        ("actions.md", "From space to distribution", action_distribution_rules),
+        ("actions.md", "On the way to the environment", action_converter_rules),
+    ],
+    ids=["encoders", "distributions", "converters"],
+)
+def test_every_rule_is_listed_and_every_listed_rule_is_there(page: str, heading: str, table: RuleTable) -> None:
+    listed = {row[1] for row in rows(page, heading) if "→" in row[1] or row[1] == "custom_model"}
+    assert listed == {rule.name for rule in table._rules}
+
+
+def test_every_hook_is_listed_and_every_listed_hook_is_there() -> None:
+    beginnings = ("build_", "get_", "_get_", "_determine_")
+    there = {name for name in dir(PPOCatalog) if name.startswith(beginnings)}
+    table = " ".join(row[0] for row in rows("catalog.md", "Overriding a hook"))
+    assert set(re.findall(r"`(\w+)\(", table)) == there
+
+
+def test_every_method_of_a_distribution_is_listed() -> None:
+    table = " ".join(row[0] for row in rows("actions.md", "A distribution from scratch"))
+    methods = {name for name, value in vars(Distribution).items() if not name.startswith("_") and value is not None}
+    assert set(re.findall(r"`(\w+)[`(]", table)) == methods
+
+
+@pytest.mark.parametrize("row", [row for row in rows("observations.md", "Images") if "×" in row[0]], ids=str)
+def test_sizes_behind_the_default_filters(row: list[str]) -> None:
+    height, width = map(int, row[0].split(" × "))
+    for padding, shown in zip(("same", "valid"), row[1:], strict=True):
+        config = CNNEncoderConfig(input_dims=(height, width, 3), padding=padding)
+        assert shown == ", ".join(f"{h}×{w}" for _, h, w in config.layer_dims[1:])
+
+
+@pytest.mark.parametrize("row", [row for row in rows("observations.md", "Images") if row[0].startswith("`(")], ids=str)
+def test_channels_of_the_shapes_that_are_shown(row: list[str]) -> None:
+    config = CNNEncoderConfig(input_dims=ast.literal_eval(row[0].strip("`")))
+    assert config.channels == ("last" if "[H, W, C]" in row[1] else "first")
