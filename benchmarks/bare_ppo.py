@@ -11,6 +11,7 @@ standardised once over the whole batch, with the population's standard deviation
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.jobs import Job, main
+from benchmarks.jobs import JOBS, Job, main
 
 WARM_UP = 2  # iterations before the clock starts
 HALF_LOG_2PI = 0.9189385332046727
@@ -54,15 +55,25 @@ def mlp(num_in: int, num_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(num_in, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, num_out))
 
 
-class Actor(nn.Module):
-    """The policy net; of continuous actions it is the mean, beside a free log standard deviation."""
+def num_inputs(env: SyncVectorEnv) -> int:
+    """How many numbers an observation has."""
+    return int(np.prod(env.single_observation_space.shape or ()))
 
-    def __init__(self, env: SyncVectorEnv):
+
+class Actor(nn.Module):
+    """The policy net; of continuous actions it is the mean, beside a free log standard deviation.
+
+    Args:
+        env: What it acts in.
+        make: Makes the net, given the number of its inputs (those of an observation) and outputs.
+    """
+
+    def __init__(self, env: SyncVectorEnv, make: Callable[[int, int], nn.Module] = mlp):
         super().__init__()
         space = env.single_action_space
         self.discrete = isinstance(space, gym.spaces.Discrete)
         num_out = int(space.n) if isinstance(space, gym.spaces.Discrete) else int(np.prod(space.shape or ()))
-        self.net = mlp(int(np.prod(env.single_observation_space.shape or ())), num_out)
+        self.net = make(num_inputs(env), num_out)
         self.log_std = None if self.discrete else nn.Parameter(torch.zeros(num_out))
 
     def sample(self, out: Tensor) -> Tensor:
@@ -132,17 +143,29 @@ def advantages_and_targets(
 ) -> tuple[Tensor, Tensor]:
     """Standardised advantages and value targets, both `[T, N]`, from one pass of the critic."""
     with torch.no_grad():
-        size = store.rewards.numel()
         rows = torch.cat([store.obs.flatten(0, 1), obs, *(final[None] for _, _, final in finals)])
-        values, last, cut = critic(rows).squeeze(-1).split([size, len(obs), len(finals)])
-        values = values.view(store.rewards.shape)
-        ended = torch.maximum(store.terminated, store.truncated)
-        next_values = torch.cat([values[1:], last[None]]) * (1 - ended)
-        for (t, n, _), value in zip(finals, cut, strict=True):
-            next_values[t, n] = value
-        advantages = gae(store.rewards, values, next_values, ended, job.gamma, job.lambda_)
-        targets = advantages + values
-        return (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8), targets
+        values, after = critic(rows).squeeze(-1).split([store.rewards.numel(), len(obs) + len(finals)])
+    return estimate(job, store, values.view(store.rewards.shape), after, finals)
+
+
+def estimate(job: Job, store: Storage, values: Tensor, after: Tensor, finals: Finals) -> tuple[Tensor, Tensor]:
+    """Standardised advantages and value targets, both `[T, N]`.
+
+    Args:
+        job: Gives discount and lambda.
+        store: What happened.
+        values: Values of the observations, `[T, N]`.
+        after: Those of the observations after the last step, then of the final ones, `[N + len(finals)]`.
+        finals: Where those belong.
+    """
+    last, cut = after.split([values.shape[1], len(finals)])
+    ended = torch.maximum(store.terminated, store.truncated)
+    next_values = torch.cat([values[1:], last[None]]) * (1 - ended)
+    for (t, n, _), value in zip(finals, cut, strict=True):
+        next_values[t, n] = value
+    advantages = gae(store.rewards, values, next_values, ended, job.gamma, job.lambda_)
+    targets = advantages + values
+    return (advantages - advantages.mean()) / (advantages.std(unbiased=False) + 1e-8), targets
 
 
 def update(job: Job, actor: Actor, critic: nn.Module, optimizer: torch.optim.Optimizer, columns: list[Tensor]) -> None:
@@ -151,16 +174,22 @@ def update(job: Job, actor: Actor, critic: nn.Module, optimizer: torch.optim.Opt
     for _ in range(job.num_epochs):
         for rows in torch.randperm(job.batch_size).split(job.minibatch_size):
             obs, actions, old_logp, advantages, targets = (column[rows] for column in columns)
-            logp, entropy = actor.logp_entropy(actor.net(obs), actions)
-            ratio = (logp - old_logp).exp()
-            clipped = ratio.clamp(1 - job.clip_param, 1 + job.clip_param)
-            surrogate = torch.min(ratio * advantages, clipped * advantages).mean()
-            value_error = (critic(obs).squeeze(-1) - targets).square().mean()
-            loss = job.vf_loss_coeff * value_error - surrogate - job.entropy_coeff * entropy.mean()
+            outputs = *actor.logp_entropy(actor.net(obs), actions), critic(obs).squeeze(-1)
             optimizer.zero_grad()
-            loss.backward()
+            loss(job, *outputs, old_logp, advantages, targets).backward()
             nn.utils.clip_grad_norm_(params, job.grad_clip)
             optimizer.step()
+
+
+def loss(
+    job: Job, logp: Tensor, entropy: Tensor, values: Tensor, old_logp: Tensor, advantages: Tensor, targets: Tensor
+) -> Tensor:
+    """What is minimised over rows of any shape: clipped surrogate, value error and entropy, weighted."""
+    ratio = (logp - old_logp).exp()
+    clipped = ratio.clamp(1 - job.clip_param, 1 + job.clip_param)
+    surrogate = torch.min(ratio * advantages, clipped * advantages).mean()
+    value_error = (values - targets).square().mean()
+    return job.vf_loss_coeff * value_error - surrogate - job.entropy_coeff * entropy.mean()
 
 
 def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
@@ -170,31 +199,42 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
         `steps_per_s`, env steps per second after the warm-up, and `late_return`, the mean of the last 50 episodes (NaN
         if none ended).
     """
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    env = SyncVectorEnv([lambda: gym.make(job.env_id)] * job.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    actor = Actor(env)
-    critic = mlp(int(np.prod(env.single_observation_space.shape or ())), 1)
+    env, obs = start(job, seed)
+    actor, critic = Actor(env), mlp(num_inputs(env), 1)
     optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=job.lr, eps=1e-5, fused=True)
     store = Storage(env, job.fragment)
     running, late = np.zeros(job.num_envs), deque[float](maxlen=50)
-    obs = torch.from_numpy(env.reset(seed=seed)[0].astype(np.float32))
-    iterations = max(WARM_UP + 1, -(-total_steps // job.batch_size))
-    started = 0.0
-    for iteration in range(iterations):
-        if iteration == WARM_UP:
-            started = time.perf_counter()
+
+    def iteration() -> None:
+        nonlocal obs
         obs, finals = collect(env, actor, store, obs, running, late)
         advantages, targets = advantages_and_targets(job, critic, store, obs, finals)
         columns = [store.obs, store.actions, store.logp, advantages, targets]
         update(job, actor, critic, optimizer, [column.flatten(0, 1) for column in columns])
-    took = time.perf_counter() - started
+
+    steps_per_s = timed(job, total_steps, iteration)
     env.close()
-    return {
-        "steps_per_s": round((iterations - WARM_UP) * job.batch_size / took, 1),
-        "late_return": round(float(np.mean(late)), 1) if late else float("nan"),
-    }
+    return {"steps_per_s": steps_per_s, "late_return": round(float(np.mean(late)), 1) if late else float("nan")}
+
+
+def start(job: Job, seed: int) -> tuple[SyncVectorEnv, Tensor]:
+    """Seed torch, keep it to one thread, and make the envs; they and their first observations."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    env = SyncVectorEnv([lambda: gym.make(job.env_id)] * job.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return env, torch.from_numpy(env.reset(seed=seed)[0].astype(np.float32))
+
+
+def timed(job: Job, total_steps: int, iteration: Callable[[], None]) -> float:
+    """Env steps per second of as many iterations as make `total_steps`, after the warm-up."""
+    iterations = max(WARM_UP + 1, -(-total_steps // job.batch_size))
+    for _ in range(WARM_UP):
+        iteration()
+    started = time.perf_counter()
+    for _ in range(iterations - WARM_UP):
+        iteration()
+    return round((iterations - WARM_UP) * job.batch_size / (time.perf_counter() - started), 1)
 
 
 if __name__ == "__main__":
-    main(train, __doc__)
+    main(train, __doc__, [name for name, job in JOBS.items() if job.seq_len is None])

@@ -4,13 +4,16 @@ import argparse
 import json
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Job:
-    """One PPO job: two separate nets of 2 × 64 tanh units; continuous actions have a free log standard deviation."""
+    """One PPO job: two separate nets of 2 × 64 tanh units; continuous actions have a free log standard deviation.
+
+    With a `seq_len` there is one net of 2 × 64 tanh units, an LSTM of 64 cells after it, and both heads on that.
+    """
 
     env_id: str
     num_envs: int
@@ -24,6 +27,7 @@ class Job:
     lambda_: float = 0.95
     clip_param: float = 0.2
     grad_clip: float = 0.5
+    seq_len: int | None = None  # steps per training sequence; a minibatch has minibatch_size / seq_len of them
 
     @property
     def batch_size(self) -> int:
@@ -38,6 +42,18 @@ JOBS = {
     "cheetah": Job(
         "HalfCheetah-v5", 8, 256, num_epochs=10, minibatch_size=256, lr=3e-4, entropy_coeff=0.0, vf_loss_coeff=0.5
     ),
+    # a small vf_loss_coeff: in the net that both share, errors of raw returns would drown the policy's gradient
+    "lstm": Job(
+        "CartPole-v1",
+        8,
+        128,
+        num_epochs=4,
+        minibatch_size=256,
+        lr=1e-3,
+        entropy_coeff=0.01,
+        vf_loss_coeff=5e-4,
+        seq_len=16,
+    ),
 }
 
 
@@ -47,10 +63,10 @@ def peak_mb() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def main(train: Callable[[Job, int, int], Mapping[str, float]], doc: str | None) -> None:
-    """The command line of a timed script: run one job and print one line of JSON, with the peak memory added."""
+def main(train: Callable[[Job, int, int], Mapping[str, float]], doc: str | None, jobs: Iterable[str] = JOBS) -> None:
+    """The command line of a timed script: run one of `jobs` and print a line of JSON, with the peak memory added."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
-    parser.add_argument("job", choices=sorted(JOBS))
+    parser.add_argument("job", choices=sorted(jobs))
     parser.add_argument(
         "total_steps", nargs="?", type=int, default=60_000, help="env steps in all (default: %(default)s)"
     )

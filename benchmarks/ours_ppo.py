@@ -1,4 +1,4 @@
-"""The jobs of `bare_ppo`, trained by `algorithms.ppo` through its public interface.
+"""The jobs of `bare_ppo` and `bare_lstm`, trained by `algorithms.ppo` through its public interface.
 
     python -m benchmarks.ours_ppo cartpole 60000
 
@@ -7,6 +7,7 @@ normalisation) is turned off. Steps per second count whole calls of `train()` af
 """
 
 import time
+from dataclasses import replace
 
 from algorithms.ppo import PPOConfig
 from benchmarks.jobs import Job, main
@@ -20,11 +21,13 @@ def config(job: Job, seed: int) -> PPOConfig:
     model = DefaultModelConfig(
         fcnet_hiddens=(64, 64),
         fcnet_activation="tanh",
-        vf_share_layers=False,
+        vf_share_layers=job.seq_len is not None,
         free_log_std=True,
         normalize_observations=False,
         normalize_values=False,
     )
+    if job.seq_len is not None:
+        model = replace(model, use_lstm=True, lstm_cell_size=64, max_seq_len=job.seq_len)
     return (
         PPOConfig()
         .environment(job.env_id)

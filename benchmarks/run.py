@@ -1,10 +1,11 @@
 """Measure our speed beside the same work without a framework, in one run on one machine.
 
-    python -m benchmarks.run [--jobs cartpole cheetah sampling import] [--repeats 5] [--write]
+    python -m benchmarks.run [--jobs cartpole cheetah lstm sampling catalog import] [--repeats 5] [--write]
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
-both. A row's ratio is the median of the ratios of neighbours; its figures are medians too. `--write` puts the table
-into `benchmarks/README.md`. This process stays small (see `benchmarks.jobs.peak_mb`): only the children load torch.
+both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;
+its figures are medians too. `--write` puts the table into `benchmarks/README.md`. This process stays small (see
+`benchmarks.jobs.peak_mb`): only the children load torch.
 """
 
 import argparse
@@ -31,12 +32,29 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 HEADER = ("row", "ours", "other", "ratio (least – most)", "floor", "reached")
-STEPS = {"cartpole": 60_000, "cheetah": 30_000}
+ALLOWED_MS = 50.0  # for building, whatever the spaces
 
 # Prints how long the statement takes in a process that has loaded nothing but what Python itself needs.
 TIME_IMPORT = "import json, time; t = time.perf_counter(); {}; print(json.dumps({{'s': time.perf_counter() - t}}))"
 
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PPOJob:
+    """How a job of `benchmarks.jobs` is called here, the script of the other side, env steps per run and the floor."""
+
+    name: str
+    other: str
+    steps: int
+    floor: float
+
+
+PPO_JOBS = {
+    "cartpole": PPOJob("PPO CartPole", "bare_ppo", 60_000, 0.9),
+    "cheetah": PPOJob("PPO HalfCheetah", "bare_ppo", 30_000, 0.9),
+    "lstm": PPOJob("PPO LSTM CartPole", "bare_lstm", 60_000, 0.7),
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The line as text, in the order of `HEADER`."""
         least, middle, most = min(self.ratios), median(self.ratios), max(self.ratios)
-        digits = ".3f" if self.unit == "s" else ",.0f"
+        digits = {"s": ".3f", "ms": ",.2f"}.get(self.unit, ",.0f")
         return (
             self.name,
             f"{median(self.ours):{digits}} {self.unit}",
@@ -96,20 +114,21 @@ def child(*args: str) -> dict[str, Any]:
 
 def ppo_rows(job: str, repeats: int, report: Report) -> list[Row]:
     """Steps per second of one PPO job, and for CartPole the peak memory of the process."""
+    here = PPO_JOBS[job]
     ours: list[dict[str, Any]] = []
     bare: list[dict[str, Any]] = []
     for _ in range(repeats):
-        for results, script in ((ours, "ours_ppo"), (bare, "bare_ppo")):
-            results.append(child("-m", f"benchmarks.{script}", job, str(STEPS[job])))
+        for results, script in ((ours, "ours_ppo"), (bare, here.other)):
+            results.append(child("-m", f"benchmarks.{script}", job, str(here.steps)))
             report(f"{job}: {script} {results[-1]['steps_per_s']:,.0f} steps/s")
 
     def column(results: list[dict[str, Any]], key: str) -> list[float]:
         return [result[key] for result in results]
 
-    name = {"cartpole": "PPO CartPole", "cheetah": "PPO HalfCheetah"}[job]
-    rows = [Row(name, "steps/s", column(ours, "steps_per_s"), column(bare, "steps_per_s"), 0.9, True)]
+    rows = [Row(here.name, "steps/s", column(ours, "steps_per_s"), column(bare, "steps_per_s"), here.floor, True)]
     if job == "cartpole":
-        rows.append(Row(f"{name}, peak memory", "MB", column(ours, "peak_mb"), column(bare, "peak_mb"), 1.3, False))
+        memory = column(ours, "peak_mb"), column(bare, "peak_mb")
+        rows.append(Row(f"{here.name}, peak memory", "MB", *memory, 1.3, False))
     return rows
 
 
@@ -123,6 +142,25 @@ def sampling_rows(repeats: int, report: Report) -> list[Row]:
         alone.append(result["alone_us"])
         report(f"sampling: {runner[-1]:.0f} µs over {alone[-1]:.0f} µs")
     return [Row("sampling: vector step", "µs", runner, alone, 1.15, False)]
+
+
+def catalog_rows(repeats: int, report: Report) -> list[Row]:
+    """What building, reading observations inside the net and masking actions cost; see `benchmarks.catalog`."""
+    runs: dict[str, list[dict[str, Any]]] = {"building": [], "reading": [], "masking": []}
+    for _ in range(repeats):
+        for what, results in runs.items():
+            results.append(child("-m", "benchmarks.catalog", what))
+            report(f"catalog: {what}")
+    allowed = [ALLOWED_MS] * repeats
+    rows = []
+    for name, key in (("deciding", "tree_ms"), ("building", "module_ms")):
+        slowest = [max(case[key] for case in result.values()) for result in runs["building"]]
+        rows.append(Row(f"catalog: {name}", "ms", slowest, allowed, 1.0, False))
+    for name in runs["reading"][0]:
+        ours, plain = ([result[name][key] for result in runs["reading"]] for key in ("ours_ms", "plain_ms"))
+        rows.append(Row(f"catalog: reading, {name}", "ms", ours, plain, 1.1, False))
+    masked, plain = ([result[key] for result in runs["masking"]] for key in ("masked_us", "plain_us"))
+    return [*rows, Row("catalog: masking", "µs", masked, plain, 1.3, False)]
 
 
 def import_rows(repeats: int, report: Report) -> list[Row]:
@@ -144,7 +182,9 @@ def import_rows(repeats: int, report: Report) -> list[Row]:
 ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how often each reports per repeat
     "cartpole": (lambda repeats, report: ppo_rows("cartpole", repeats, report), 2),
     "cheetah": (lambda repeats, report: ppo_rows("cheetah", repeats, report), 2),
+    "lstm": (lambda repeats, report: ppo_rows("lstm", repeats, report), 2),
     "sampling": (sampling_rows, 1),
+    "catalog": (catalog_rows, 3),
     "import": (import_rows, 4),
 }
 

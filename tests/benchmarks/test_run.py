@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run
+from benchmarks.jobs import JOBS
 from benchmarks.run import BEGIN, END, Row
 
 FASTER = Row(
@@ -38,7 +39,9 @@ def test_write_replaces_only_what_is_between_the_markers(tmp_path: Path, monkeyp
 def test_the_readme_has_the_markers_and_every_row() -> None:
     text = run.README.read_text(encoding="utf-8")
     assert text.count(BEGIN) == text.count(END) == 1
-    for name in ("PPO CartPole", "peak memory", "PPO HalfCheetah", "sampling: vector step", "import catalog"):
+    names = ["PPO CartPole", "peak memory", "PPO HalfCheetah", "PPO LSTM CartPole", "sampling: vector step", "import"]
+    names += [f"catalog: {what}" for what in ("deciding", "building", "reading", "masking")]
+    for name in names:
         assert name in text.partition(BEGIN)[0]
 
 
@@ -46,3 +49,36 @@ def test_a_child_that_fails_is_shown() -> None:
     assert run.child("-c", "print('noise'); print('{\"s\": 1}')") == {"s": 1}
     with pytest.raises(SystemExit, match=r"exit status 1:[\s\S]*ZeroDivisionError"):
         run.child("-c", "1 / 0")
+
+
+def test_catalog_rows_take_the_slowest_case_and_pair_ours_with_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "building": {"a": {"tree_ms": 1.0, "module_ms": 60.0}, "b": {"tree_ms": 2.0, "module_ms": 3.0}},
+        "reading": {"image": {"ours_ms": 11.0, "plain_ms": 10.0}},
+        "masking": {"masked_us": 50.0, "plain_us": 40.0},
+    }
+    monkeypatch.setattr(run, "child", lambda *args: answers[args[-1]])
+    reports: list[str] = []
+    rows = run.catalog_rows(2, reports.append)
+    assert len(reports) == 2 * run.ROWS["catalog"][1]
+    assert [(row.name, row.ours, row.theirs, row.reached) for row in rows] == [
+        ("catalog: deciding", [2.0, 2.0], [50.0, 50.0], True),
+        ("catalog: building", [60.0, 60.0], [50.0, 50.0], False),
+        ("catalog: reading, image", [11.0, 11.0], [10.0, 10.0], True),
+        ("catalog: masking", [50.0, 50.0], [40.0, 40.0], True),
+    ]
+    assert rows[0].cells()[1] == "2.00 ms"
+
+
+def test_each_ppo_job_runs_beside_the_loop_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    def fake(*args: str) -> dict[str, float]:
+        calls.append(args)
+        return {"steps_per_s": 80.0 if "ours" in args[1] else 100.0, "peak_mb": 1.0}
+
+    monkeypatch.setattr(run, "child", fake)
+    (row,) = run.ppo_rows("lstm", 2, lambda text: None)
+    assert [args[1:3] for args in calls] == [("benchmarks.ours_ppo", "lstm"), ("benchmarks.bare_lstm", "lstm")] * 2
+    assert (row.ratios, row.floor, row.reached) == ([0.8, 0.8], 0.7, True)
+    assert run.PPO_JOBS.keys() == JOBS.keys()
