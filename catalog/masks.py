@@ -54,8 +54,11 @@ class ActionMask(nn.Module):
 
     def allowed(self, obs: Tree) -> Tensor:
         """Which of the ``D`` logits may be chosen, bool ``[..., D]``; those without a mask may."""
-        entries = [leaf.of(obs[self.key]).bool() for leaf in self.leaves]
-        allowed = entries[0] if len(entries) == 1 else torch.cat(entries, dim=-1)
+        leaves, field = self.leaves, obs[self.key]
+        if len(leaves) == 1:
+            allowed = leaves[0].of(field).bool()
+        else:
+            allowed = torch.cat([leaf.of(field).bool() for leaf in leaves], dim=-1)
         if self.is_in_order:
             return allowed
         return F.pad(allowed, (0, 1), value=True).index_select(-1, self.source)

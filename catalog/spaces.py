@@ -23,6 +23,8 @@ class Leaf(NamedTuple):
         """This leaf of an observation with any leading dims, flattened: ``[..., entries]``."""
         for key in self.keys:
             obs = obs[key]
+        if len(self.shape) == 1:
+            return obs
         return obs.flatten(-len(self.shape)) if self.shape else obs.unsqueeze(-1)
 
 

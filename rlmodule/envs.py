@@ -146,6 +146,8 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
     spec = gym.registry.get(name)
     if isinstance(error, gym.error.Error) and spec is None:
         remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
+        if name.startswith("ALE/"):
+            remedy = f"Run: pip install \"catalog-rl[atari]\", and write 'ale_py:{name}'."
         return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
     if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
         remedy = "Use mode 'sync' or 'async'."

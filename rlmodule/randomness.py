@@ -6,7 +6,17 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_ROLES = ("module", "learner", "env", "action", "evaluation_env", "evaluation_action", "replay", "policy", "module_noise")
+_ROLES = (
+    "module",
+    "learner",
+    "env",
+    "action",
+    "evaluation_env",
+    "evaluation_action",
+    "replay",
+    "policy",
+    "module_noise",
+)
 
 
 def seed_sequence(run_seed: int, role: str, *index: int) -> np.random.SeedSequence:

@@ -111,9 +111,9 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def _policy(self, batch: Mapping[str, Tree], latent: Tensor, state: Tree | None) -> dict[str, Tree]:
         """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one."""
-        inputs = self.pi_head(latent)
-        if self.action_mask is not None:
-            inputs = self.action_mask(inputs, self.env_part(batch[Columns.OBS]))
+        inputs, mask = self.pi_head(latent), self.action_mask
+        if mask is not None:
+            inputs = mask.forward(inputs, self.env_part(batch[Columns.OBS]))
         out = {Columns.ACTION_DIST_INPUTS: inputs}
         return out if state is None else out | {Columns.STATE_OUT: state}
 

@@ -188,6 +188,7 @@ def two_kinds() -> Callable[[dict[str, Any]], Any]:
     ("source", "config", "num_envs", "mode", "error", "words"),
     [
         ("CartPol-v1", {}, 2, "sync", ValueError, ["'CartPol-v1'", "Did you mean 'CartPole-v1'?"]),
+        ("ALE/NoGame-v5", {}, 2, "sync", ValueError, ["catalog-rl[atari]", "'ale_py:ALE/NoGame-v5'"]),
         ("CartPole-v77", {}, 2, "sync", ValueError, ["registered id", "CartPole-v1"]),
         ("gymnasium:CartPol-v1", {}, 2, "sync", ValueError, ["Did you mean 'CartPole-v1'?"]),
         ("no_such_module_at_all:Env-v0", {}, 2, "sync", ImportError, ["no_such_module_at_all", "Install"]),
