@@ -37,7 +37,7 @@ from catalog.registry import Registry, distributions, models
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 TABLES = (encoder_rules, action_distribution_rules, action_converter_rules)
 REGISTRIES: tuple[Registry[Any], ...] = (models, distributions)
 
@@ -146,7 +146,7 @@ def test_examples_run(example: Path, script: ModuleType) -> None:
     text = example.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
     assert execute(text, example, 0, script)  # each ends by telling something
-    assert f"examples/{example.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"]({example.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------
