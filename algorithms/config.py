@@ -50,7 +50,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         positional=True,
     )
     env_config: dict[str, Any] = setting(
-        {}, "environment", "Keyword arguments for a Gymnasium id; the one argument of an Env class or factory."
+        {}, "environment", "Keyword arguments for a Gymnasium id or an Env class; the one argument of a factory."
     )
 
     num_env_runners: int = setting(0, "env_runners", "Sampling processes; 0 samples in this process.", ge=0)

@@ -67,8 +67,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         Args:
             env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
                 factory fn(env_config), or a VectorEnv factory; None is not ready to build.
-            env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id; the one argument of an Env
-                class or factory.
+            env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
+                argument of a factory.
         """
 
     def env_runners(

@@ -49,7 +49,8 @@ class Distribution(ABC):
     def for_module(cls, module: nn.Module) -> type[Distribution]:
         """The class for actions of ``module``: itself, or a subclass that carries the module.
 
-        Called once, when the module is constructed.
+        Called once, when the module is constructed. Keep the module, not its tensors: these may be replaced later by
+        those of another copy.
         """
         return cls
 
