@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import itertools
 import json
 import os
 import shlex
@@ -286,7 +287,8 @@ def _read_json(text: str, words: Sequence[str] = ()) -> Any:
     except ValueError:
         if "NAME" in words:
             return text
-        raise ValueError(f"{text!r} is neither a number nor JSON") from None
+        words = [f"{word!r}" for word in words if word != "NAME"]
+        raise ValueError(f"{text!r} is neither {', '.join([*words, 'a number'])} nor JSON") from None
 
 
 def _kebab(name: str) -> str:
@@ -334,7 +336,7 @@ def _leading(args: Sequence[str], command: str, what: str) -> str:
 
 def _value_of(flag: str, args: Sequence[str]) -> str | None:
     """The value of a flag that has to be known before the others; None if it is not there."""
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
+    for arg, following in itertools.zip_longest(args, args[1:], fillvalue=""):
         if arg == flag:
             return following
         if arg.startswith(f"{flag}="):
@@ -455,8 +457,8 @@ Next, in Python:
 
     env = gymnasium.make({env_id!r}{env_config})
     with Algorithm.from_checkpoint({str(checkpoint)!r}{allow}) as algo:
-        obs, info = env.reset()
-        action, state = algo.policy.act(obs)
+        (obs, info), state = env.reset(), None
+        action, state = algo.policy.act(obs, state)
 
 and to see how networks are chosen for this environment:
 

@@ -218,6 +218,11 @@ class AlgorithmConfig(SettingsBase, ABC):
             + (", or leave rollout_fragment_length=None." if fragment is not None else "."),
         )
 
+    def _set(self, values: Mapping[str, Any], where: str, section: str | None) -> Self:
+        if isinstance(values.get("model_config"), dict):
+            DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
+        return super()._set(values, where, section)
+
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
         """A ``ValueError`` about the setting ``name``, for :meth:`validate` to raise; it shows the value it has."""
         got = repr(getattr(self, name))
@@ -229,7 +234,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
         if "env" not in objects and isinstance(env, str) and ":" in env:
             check_allowed(env, f"{cls.__name__}.env", allow)
+        config = super().from_dict(data, allow=allow, **objects)
         for name in ("model_config", "rl_module_spec"):
             if name not in objects:
-                check_named_imports(data.get(name), f"{cls.__name__}.{name}", allow)
-        return super().from_dict(data, allow=allow, **objects)
+                check_named_imports(getattr(config, name), f"{cls.__name__}.{name}", allow)
+        return config

@@ -115,6 +115,7 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
     """Raise ``ValueError`` unless ``path`` (``module:qualname``) may be imported; see :func:`decode`."""
     if allow is None:
         return
+    allow = (allow,) if isinstance(allow, str) else allow
     if not any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}:")) for prefix in (*OWN_PACKAGES, *allow)):
         module, setting = path.partition(":")[0], where.rsplit(".", 1)[-1]
         raise ValueError(
@@ -127,25 +128,27 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
         )
 
 
-def check_named_imports(data: Any, where: str, allow: Sequence[str] | None) -> None:
-    """Hold model settings in ``data`` that are import paths in plain text to the rule of :func:`decode`.
+def check_named_imports(value: Any, where: str, allow: Sequence[str] | None) -> None:
+    """Hold model settings in ``value``, which :func:`decode` gave, that are import paths in plain text to its rule.
 
     Raises:
         ValueError: If one of them may not be imported.
     """
     if allow is None:
         return
-    if isinstance(data, dict):
-        for key, value in data.items():
-            named = value.values() if key == "custom_action_dist" and isinstance(value, dict) else [value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        for key, part in value.items():
+            named = part.values() if key == "custom_action_dist" and isinstance(part, dict) else [part]
             for text in named if key in ("custom_model", "custom_action_dist") else ():
                 if isinstance(text, str) and ("." in text or ":" in text):
                     path = text if ":" in text else ":".join(text.rpartition(".")[::2])
                     _resolve(path, f"{where}.{key}", allow)
-            check_named_imports(value, where, allow)
-    elif isinstance(data, list):
-        for item in data:
-            check_named_imports(item, where, allow)
+            check_named_imports(part, where, allow)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_named_imports(part, where, allow)
 
 
 def _resolve(path: str, where: str, allow: Sequence[str] | None) -> Any:

@@ -91,10 +91,15 @@ class ActorCriticEncoder(nn.Module):
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful."""
+        """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
+
+        Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
+        """
+        actor = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
+        assert actor is not None
         if self.shared:
-            return self.actor_encoder(obs, state, starts=starts)
-        latent, actor_state = self.actor_encoder(obs, self._part(state, "actor"), starts=starts)
+            return actor.forward(obs, state, starts=starts)
+        latent, actor_state = actor.forward(obs, self._part(state, "actor"), starts=starts)
         critic_state = None
         if self.critic_is_stateful:
             critic_state = self._critic()(obs, self._part(state, "critic"), starts=starts).state

@@ -87,6 +87,16 @@ class Catalog:
         action_space: Space,
         model_config: DefaultModelConfig | Mapping[str, Any] | None = None,
     ) -> None:
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, Space):
+                raise TypeError(
+                    explain_error(
+                        f"{type(self).__name__}({name}=)",
+                        expected="a gymnasium.Space",
+                        got=repr(space),
+                        remedy="Pass env.observation_space, env.action_space and then the model settings.",
+                    )
+                )
         self.observation_space = observation_space
         self.action_space = action_space
         self._whole_config = self.model_config = DefaultModelConfig.from_any(model_config)
@@ -318,7 +328,18 @@ class Catalog:
         actor = self._build_probed_encoder()
         if self.model_config.vf_share_layers:
             return ActorCriticEncoder(actor, None)
-        return ActorCriticEncoder(actor, self.for_function("value")._trunk._build_probed_encoder())
+        critic = self.for_function("value")._trunk._build_probed_encoder()
+        theirs = {id(p) for p in critic.parameters()}
+        if theirs and theirs == {id(p) for p in actor.parameters()}:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__}.build_encoder()",
+                    expected="a new encoder at each call, since vf_share_layers=False",
+                    got="the same one twice",
+                    remedy="Make the net within the method, or set vf_share_layers=True.",
+                )
+            )
+        return ActorCriticEncoder(actor, critic)
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
         """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none."""
@@ -399,6 +420,17 @@ class Catalog:
                     remedy="Leave it None, which standardises where that makes sense, or set it to False.",
                 )
             )
+        default = DefaultModelConfig.__dataclass_fields__["action_mask_key"].default
+        if config.action_mask_key not in (None, default) and self._mask_key is None:
+            fields = [*self.observation_space.spaces] if isinstance(self.observation_space, Dict) else []
+            raise ValueError(
+                explain_error(
+                    "model_config.action_mask_key",
+                    expected=f"a field of the observation ({', '.join(map(repr, fields)) or 'it has none'})",
+                    got=repr(config.action_mask_key),
+                    remedy=f"Name the field with the mask.{closest(str(config.action_mask_key), fields)}",
+                )
+            )
         for name in ("lstm_use_prev_action", "lstm_use_prev_reward"):
             if getattr(config, name) and not config.is_recurrent:
                 raise ValueError(
@@ -419,9 +451,10 @@ class Catalog:
                         f"model_config.{setting}[{path!r}]",
                         expected=f"a path into {root.root}",
                         got=f"one that matches nothing in {root.space}",
-                        remedy=(
-                            f"Use one of {', '.join(known)}.{closest(path, known)}" if known else "It has no parts."
-                        ),
+                        remedy=f"Use one of {', '.join(known)}.{closest(path, known)}"
+                        if known
+                        else "No part is decided on its own here: the space has none, or one net reads the whole of it "
+                        "(flatten_observations, custom_model, a hook).",
                     )
                 )
 

@@ -393,6 +393,7 @@ def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, wh
             model_config.conv_kernel_initializer_kwargs,
             model_config.conv_bias_initializer,
             model_config.conv_bias_initializer_kwargs,
+            "conv",
         ),
         "scale": 1 / 255 if is_byte_box(space) else 1.0,
         "where": where,

@@ -14,6 +14,8 @@ from torch import nn
 from catalog.actions import action_converter_rules
 from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules
 from catalog.distributions import Distribution, action_distribution_rules
+from catalog.memory import PREV_ACTION, PREV_REWARD
+from catalog.model_config import ENCODER
 from catalog.rules import Node, RuleTable
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOOKS = ("build_", "_get_", "get_", "_determine_")
 _COLUMN = 25
+_PREVIOUS = {PREV_ACTION: "the previous action", PREV_REWARD: "the previous reward"}
 _RECURRENT = (
     "use_lstm",
     "use_gru",
@@ -51,7 +54,7 @@ def explain(catalog: Catalog) -> str:
     lines.append(_line(1, "action space", short_space(catalog.action_space)))
     lines += _distribution(catalog, catalog.action_node, 2)
     lines += _converter(catalog)
-    return "\n".join(lines + _overrides(catalog) + _nets(catalog, parts))
+    return "\n".join(lines + _without_effect(catalog) + _overrides(catalog) + _nets(catalog, parts))
 
 
 def short_space(space: Space) -> str:
@@ -82,7 +85,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
     if hook is not None:
         lines = [_line(2, label, f"{hook}.build_encoder(); {_alone(encoder_rules, catalog.encoder_node)}")]
         if catalog.model_config.is_recurrent:
-            lines.append(_line(3, "followed by", _recurrent(catalog)))
+            lines += [_line(3, "followed by", _recurrent(catalog)), _decided(catalog, _RECURRENT, 4)]
         return [*lines, _line(3, "latent", f"{catalog.latent_dims}")]
     assert catalog.encoder_config is not None
     if not catalog.model_config.is_recurrent:
@@ -96,7 +99,14 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
 
 
 def _recurrent(catalog: Catalog) -> str:
-    return f"{'LSTM' if catalog.model_config.use_lstm else 'GRU'} over the encoding of each step"
+    seen = _fields(catalog.input_space) if catalog.input_space is not catalog.observation_space else []
+    words = [text for key, text in _PREVIOUS.items() if key in seen]
+    parts = " and ".join(["the encoding of each step", *words])
+    return f"{'LSTM' if catalog.model_config.use_lstm else 'GRU'} over {parts}"
+
+
+def _fields(space: Space) -> list[str]:
+    return [*space.spaces] if isinstance(space, spaces.Dict) else []
 
 
 def _alone(table: RuleTable[Any], node: Node[Any]) -> str:
@@ -186,6 +196,28 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
     return lines
 
 
+def _without_effect(catalog: Catalog) -> list[str]:
+    """Encoder settings that differ from their defaults and that nothing here reads."""
+    if _owners(catalog, "build_encoder")[0] is not None:
+        return []  # which may read any of them
+    views = [catalog, *(catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs))]
+    nodes = [node for view in views for node in view.encoder_node.walk()]
+    if any(node.rule is None for node in nodes):
+        return []  # a hook of the user's may read any of them
+    read = {name for node in nodes if node.rule is not None for name in node.rule.settings}
+    read |= {*_RECURRENT} if any(view.model_config.is_recurrent for view in views) else set()
+    read |= {"leaf_overrides", "custom_model_config"}
+    unread = [
+        item.name
+        for item in dataclasses.fields(catalog.model_config)
+        if item.metadata.get("part") == ENCODER
+        and item.name not in read
+        and not item.name.endswith("_kwargs")
+        and _setting(catalog, item.name).endswith("(set)")
+    ]
+    return [_line(1, "without effect", ", ".join(_setting(catalog, name) for name in unread))] if unread else []
+
+
 def _converter(catalog: Catalog) -> list[str]:
     owner, _ = _owners(catalog, "build_action_converter")
     root = catalog.converter_node
@@ -195,8 +227,8 @@ def _converter(catalog: Catalog) -> list[str]:
     root.run()  # which leaves the record
     lines: list[str] = []
     for node in root.walk():
-        label = "action converter" if not node.keys else f"  {node.name}"
-        lines += _decision(catalog, action_converter_rules, node, 2, label, ())
+        label = str(node.keys[-1]) if node.keys else "action converter"
+        lines += _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, ())
     return lines
 
 

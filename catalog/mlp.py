@@ -323,6 +323,7 @@ def encoder_init(model_config: DefaultModelConfig) -> Init:
         model_config.fcnet_kernel_initializer_kwargs,
         model_config.fcnet_bias_initializer,
         model_config.fcnet_bias_initializer_kwargs,
+        "fcnet",
     )
 
 
@@ -333,6 +334,7 @@ def head_init(model_config: DefaultModelConfig) -> Init:
         model_config.head_fcnet_kernel_initializer_kwargs,
         model_config.head_fcnet_bias_initializer,
         model_config.head_fcnet_bias_initializer_kwargs,
+        "head_fcnet",
     )
 
 

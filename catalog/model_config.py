@@ -72,7 +72,10 @@ def _keywords(part: str, of: str, gain: str = "") -> Any:
 
 
 def _one_of(part: str, default: Any, doc: str, *choices: Any) -> Any:
-    return _setting(part, default, doc, " or ".join(repr(choice) for choice in choices), lambda value: value in choices)
+    def good(value: object) -> bool:
+        return any(value is choice or (isinstance(value, str) and value == choice) for choice in choices)
+
+    return _setting(part, default, doc, " or ".join(map(repr, choices)), good)
 
 
 def _count(part: str, default: int | None, doc: str) -> Any:
@@ -83,8 +86,8 @@ def _count(part: str, default: int | None, doc: str) -> Any:
 
 def _is_filters(value: object) -> bool:
     """Whether ``value`` is one of the names, or a list of [channels, kernel, stride(, padding)]."""
-    if value is None or value in ("nature", "impala"):
-        return True
+    if value is None or isinstance(value, str):
+        return value in (None, "nature", "impala")
     return isinstance(value, list | tuple) and len(value) > 0 and all(_is_filter(entry) for entry in value)
 
 
@@ -114,6 +117,13 @@ def _is_overrides(value: object) -> bool:
     )
 
 
+_ELSEWHERE = {
+    "use_attention": "There is use_lstm and use_gru; attention is still to come.",
+    "net_arch": "The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.",
+    "post_fcnet_hiddens": "The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.",
+    "custom_model_kwargs": "They are custom_model_config.",
+}
+"""Names from other libraries and what to write instead."""
 _SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
@@ -367,14 +377,18 @@ class DefaultModelConfig:
         extra: tuple[str, ...] = (),
     ) -> None:
         known = [f.name for f in dataclasses.fields(self) if f.metadata.get("part") in parts and f.name not in excluded]
+        everywhere = [f.name for f in dataclasses.fields(self)]
         for name in given:
             if name not in known:
+                remedy = f"Use one of {', '.join([*extra, *known])}.{closest(name, [*extra, *known])}"
+                if name in everywhere:
+                    remedy = "It cannot differ by part or function: set it for the whole module."
                 raise ValueError(
                     explain_error(
                         f"model_config.{where}",
                         expected=f"settings of {' and '.join(f'{part}s' for part in parts)}",
                         got=repr(name),
-                        remedy=f"Use one of {', '.join([*extra, *known])}.{closest(name, [*extra, *known])}",
+                        remedy=remedy,
                     )
                 )
 
@@ -407,7 +421,7 @@ class DefaultModelConfig:
                         f"model_config[{key!r}]",
                         expected="a model setting",
                         got=f"the unknown name {key!r}",
-                        remedy=f"Use one of {', '.join(known)}.{closest(key, known)}",
+                        remedy=_ELSEWHERE.get(key, f"Use one of {', '.join(known)}.{closest(key, known)}"),
                     )
                 )
         return cls(**value)

@@ -111,12 +111,16 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """How the weights and biases of a layer start; None keeps torch's own start."""
+    """How the weights and biases of a layer start; None keeps torch's own start.
+
+    ``settings`` is what the model settings it comes from begin with, such as "fcnet", for messages.
+    """
 
     kernel: Initializer = None
     kernel_kwargs: Mapping[str, Any] = field(default_factory=dict)
     bias: Initializer = None
     bias_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    settings: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def from_settings(
@@ -125,11 +129,14 @@ class Init:
         kernel_kwargs: Mapping[str, Any] | None,
         bias: Initializer,
         bias_kwargs: Mapping[str, Any] | None,
+        settings: str = "",
     ) -> "Init":
         """From four model settings: keywords that are None mean none, but a gain of √2 for ``orthogonal_`` kernels."""
         if kernel_kwargs is None:
             kernel_kwargs = {"gain": math.sqrt(2)} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
-        return cls(kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs or {})
+        return cls(
+            kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs or {}, settings=settings
+        )
 
     def apply(self, layer: nn.Linear | nn.Conv2d) -> None:
         """Fill ``layer`` in place.
@@ -141,14 +148,15 @@ class Init:
 
     def fill(self, weight: Tensor, bias: Tensor | None) -> None:
         """Fill the tensors in place; see :meth:`apply`."""
-        _fill("kernel", weight, self.kernel, self.kernel_kwargs)
+        _fill("kernel", weight, self.kernel, self.kernel_kwargs, self.settings)
         if bias is not None:
-            _fill("bias", bias, self.bias, self.bias_kwargs)
+            _fill("bias", bias, self.bias, self.bias_kwargs, self.settings)
 
 
 @torch.no_grad()
-def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[str, Any]) -> None:
-    function = initializer_by_name(initializer, f"{what} initializer")
+def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[str, Any], settings: str) -> None:
+    where = f"model_config.{settings}_{what}_initializer" if settings else f"{what} initializer"
+    function = initializer_by_name(initializer, where)
     if function is None:
         return
     try:
@@ -156,7 +164,7 @@ def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[s
     except (TypeError, ValueError) as error:
         raise ValueError(
             explain_error(
-                f"{what} initializer",
+                where,
                 expected=f"a function for shape {tuple(tensor.shape)} that takes the keywords {dict(kwargs)}",
                 got=f"{initializer!r}, which says: {error}",
                 remedy=f"Choose another {what} initializer or other keywords for it.",

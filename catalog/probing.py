@@ -90,11 +90,14 @@ def _tried(net: nn.Module, sample: Tree, where: str, takes: str, **memory: Any) 
     try:
         with torch.no_grad():
             return net(sample, **memory)
-    except ValueError:  # explained where it was raised
-        raise
     except Exception as error:
+        if ": expected " in str(error):  # explained where it was raised
+            raise
         got = f"{type(error).__name__}: {error}"
-        remedy = "Samples come as batches of tensors, in the structure and the dtypes of the space."
+        remedy = (
+            "Samples come as batches of tensors, in the structure and the dtypes of the space; an image of bytes is "
+        )
+        remedy += "made numbers by x.float() / 255, and channels last become first by x.movedim(-1, -3)."
         raise ValueError(explain_error(where, expected=takes, got=got, remedy=remedy)) from error
     finally:
         for module, training in modes.items():

@@ -364,6 +364,7 @@ def recurrent_init(model_config: DefaultModelConfig) -> Init:
         kernel_kwargs=model_config.lstm_kernel_initializer_kwargs or {},
         bias=model_config.lstm_bias_initializer,
         bias_kwargs=model_config.lstm_bias_initializer_kwargs or {},
+        settings="lstm",
     )
 
 

@@ -33,7 +33,17 @@ class Registry(Generic[T]):
 
         Raises:
             ValueError: If another one, defined under another name, has that name.
+            TypeError: If ``name`` is no text.
         """
+        if not isinstance(name, str):
+            raise TypeError(
+                explain_error(
+                    f"register_{self.what}()",
+                    expected="a name",
+                    got=repr(name),
+                    remedy=f"Write @register_{self.what}('name') above the class.",
+                )
+            )
 
         def add(item: R) -> R:
             known = self._known.get(name)
@@ -63,7 +73,7 @@ class Registry(Generic[T]):
         """
         if isinstance(given, str):
             return self._named(given, where)
-        if not callable(given):
+        if not callable(given) or isinstance(given, nn.Module):
             raise ValueError(self._misfit(where, repr(given)))
         return given
 

@@ -138,6 +138,9 @@ class Learner(ABC):
     ) -> Tensor:
         """``loss`` and, weighted, those of the module itself; what is to be reported of them joins ``metrics``."""
         where, reported = self._where_extra_losses(module_id), dict[str, Tensor]()
+        if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
+            expected, remedy = "a dict from names to ExtraLoss", "Return {'name': ExtraLoss(value, weight=1.0)}."
+            raise TypeError(explain_error(where, expected=expected, got=repr(extra_losses), remedy=remedy))
         for name, extra in extra_losses.items():
             if not isinstance(extra.value, Tensor) or extra.value.dim():
                 got = f"shape {tuple(extra.value.shape)}" if isinstance(extra.value, Tensor) else repr(extra.value)
@@ -311,14 +314,16 @@ class BatchLearner(Learner):
 
 
 def row_minibatches(batch: Batch, size: int | None, generator: torch.Generator) -> Iterator[Batch]:
-    """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (the last may be smaller; all if ``size`` is None)."""
+    """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (all if it is None). The last may be smaller, but a single
+    row joins the piece before: batch norm takes two."""
     rows = len(tree.flatten(batch)[0])
     order = torch.randperm(rows, generator=generator)
     size = rows if size is None else size
     # one gather per column and epoch; the minibatches are views
     shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
-    for start in range(0, rows, size):
-        yield {name: map_leaves(lambda x, rows=slice(start, start + size): x[rows], c) for name, c in shuffled.items()}
+    starts = [start for start in range(0, rows, size) if start == 0 or rows - start > 1]
+    for start, stop in zip(starts, [*starts[1:], rows], strict=True):
+        yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
 
 
 def join_metrics(history: Sequence[Metrics]) -> Metrics:

@@ -52,9 +52,11 @@ class Policy:
 
         Raises:
             ValueError: If ``obs`` does not lie in the observation space by shape, its action mask forbids all actions,
-                or the reward is missing.
+                ``state`` is none of this module, or the reward is missing.
         """
         module, stateful = self.module, self.module.is_stateful()
+        if state is not None:
+            self._check_state(state, stateful)
         batch = self._batch(obs, state, reward)
         if stateful:
             batch = {
@@ -75,6 +77,20 @@ class Policy:
         if module.sees_more_than_the_env:
             memory[PREV_ACTION] = actions
         return action, memory or None
+
+    def _check_state(self, state: Tree, stateful: bool) -> None:
+        """Make sure that ``state`` may have come from this policy."""
+        known = {Columns.STATE_IN} if stateful else set()
+        known |= {PREV_ACTION} if self.module.sees_more_than_the_env else set()
+        if not isinstance(state, dict) or state.keys() != known:
+            raise ValueError(
+                explain_error(
+                    "Policy.act(state)",
+                    expected="what the last call returned as state" + (", a dict" if known else ", None"),
+                    got=f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state),
+                    remedy="Pass None at the start of an episode, and then on what act() returned.",
+                )
+            )
 
     def _batch(self, obs: Tree, state: Tree | None, reward: float | None) -> dict[str, Tree]:
         """``obs`` as a batch of one, with the previous action and reward beside it if the module sees them."""

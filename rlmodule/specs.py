@@ -35,6 +35,19 @@ class RLModuleSpec:
     catalog_class: type[Catalog] | None = None
     inference_only: bool = False
 
+    def __post_init__(self) -> None:
+        for name, base in (("module_class", RLModule), ("catalog_class", Catalog)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, type) and issubclass(value, base)):
+                raise TypeError(
+                    explain_error(
+                        f"RLModuleSpec.{name}",
+                        expected=f"a subclass of {base.__name__}, or None for the algorithm's own",
+                        got=repr(value),
+                        remedy=f"Pass the class itself, derived from {base.__name__}.",
+                    )
+                )
+
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """This spec, with ``default``'s value wherever it says None."""
         mine = vars(self)

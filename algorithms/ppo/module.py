@@ -109,10 +109,9 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
             return {**obs, "obs": normalizer(obs["obs"])}
         return normalizer(obs)
 
-    def _policy(self, batch: Mapping[str, Tree], latent: Tensor, state: Tree | None) -> dict[str, Tree]:
+    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
         """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one."""
-        inputs, mask = self.pi_head(latent), self.action_mask
-        if mask is not None:
+        if (mask := self.action_mask) is not None:
             inputs = mask.forward(inputs, self.env_part(batch[Columns.OBS]))
         out = {Columns.ACTION_DIST_INPUTS: inputs}
         return out if state is None else out | {Columns.STATE_OUT: state}
@@ -120,12 +119,12 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         latent, state = self.encoder.encode_actor(self._normalized(batch), state, starts=starts)
-        return self._policy(batch, latent, state)
+        return self._policy(batch, self.pi_head.forward(latent), state)  # no hooks, as in encode_actor
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         latents = self.encoder(obs, state, starts=starts)
-        out = self._policy(batch, latents.actor, latents.state) | {Columns.EMBEDDINGS: latents.critic}
+        out = self._policy(batch, self.pi_head(latents.actor), latents.state) | {Columns.EMBEDDINGS: latents.critic}
         if self.extra_outputs is not None:
             by_function = {"policy": latents.actor, "value": latents.critic}
             out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function)

@@ -121,6 +121,11 @@ def test_every_model_setting_can_be_given_and_arrives() -> None:
     assert vars(config.model_config) == expected
 
 
+def test_explain_without_an_env_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 2
+    assert "ENV" in capsys.readouterr().err
+
+
 def test_without_flags_the_config_is_the_default() -> None:
     config, flags = train_config(["PPO", "CartPole-v1"])
     assert config.update({"run_dir": None}) == PPOConfig().environment("CartPole-v1")

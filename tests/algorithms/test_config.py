@@ -802,8 +802,15 @@ def test_models_named_in_a_checkpoint_are_held_to_the_same_rule(name: str, wrap:
         assert MyConfig.from_dict(data).to_dict() == data, "a dict of one's own is trusted"
 
 
+def test_a_dict_written_in_pairs_hides_no_name() -> None:
+    inner = {"__items__": [["custom_model", "evil_module:Net"]]}
+    for settings_ in (inner, {"leaf_overrides": {"__items__": [["a", inner]]}}):
+        with pytest.raises(ValueError, match=r"MyConfig\.model_config\.custom_model: expected an import path in"):
+            MyConfig.from_dict({"model_config": settings_}, allow=[])
+
+
 def test_distributions_named_in_a_checkpoint_are_held_to_the_same_rule() -> None:
-    for named in ("evil_module:Dist", {"a": "evil_module:Dist"}):
+    for named in ("evil_module:Dist", {"a": "evil_module:Dist"}, {"__items__": [["a", "evil_module:Dist"]]}):
         data = {"model_config": {"custom_action_dist": named}}
         with pytest.raises(ValueError, match=r"MyConfig\.model_config\.custom_action_dist"):
             MyConfig.from_dict(data, allow=[])

@@ -380,3 +380,46 @@ def test_a_distribution_for_a_path_that_is_not_there_is_refused() -> None:
 def test_the_framework_is_not_asked_for(build: str) -> None:
     with pytest.raises(TypeError, match=rf"{build}\(\): .*got framework=\. Leave it out"):
         getattr(PPOCatalog(VECTOR, TWO), build)(framework="torch")
+
+
+def test_one_net_for_two_encoders_is_refused() -> None:
+    net = nn.Linear(4, 5)
+
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return net
+
+    with pytest.raises(
+        ValueError, match=r"Mine\.build_encoder\(\): expected a new encoder at each call.*same one twice"
+    ):
+        Mine(VECTOR, TWO).build_actor_critic_encoder()
+    assert Mine(VECTOR, TWO, {"vf_share_layers": True}).build_actor_critic_encoder().shared
+
+
+@pytest.mark.parametrize("wrong", [Catalog, {"fcnet_hiddens": [8]}, None], ids=["class", "dict", "None"])
+def test_what_is_no_space_is_said_to_be_none(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"Catalog\(observation_space=\): expected a gymnasium\.Space"):
+        Catalog(wrong, TWO)
+    with pytest.raises(TypeError, match=r"Catalog\(action_space=\): expected a gymnasium\.Space"):
+        Catalog(VECTOR, wrong)
+
+
+def test_a_mask_that_is_asked_for_and_not_there_is_missed() -> None:
+    observation_space = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
+    with pytest.raises(
+        ValueError, match=r"action_mask_key: expected a field.*'action_mask'.*got 'mask'"
+    ):
+        Catalog(observation_space, TWO, {"action_mask_key": "mask"})
+    with pytest.raises(ValueError, match=r"action_mask_key: expected a field of the observation \(it has none\)"):
+        Catalog(VECTOR, TWO, {"action_mask_key": "mask"})
+
+
+def test_an_error_of_any_kind_inside_a_net_is_explained() -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm2d(8))
+
+    with pytest.raises(
+        ValueError, match=r"build_encoder\(\): expected a module that takes observations.*expected 4D input"
+    ):
+        Mine(VECTOR, TWO).build_actor_critic_encoder()

@@ -207,3 +207,16 @@ def test_spaces_are_short(space: Space, expected: str) -> None:
 
 def test_a_long_space_is_cut() -> None:
     assert len(short_space(spaces.MultiDiscrete(np.full(500, 7)))) <= 160
+
+
+def test_settings_that_nothing_reads_are_named() -> None:
+    settings = {"conv_filters": "nature", "lstm_cell_size": 7, "fcnet_hiddens": [32]}
+    text = PPOCatalog(VECTOR, TWO, settings).explain()
+    says(text, "without effect conv_filters = 'nature' (set), lstm_cell_size = 7 (set)")
+    assert "without effect" not in PPOCatalog(spaces.Box(0, 1, (40, 40, 3)), TWO, {"conv_filters": "nature"}).explain()
+    assert "without effect" not in MyEncoder(VECTOR, TWO, settings).explain()
+
+
+def test_previous_actions_and_rewards_are_told() -> None:
+    settings = {"use_gru": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+    says(PPOCatalog(VECTOR, TWO, settings).explain(), "each step and the previous action and the previous reward")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch import nn
 
 from catalog.registry import Registry, distributions, models, register_distribution, register_model
 
@@ -86,3 +87,11 @@ def test_models_and_distributions_are_registered_by_decorators() -> None:
 
     assert models.find("mine", "x") is Mine
     assert distributions.find("mine", "x") is Other
+
+
+def test_a_name_is_needed() -> None:
+    with pytest.raises(TypeError, match=r"register_model\(\): expected a name.*@register_model\('name'\)"):
+
+        @register_model  # type: ignore[arg-type]
+        class Net(nn.Module):
+            pass

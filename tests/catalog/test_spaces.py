@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from catalog.spaces import array_leaves, to_tensor, zero_batch
+from catalog.spaces import array_leaves, kept_dtype, to_tensor, zero_batch
 
 NESTED = spaces.Dict(
     [
@@ -79,3 +79,18 @@ def test_tensors_share_memory_where_they_can() -> None:
     assert tensor.tolist() == [1, 0, 0]
     assert to_tensor(np.zeros(2)).dtype == torch.float32
     assert to_tensor(np.float64(3) * np.ones(())).shape == ()
+
+
+KEPT = {"f2": "f2", "f4": "f4", ">f4": "f4", "f8": "f4", "?": "?", "i8": "i8", ">i2": "i2"}
+KEPT |= {"u1": "u1", "u2": "i4", "u4": "i8", "u8": "i8"}
+
+
+@pytest.mark.parametrize(("dtype", "kept"), KEPT.items())
+def test_what_observations_are_kept_as_can_be_indexed_and_shuffled(dtype: str, kept: str) -> None:
+    assert kept_dtype(np.dtype(dtype)) == np.dtype(kept)
+    rows = to_tensor(np.array([[0, 1], [1, 0], [1, 1]], dtype))
+    assert (
+        rows[torch.tensor([2, 0])].tolist() == rows.index_select(0, torch.tensor([2, 0])).tolist() == [[1, 1], [0, 1]]
+    )
+    rows[torch.tensor([0])] = rows[2].clone()
+    assert rows.float().sum() == 5

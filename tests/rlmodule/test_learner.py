@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
-from rlmodule.learner import Batch, join_metrics, load_optimizer_state, optimizer_state
+from rlmodule.learner import Batch, join_metrics, load_optimizer_state, optimizer_state, row_minibatches
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing import LearnerContract, clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
@@ -146,6 +146,13 @@ def test_minibatches_cover_each_valid_row_once_per_epoch(size: int | None) -> No
         assert sorted(epoch) == rows
     assert epochs[0] != epochs[1] != epochs[2]
     assert epochs[0] != rows
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(9, [4, 5]), (8, [4, 4]), (10, [4, 4, 2]), (1, [1]), (5, [5])])
+def test_a_single_row_joins_the_minibatch_before(rows: int, sizes: list[int]) -> None:
+    pieces = list(row_minibatches({"x": torch.arange(rows)}, 4, torch.Generator()))
+    assert [len(piece["x"]) for piece in pieces] == sizes
+    assert sorted(torch.cat([piece["x"] for piece in pieces]).tolist()) == [*range(rows)]
 
 
 def test_columns_of_a_minibatch_stay_together() -> None:

@@ -356,3 +356,14 @@ def test_a_q_net_says_the_value_of_every_action() -> None:
     assert make(Net, QLearner).module[ID].compute_q_values({Columns.OBS: torch.rand(5, 4)}).shape == (5, 3)
     with pytest.raises(TypeError, match=r"QNetAPI \(compute_q_values\)"):
         make(Small, QLearner)
+
+
+@pytest.mark.parametrize("returned", [{"aux": torch.zeros(())}, torch.zeros(()), None])
+def test_a_loss_that_is_no_extra_loss_is_refused(returned: Any) -> None:
+    class Wrong(Small, ExtraLossAPI):
+        def compute_extra_losses(self, batch: Mapping[str, Tree], fwd_out: Mapping[str, Tree]) -> dict[str, ExtraLoss]:
+            return returned
+
+    learner = make(Wrong)
+    with pytest.raises(TypeError, match=r"Wrong\.compute_extra_losses\(\): expected a dict from names to ExtraLoss"):
+        learner.update_from_episodes(rollout_for(learner), env_steps=0)

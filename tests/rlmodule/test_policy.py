@@ -80,6 +80,12 @@ def test_wrong_shape(obs: Any) -> None:
         policy_for(spaces.Discrete(2)).act(obs)
 
 
+@pytest.mark.parametrize("state", [{"nope": 1}, (torch.zeros(1, 2),)])
+def test_a_state_of_something_else_is_explained(state: Any) -> None:
+    with pytest.raises(ValueError, match=r"Policy\.act\(state\): expected what the last call returned as state, None"):
+        policy_for(spaces.Discrete(2)).act(np.zeros(4, np.float32), state)
+
+
 def test_acts_in_eval_mode_without_gradient() -> None:
     policy = policy_for(spaces.Box(-1, 1, (2,), np.float32))
     assert not policy.module.training

@@ -68,3 +68,10 @@ def test_each_build_is_new() -> None:
         torch.manual_seed(1)
         one, two = FULL.build(), FULL.build()
     assert not torch.equal(one.get_state()["pi.weight"], two.get_state()["pi.weight"])
+
+
+@pytest.mark.parametrize("name", ["module_class", "catalog_class"])
+@pytest.mark.parametrize("wrong", [torch.nn.Linear, "my_nets:Net", 3], ids=str)
+def test_a_class_of_another_kind_is_refused_at_once(name: str, wrong: object) -> None:
+    with pytest.raises(TypeError, match=rf"RLModuleSpec\.{name}: expected a subclass of (RLModule|Catalog)"):
+        RLModuleSpec(**{name: wrong})  # type: ignore[arg-type]

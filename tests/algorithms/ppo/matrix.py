@@ -179,7 +179,7 @@ def choices(action: Space) -> list[int]:
         return [int(action.n)]
     if isinstance(action, spaces.MultiDiscrete):
         return action.nvec.flatten().tolist()
-    if isinstance(action, spaces.Box) and action.dtype.kind in "iu":
+    if isinstance(action, spaces.Box) and action.dtype.kind in "iub":
         return (action.high.astype(int) - action.low.astype(int) + 1).flatten().tolist()
     return []
 

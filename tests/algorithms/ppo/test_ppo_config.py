@@ -138,9 +138,8 @@ def test_a_setting_of_another_section() -> None:
     ],
 )
 def test_build_refuses(change: Callable[[PPOConfig], PPOConfig], parts: tuple[str, ...]) -> None:
-    config = change(small())
     with pytest.raises((ValueError, TypeError)) as caught:
-        config.build()
+        change(small()).build()
     *rest, last = parts
     assert reads_well(caught.value, *rest)
     assert any(option in str(caught.value) for option in last.split("|"))

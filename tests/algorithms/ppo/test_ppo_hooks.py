@@ -138,7 +138,7 @@ def shows(module: PPOModule, hook: str) -> bool:
         "_determine_components_hook": "decided_by_me" in vars(module.catalog),
     }
     built = {name for part in module.modules() for name in vars(part).get("built_by", ())}
-    return decided[hook] if hook in decided else hook in built
+    return decided.get(hook, hook in built)
 
 
 def is_asked(hook: str, hooks: Iterable[str], setting: Setting) -> bool:
