@@ -46,7 +46,7 @@ def _widths(part: str, default: tuple[int, ...], doc: str) -> Any:
     def good(value: Any) -> bool:
         return isinstance(value, list | tuple) and all(_is_int(width) for width in value)
 
-    return _setting(part, default, doc, "a list of widths > 0", good)
+    return _setting(part, default, doc, "a list of widths > 0, such as [64, 64] or []", good)
 
 
 def _activation(part: str, default: str, doc: str) -> Any:
