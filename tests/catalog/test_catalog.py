@@ -406,9 +406,7 @@ def test_what_is_no_space_is_said_to_be_none(wrong: Any) -> None:
 
 def test_a_mask_that_is_asked_for_and_not_there_is_missed() -> None:
     observation_space = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
-    with pytest.raises(
-        ValueError, match=r"action_mask_key: expected a field.*'action_mask'.*got 'mask'"
-    ):
+    with pytest.raises(ValueError, match=r"action_mask_key: expected a field.*'action_mask'.*got 'mask'"):
         Catalog(observation_space, TWO, {"action_mask_key": "mask"})
     with pytest.raises(ValueError, match=r"action_mask_key: expected a field of the observation \(it has none\)"):
         Catalog(VECTOR, TWO, {"action_mask_key": "mask"})
