@@ -27,7 +27,7 @@ from catalog.nn import Init
 from catalog.outputs import ExtraOutputs
 from catalog.preprocessing import ObservationNormalizer, can_normalize
 from catalog.probing import probe_encoder
-from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
+from catalog.recurrent import RecurrentEncoder, recurrent_encoder_config, wrap_recurrent
 from catalog.registry import distributions
 from catalog.rules import Node
 
@@ -355,9 +355,19 @@ class Catalog:
         """A new encoder, tried on one zero observation; a stateless one of the user's own gets its recurrent net."""
         encoder = as_encoder(self.build_encoder())
         dims = self._probe(encoder)
-        if self.has_custom_encoder and self.model_config.is_recurrent and encoder.get_initial_state() is None:
-            encoder = wrap_recurrent(encoder, self.model_config, dims[0])
-            dims = self._probe(encoder)
+        if self.has_custom_encoder and self.model_config.is_recurrent:
+            if encoder.get_initial_state() is None:
+                encoder = wrap_recurrent(encoder, self.model_config, dims[0])
+                dims = self._probe(encoder)
+            elif not any(isinstance(part, RecurrentEncoder) for part in encoder.modules()):
+                raise ValueError(
+                    explain_error(
+                        f"{type(self).__name__}.build_encoder()",
+                        expected="an encoder without a state, which use_lstm or use_gru would follow",
+                        got=f"{type(encoder).__name__}, which has one of its own",
+                        remedy="Leave use_lstm and use_gru out.",
+                    )
+                )
         self._latent_dims = dims
         return encoder
 

@@ -16,6 +16,8 @@ from catalog import (
     DefaultModelConfig,
     DiagGaussian,
     Distribution,
+    Encoder,
+    EncoderOutput,
     FreeLogStdMLPHeadConfig,
     MLPEncoderConfig,
     ModelConfig,
@@ -421,3 +423,30 @@ def test_an_error_of_any_kind_inside_a_net_is_explained() -> None:
         ValueError, match=r"build_encoder\(\): expected a module that takes observations.*expected 4D input"
     ):
         Mine(VECTOR, TWO).build_actor_critic_encoder()
+
+
+def test_an_encoder_with_a_memory_of_its_own_takes_no_other() -> None:
+    class Memory(Encoder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(4, 3)
+
+        def get_initial_state(self) -> Tensor:
+            return torch.zeros(3)
+
+        def forward(self, obs: Any, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+            latent = self.dense(obs)
+            return EncoderOutput(latent, latent[-1])
+
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return Memory()
+
+    class Wrapped(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return super().build_encoder()
+
+    assert Mine(VECTOR, TWO).build_actor_critic_encoder().actor_is_stateful
+    with pytest.raises(ValueError, match=r"Mine\.build_encoder\(\): expected an encoder without a state.*got Memory"):
+        Mine(VECTOR, TWO, {"use_gru": True}).build_actor_critic_encoder()
+    assert Wrapped(VECTOR, TWO, {"use_gru": True}).build_actor_critic_encoder().actor_is_stateful
