@@ -132,8 +132,6 @@ class Catalog:
         self.action_dist_cls = self.action_node.run()
         if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
             self._check_paths("custom_action_dist", by_path, self.action_node)
-        given = self.model_config.custom_action_dist
-        self._check_paths("custom_action_dist", given if isinstance(given, Mapping) else {}, self.action_node)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         dist_cls = _require_distribution(self.get_action_dist_cls(), f"{type(self).__name__}.get_action_dist_cls()")
         self.action_mask = find_action_mask(self.observation_space, self.action_space, self._mask_key, dist_cls)
