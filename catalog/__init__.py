@@ -31,6 +31,7 @@ from catalog.mlp import (
 )
 from catalog.model_config import DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
+from catalog.noisy import NoisyHeadConfig
 from catalog.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
 from catalog.registry import register_distribution, register_model
@@ -62,6 +63,7 @@ __all__ = [
     "MultiCategorical",
     "MultiDistribution",
     "MultiStreamEncoderConfig",
+    "NoisyHeadConfig",
     "ObservationNormalizer",
     "RecurrentEncoderConfig",
     "RuleTable",

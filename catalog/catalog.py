@@ -73,6 +73,9 @@ class Catalog:
     functions: ClassVar[tuple[str, ...]] = ()
     """Functions whose nets a subclass builds, such as policy and value; the first one's encoder is the trunk."""
 
+    model_config_class: ClassVar[type[DefaultModelConfig]] = DefaultModelConfig
+    """What ``model_config`` becomes; a subclass with settings of its own names a subclass here."""
+
     encoder_config: ModelConfig | None = None
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
@@ -99,7 +102,7 @@ class Catalog:
                 )
         self.observation_space = observation_space
         self.action_space = action_space
-        self._whole_config = self.model_config = DefaultModelConfig.from_any(model_config)
+        self._whole_config = self.model_config = self.model_config_class.from_any(model_config)
         self._check_model_config()
         open_settings = self._open_settings()
         self.setting_reasons = {
@@ -301,7 +304,7 @@ class Catalog:
                     f"{type(self).__name__}.latent_dims",
                     expected="the width of the encoder's output",
                     got="None, since the custom encoder has not been built",
-                    remedy="Call build_actor_critic_encoder() before building heads.",
+                    remedy="Call build_trunk() or build_actor_critic_encoder() before building heads.",
                 )
             )
         return dims
@@ -323,10 +326,10 @@ class Catalog:
             ValueError: If the encoder does not take the observation, or its output is not ``[1, D]`` or differs from
                 its config's ``output_dims``.
         """
-        actor = self._build_probed_encoder()
+        actor = self.build_trunk()
         if self.model_config.vf_share_layers:
             return ActorCriticEncoder(actor, None)
-        critic = self.for_function("value")._trunk._build_probed_encoder()
+        critic = self.for_function("value")._trunk.build_trunk()
         theirs = {id(p) for p in critic.parameters()}
         if theirs and theirs == {id(p) for p in actor.parameters()}:
             raise ValueError(
@@ -345,12 +348,18 @@ class Catalog:
         for name, width in self.extra_outputs.items():
             trunks[name] = self._trunk_name(name)
             if trunks[name] == name:
-                encoders[name] = self.for_function(name)._trunk._build_probed_encoder()
+                encoders[name] = self.for_function(name)._trunk.build_trunk()
             heads[name] = self.head_config(name, width).build()
         return ExtraOutputs(heads, trunks, encoders) if heads else None
 
-    def _build_probed_encoder(self) -> Encoder:
-        """A new encoder, tried on one zero observation; a stateless one of the user's own gets its recurrent net."""
+    def build_trunk(self) -> Encoder:
+        """A new encoder, tried on one zero observation, which sets ``latent_dims``; build heads after it. A stateless
+        one of the user's own gets its recurrent net.
+
+        Raises:
+            ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm or
+                use_gru.
+        """
         encoder = as_encoder(self.build_encoder())
         dims = self._probe(encoder)
         if self.has_custom_encoder and self.model_config.is_recurrent:
@@ -413,7 +422,7 @@ class Catalog:
 
     def _explain_parts(self) -> dict[str, nn.Module]:
         """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
-        return {"encoder": self._build_probed_encoder()}
+        return {"encoder": self.build_trunk()}
 
     # --- checking -----------------------------------------------------------------------------------------------------
 
@@ -486,12 +495,13 @@ class Catalog:
             ignored = [setting for setting in given if setting in shapes]
             if ignored and not self._has_own_trunk(name):
                 whose = self._trunk_name(name)
+                remedy = f"Give it to {whose}, or leave it out." if own else "Set 'trunk': 'own'."
                 raise ValueError(
                     explain_error(
                         f"{where}[{ignored[0]!r}]",
                         expected=f"settings of a head, since it sits on the encoder of {whose}",
                         got="a setting of an encoder",
-                        remedy="Set vf_share_layers=False." if name == "value" else "Set 'trunk': 'own'.",
+                        remedy="Set vf_share_layers=False." if name == "value" else remedy,
                     )
                 )
             self.for_function(name)  # whose tree finds mistakes of its own

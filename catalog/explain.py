@@ -15,7 +15,7 @@ from catalog.actions import action_converter_rules
 from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules
 from catalog.distributions import Distribution, action_distribution_rules
 from catalog.memory import PREV_ACTION, PREV_REWARD
-from catalog.model_config import ENCODER
+from catalog.model_config import ENCODER, DefaultModelConfig
 from catalog.rules import Node, RuleTable
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def explain(catalog: Catalog) -> str:
     lines.append(_line(1, "action space", short_space(catalog.action_space)))
     lines += _distribution(catalog, catalog.action_node, 2)
     lines += _converter(catalog)
+    lines += _own_settings(catalog)
     return "\n".join(lines + _without_effect(catalog) + _overrides(catalog) + _nets(catalog, parts))
 
 
@@ -230,6 +231,13 @@ def _converter(catalog: Catalog) -> list[str]:
         label = str(node.keys[-1]) if node.keys else "action converter"
         lines += _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, ())
     return lines
+
+
+def _own_settings(catalog: Catalog) -> list[str]:
+    """Settings that the catalog's own class of model configs adds."""
+    common = {item.name for item in dataclasses.fields(DefaultModelConfig)}
+    own = [item.name for item in dataclasses.fields(catalog.model_config) if item.name not in common]
+    return [_line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in own))] if own else []
 
 
 def _standardised(catalog: Catalog) -> str:

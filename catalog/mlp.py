@@ -230,7 +230,7 @@ class MLPHeadConfig(ModelConfig):
     def output_dims(self) -> tuple[int, ...]:
         return (self.output_layer_dim,)
 
-    def build(self) -> "MLPHead | FreeLogStdMLPHead":
+    def build(self) -> DenseStack:
         return MLPHead(self)
 
 
@@ -241,7 +241,7 @@ class MLPHead(DenseStack):
     high: Tensor
 
     def __init__(self, config: MLPHeadConfig) -> None:
-        super().__init__(**_head_layers(config, config.output_layer_dim))
+        super().__init__(**head_layers(config, config.output_layer_dim))
         self.clips = config.clip_log_std
         if self.clips:
             high = torch.full((config.output_layer_dim,), math.inf)
@@ -275,7 +275,7 @@ class FreeLogStdMLPHead(DenseStack):
 
     def __init__(self, config: FreeLogStdMLPHeadConfig) -> None:
         log_stds, dim = config.log_stds, config.output_layer_dim
-        super().__init__(**_head_layers(config, dim - len(log_stds)))
+        super().__init__(**head_layers(config, dim - len(log_stds)))
         self.log_std = nn.Parameter(torch.zeros(len(log_stds)))
         self.log_std_bound = config.log_std_clip_param
         order = torch.tensor([*(i for i in range(dim) if i not in log_stds), *log_stds]).argsort()
@@ -291,7 +291,7 @@ class FreeLogStdMLPHead(DenseStack):
         return out.index_select(-1, self.order) if self.moves else out
 
 
-def _head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
+def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
     """Arguments of the :class:`DenseStack` of a head."""
     return {
         "input_dim": config.input_dims[0],

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from typing_extensions import Self
+
 from catalog.errors import closest, explain_error
 from catalog.nn import Activation, Initializer, activation_by_name, initializer_by_name
 
@@ -18,39 +20,52 @@ Filters = tuple[tuple[Any, ...], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
 
-def _setting(part: str, default: Any, doc: str, expected: str = "", good: Callable[[Any], bool] | None = None) -> Any:
-    """A field with its one-line doc, the part of the model it shapes, and the check of its value."""
+def model_setting(
+    part: str, default: Any, doc: str, expected: str = "", good: Callable[[Any], bool] | None = None
+) -> Any:
+    """A field of :class:`DefaultModelConfig` or of a subclass that adds an algorithm's own.
+
+    Args:
+        part: What it shapes: :data:`ENCODER`, :data:`HEAD` or :data:`MODULE`.
+        default: Its default; a mapping is copied.
+        doc: One sentence.
+        expected: What a value must be, for messages.
+        good: Whether a value is that; None takes any.
+    """
     metadata = {"doc": doc, "part": part, "expected": expected, "good": good}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def _is_int(value: object, least: int = 1) -> bool:
+def is_int(value: object, least: int = 1) -> bool:
+    """Whether ``value`` is an int, no bool, and at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether ``value`` is an int or a float, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _flag(part: str, default: bool, doc: str) -> Any:
-    return _setting(part, default, doc, "True or False", lambda value: isinstance(value, bool))
+def model_flag(part: str, default: bool, doc: str) -> Any:
+    """A :func:`model_setting` that is True or False."""
+    return model_setting(part, default, doc, "True or False", lambda value: isinstance(value, bool))
 
 
 def _open_flag(part: str, doc: str) -> Any:
-    return _setting(part, None, doc, "True, False or None", lambda value: value is None or isinstance(value, bool))
+    return model_setting(part, None, doc, "True, False or None", lambda value: value is None or isinstance(value, bool))
 
 
 def _widths(part: str, default: tuple[int, ...], doc: str) -> Any:
     def good(value: Any) -> bool:
-        return isinstance(value, list | tuple) and all(_is_int(width) for width in value)
+        return isinstance(value, list | tuple) and all(is_int(width) for width in value)
 
-    return _setting(part, default, doc, "a list of widths > 0, such as [64, 64] or []", good)
+    return model_setting(part, default, doc, "a list of widths > 0, such as [64, 64] or []", good)
 
 
 def _activation(part: str, default: str, doc: str) -> Any:
-    return _setting(part, default, doc, "the name of an activation, or a function that makes one", _is_activation)
+    return model_setting(part, default, doc, "the name of an activation, or a function that makes one", _is_activation)
 
 
 def _is_activation(value: object) -> bool:
@@ -61,12 +76,12 @@ def _initializer(part: str, default: Initializer, doc: str) -> Any:
     def good(value: object) -> bool:
         return value is None or isinstance(value, str) or callable(value)
 
-    return _setting(part, default, doc, "a name, a function or None", good)
+    return model_setting(part, default, doc, "a name, a function or None", good)
 
 
 def _keywords(part: str, of: str, gain: str = "") -> Any:
     doc = f"Keywords for {of}; None means {gain}none."
-    return _setting(
+    return model_setting(
         part, None, doc, "a dict of keywords or None", lambda value: value is None or isinstance(value, Mapping)
     )
 
@@ -75,13 +90,13 @@ def _one_of(part: str, default: Any, doc: str, *choices: Any) -> Any:
     def good(value: object) -> bool:
         return any(value is choice or (isinstance(value, str) and value == choice) for choice in choices)
 
-    return _setting(part, default, doc, " or ".join(map(repr, choices)), good)
+    return model_setting(part, default, doc, " or ".join(map(repr, choices)), good)
 
 
 def _count(part: str, default: int | None, doc: str) -> Any:
     if default is None:
-        return _setting(part, default, doc, "an int > 0 or None", lambda value: value is None or _is_int(value))
-    return _setting(part, default, doc, "an int > 0", _is_int)
+        return model_setting(part, default, doc, "an int > 0 or None", lambda value: value is None or is_int(value))
+    return model_setting(part, default, doc, "an int > 0", is_int)
 
 
 def _is_filters(value: object) -> bool:
@@ -93,12 +108,12 @@ def _is_filters(value: object) -> bool:
 
 def _is_filter(entry: Any) -> bool:
     def pair(value: Any) -> bool:
-        return _is_int(value) or (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value)))
+        return is_int(value) or (isinstance(value, list | tuple) and len(value) == 2 and all(map(is_int, value)))
 
     if not isinstance(entry, list | tuple) or len(entry) not in (3, 4):
         return False
     channels, kernel, stride, *padding = entry
-    return _is_int(channels) and pair(kernel) and pair(stride) and padding in ([], ["same"], ["valid"])
+    return is_int(channels) and pair(kernel) and pair(stride) and padding in ([], ["same"], ["valid"])
 
 
 def _is_class_or_name(value: object) -> bool:
@@ -122,8 +137,12 @@ _ELSEWHERE = {
     "net_arch": "The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.",
     "post_fcnet_hiddens": "The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.",
     "custom_model_kwargs": "They are custom_model_config.",
+    **dict.fromkeys(
+        ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0"),
+        "It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.",
+    ),
 }
-"""Names from other libraries and what to write instead."""
+"""Names from other libraries or of one algorithm, and what to write instead."""
 _SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
@@ -140,15 +159,15 @@ class DefaultModelConfig:
     fcnet_activation: Activation = _activation(
         ENCODER, "tanh", "Activation of the MLP encoder: a torch.nn class name, relu, silu, linear …, or a class."
     )
-    fcnet_use_layernorm: bool = _flag(
+    fcnet_use_layernorm: bool = model_flag(
         ENCODER, False, "Whether a LayerNorm stands before each activation of the MLP encoder."
     )
-    fcnet_dropout: float = _setting(
+    fcnet_dropout: float = model_setting(
         ENCODER,
         0.0,
         "Share of the MLP encoder's activations that is dropped in training.",
         "a number in [0, 1)",
-        lambda value: _is_number(value) and 0 <= value < 1,
+        lambda value: is_number(value) and 0 <= value < 1,
     )
     fcnet_kernel_initializer: Initializer = _initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for weights; None keeps torch's own."
@@ -171,10 +190,10 @@ class DefaultModelConfig:
         "image",
         "sequence",
     )
-    flatten_observations: bool = _flag(
+    flatten_observations: bool = model_flag(
         ENCODER, False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its encoder."
     )
-    leaf_overrides: Mapping[str, Mapping[str, Any]] = _setting(
+    leaf_overrides: Mapping[str, Mapping[str, Any]] = model_setting(
         ENCODER,
         {},
         "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}.",
@@ -183,7 +202,7 @@ class DefaultModelConfig:
     )
 
     # images
-    conv_filters: Filters | Literal["nature", "impala"] | None = _setting(
+    conv_filters: Filters | Literal["nature", "impala"] | None = model_setting(
         ENCODER,
         None,
         "Convolutions [[channels, kernel, stride], …] with an optional fourth entry 'same' or 'valid'; 'nature' or "
@@ -203,15 +222,15 @@ class DefaultModelConfig:
         "last",
     )
     conv_activation: Activation = _activation(ENCODER, "relu", "Activation of the CNN and of its dense layer.")
-    conv_use_layernorm: bool = _flag(
+    conv_use_layernorm: bool = model_flag(
         ENCODER, False, "Whether a LayerNorm over channels, height and width stands before each activation of the CNN."
     )
-    conv_dense_dim: int | None = _setting(
+    conv_dense_dim: int | None = model_setting(
         ENCODER,
         512,
         "Width of a dense layer after the convolutions; None adds none.",
         "an int > 0 or None",
-        lambda value: value is None or _is_int(value),
+        lambda value: value is None or is_int(value),
     )
     conv_kernel_initializer: Initializer = _initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for the CNN's weights; None keeps torch's own."
@@ -229,13 +248,15 @@ class DefaultModelConfig:
     fusionnet_activation: Activation = _activation(ENCODER, "tanh", "Activation of the joining layers.")
 
     # memory
-    use_lstm: bool = _flag(ENCODER, False, "Whether an LSTM follows the encoder.")
-    use_gru: bool = _flag(ENCODER, False, "Whether a GRU follows the encoder; the lstm_* settings are its own too.")
+    use_lstm: bool = model_flag(ENCODER, False, "Whether an LSTM follows the encoder.")
+    use_gru: bool = model_flag(
+        ENCODER, False, "Whether a GRU follows the encoder; the lstm_* settings are its own too."
+    )
     max_seq_len: int = _count(MODULE, 20, "Length of the sequences a recurrent net is trained on.")
     lstm_cell_size: int = _count(ENCODER, 64, "Width of the recurrent layers.")
     lstm_num_layers: int = _count(ENCODER, 1, "Number of recurrent layers.")
-    lstm_use_prev_action: bool = _flag(MODULE, False, "Whether the recurrent net also sees the previous action.")
-    lstm_use_prev_reward: bool = _flag(MODULE, False, "Whether the recurrent net also sees the previous reward.")
+    lstm_use_prev_action: bool = model_flag(MODULE, False, "Whether the recurrent net also sees the previous action.")
+    lstm_use_prev_reward: bool = model_flag(MODULE, False, "Whether the recurrent net also sees the previous reward.")
     lstm_kernel_initializer: Initializer = _initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
     )
@@ -250,7 +271,7 @@ class DefaultModelConfig:
         HEAD, (), "Widths of hidden layers between the encoder's latent and each head's output."
     )
     head_fcnet_activation: Activation = _activation(HEAD, "tanh", "Activation of the heads' hidden layers.")
-    head_fcnet_use_layernorm: bool = _flag(
+    head_fcnet_use_layernorm: bool = model_flag(
         HEAD, False, "Whether a LayerNorm stands before each activation of the heads' hidden layers."
     )
     head_fcnet_kernel_initializer: Initializer = _initializer(
@@ -268,7 +289,7 @@ class DefaultModelConfig:
     vf_share_layers: bool | None = _open_flag(
         MODULE, "Whether policy and value function share one encoder; None lets the algorithm decide."
     )
-    functions: Mapping[str, Mapping[str, Any]] = _setting(
+    functions: Mapping[str, Mapping[str, Any]] = model_setting(
         MODULE,
         {},
         "Settings by function: {'value': {'fcnet_hiddens': [256]}} for another net, {'curiosity': {'output_dim': 10}} "
@@ -278,17 +299,17 @@ class DefaultModelConfig:
     )
 
     # actions
-    free_log_std: bool = _flag(
+    free_log_std: bool = model_flag(
         HEAD, True, "Gaussian policies: one learned log-std per action dimension (True), or one per state."
     )
-    log_std_clip_param: float = _setting(
+    log_std_clip_param: float = model_setting(
         HEAD,
         20.0,
         "Bound on the magnitude of a state-dependent log-std.",
         "a finite number > 0",
-        lambda value: _is_number(value) and 0 < value < math.inf,
+        lambda value: is_number(value) and 0 < value < math.inf,
     )
-    custom_action_dist: str | type | Mapping[str, Any] | None = _setting(
+    custom_action_dist: str | type | Mapping[str, Any] | None = model_setting(
         MODULE,
         None,
         "Distribution of the actions in place of the default: a class, an import path 'module:Class', the name of a "
@@ -296,14 +317,14 @@ class DefaultModelConfig:
         "a class, a name, an import path, a dict of these or None",
         _is_dist,
     )
-    action_mask_key: str | None = _setting(
+    action_mask_key: str | None = model_setting(
         MODULE,
         "action_mask",
         "Field of a Dict observation that says which actions are allowed; None knows no such field.",
         "a name or None",
         lambda value: value is None or (isinstance(value, str) and value != ""),
     )
-    normalize_actions: bool = _flag(
+    normalize_actions: bool = model_flag(
         MODULE,
         True,
         "Whether a Gaussian policy's [-1, 1] is stretched to a bounded Box; False only clips.",
@@ -315,12 +336,12 @@ class DefaultModelConfig:
         "Whether a running mean/std inside the module standardises float Box observations; None lets the algorithm "
         "decide (never for a custom encoder).",
     )
-    normalize_values: bool = _flag(
+    normalize_values: bool = model_flag(
         MODULE, True, "Whether the value head predicts standardised returns, so that their scale does not matter."
     )
 
     # nets of one's own
-    custom_model: str | Callable[..., Any] | None = _setting(
+    custom_model: str | Callable[..., Any] | None = model_setting(
         ENCODER,
         None,
         "Encoder in place of the default: a class or function called with the observation space and "
@@ -328,7 +349,7 @@ class DefaultModelConfig:
         "a class, a function, a name, an import path or None",
         _is_class_or_name,
     )
-    custom_model_config: Mapping[str, Any] = _setting(
+    custom_model_config: Mapping[str, Any] = model_setting(
         ENCODER, {}, "Keywords for custom_model.", "a dict of keywords", lambda value: isinstance(value, Mapping)
     )
 
@@ -364,7 +385,7 @@ class DefaultModelConfig:
             own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
             self._check_names(f"functions[{function!r}]", own, (ENCODER, HEAD), extra=("output_dim", "trunk"))
             dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **own})
-            if not _is_int(given.get("output_dim", 1)):
+            if not is_int(given.get("output_dim", 1)):
                 raise ValueError(_misfit(f"functions[{function!r}]['output_dim']", "an int > 0", given["output_dim"]))
 
     def _check_names(
@@ -393,17 +414,21 @@ class DefaultModelConfig:
                 )
 
     @classmethod
-    def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> DefaultModelConfig:
+    def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
         """Full config from a config, a partial dict (defaults fill the rest) or None.
 
+        A config of another class becomes one of this class, which must have all its fields.
+
         Raises:
-            ValueError: If the dict has an unknown key; names the closest known one.
+            ValueError: If there is an unknown key or field; names the closest known one.
             TypeError: If ``value`` is of another kind.
         """
         if value is None:
             return cls()
-        if isinstance(value, DefaultModelConfig):
+        if isinstance(value, cls):
             return value
+        if isinstance(value, DefaultModelConfig):
+            value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         if not isinstance(value, Mapping):
             raise TypeError(
                 explain_error(
@@ -431,12 +456,12 @@ class DefaultModelConfig:
         """Whether a recurrent net follows the encoder."""
         return self.use_lstm or self.use_gru
 
-    def at_leaf(self, path: str) -> DefaultModelConfig:
+    def at_leaf(self, path: str) -> Self:
         """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
         given = self.leaf_overrides.get(path)
         return self if given is None else dataclasses.replace(self, **given)
 
-    def for_function(self, function: str) -> DefaultModelConfig:
+    def for_function(self, function: str) -> Self:
         """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
         given = self.functions.get(function, {})
         own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}

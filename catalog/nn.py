@@ -172,7 +172,7 @@ def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[s
         ) from error
 
 
-_Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
+Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
 """Weights of a linear layer, those of the norm after it, the activation, and whether the layer is a hidden one."""
 
 
@@ -209,22 +209,26 @@ class DenseStack(nn.Module):
         activations = [activation_by_name(activation) for _ in hidden_dims]
         self.linears, self.norms = nn.ModuleList(linears), nn.ModuleList(norms)
         self.activations = nn.ModuleList(made for made in activations if isinstance(made, nn.Module))
-        self._layers: list[_Layer] = []
+        self.layers: list[Layer] = []
         for i, linear in enumerate(linears):
             hidden = i < len(hidden_dims)
             (init if hidden or output_init is None else output_init).apply(linear)
             norm = norms[i]._parameters if hidden and layernorm else None
-            self._layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
+            self.layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
 
-    def run(self, x: Tensor) -> Tensor:
+    def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
         """``[..., input_dim] → [..., width of the last layer]``.
+
+        Args:
+            x: Inputs.
+            layers: What to compute with in place of ``self.layers``, such as the same with noise in the weights.
 
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.
         """
         given, dropout = x, self.dropout if self.training else 0.0
         try:
-            for weights, norm, activation, hidden in self._layers:
+            for weights, norm, activation, hidden in self.layers if layers is None else layers:
                 x = functional.linear(x, **weights)
                 if norm is not None:
                     x = functional.layer_norm(x, x.shape[-1:], **norm)

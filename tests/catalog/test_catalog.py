@@ -287,7 +287,9 @@ def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) 
 
 
 def test_heads_before_a_custom_encoder_raise() -> None:
-    with pytest.raises(RuntimeError, match=r"Injected\.latent_dims: .*Call build_actor_critic_encoder\(\) before"):
+    with pytest.raises(
+        RuntimeError, match=r"Injected\.latent_dims: .*Call build_trunk\(\) or build_actor_critic_encoder\(\) before"
+    ):
         linear_catalog(nn.Linear(4, 3)).build_pi_head()  # type: ignore[attr-defined]
 
 
