@@ -72,8 +72,13 @@ class Algorithm(ABC):
         return 1 if size < SMALL_NET else torch.get_num_threads()
 
     @abstractmethod
-    def training_step(self) -> dict[str, dict[str, float]]:
-        """One iteration: sample, learn. Returns what the learner reported."""
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        """One iteration: sample, learn.
+
+        Returns:
+            Sections of the result: ``learners`` (numbers by module id), seconds by phase under ``timers``, and what
+            else there is to tell.
+        """
 
     @property
     def env_steps(self) -> int:
@@ -98,9 +103,9 @@ class Algorithm(ABC):
             seconds, ``training_iteration``, ``time_total_s``, and ``evaluation`` in iterations that evaluate.
         """
         start = perf_counter()
-        learned = self.training_step()
-        self.metrics.add_timers(learned.pop("timers", {}))
-        result = self.metrics.finish_iteration(perf_counter() - start) | {"learners": learned}
+        sections = self.training_step()
+        self.metrics.add_timers(sections.pop("timers", {}))
+        result = self.metrics.finish_iteration(perf_counter() - start) | sections
         interval = self.config.evaluation_interval
         if interval is not None and self.metrics.iterations % interval == 0:
             start = perf_counter()

@@ -42,6 +42,9 @@ class AlgorithmConfig(SettingsBase, ABC):
         "debugging": "Reproducing a run.",
     }
 
+    records_action_dist: ClassVar[bool] = True
+    """Whether rollouts hold ``action_dist_inputs`` and ``action_logp``, for algorithms that compare policies."""
+
     env: str | type | Callable[..., Any] | None = setting(
         None,
         "environment",
@@ -92,12 +95,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         "What grad_clip bounds: the norm of all gradients together, of each tensor, or every single element.",
     )
     train_batch_size_per_learner: int = setting(
-        2048, "training", "Environment steps each learner trains on per iteration.", ge=1
+        2048, "training", "Environment steps in each train batch of each learner.", ge=1
     )
-    minibatch_size: int | None = setting(
-        64, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
-    )
-    num_epochs: int = setting(10, "training", "Passes over each train batch.", ge=1)
 
     model_config: DefaultModelConfig | dict[str, Any] | None = setting(
         None, "rl_module", "Settings of the default networks, a dict filled up with defaults; None takes the defaults."
@@ -175,12 +174,6 @@ class AlgorithmConfig(SettingsBase, ABC):
                 raise self._invalid(
                     name, "0", "This version samples and learns in this process, on the CPU; set it to 0."
                 )
-        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
-            raise self._invalid(
-                "minibatch_size",
-                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
-                "Make it smaller, or None for the whole batch.",
-            )
         spec = self.rl_module_spec
         if self.model_config is not None and spec is not None and spec.model_config is not None:
             raise self._invalid(

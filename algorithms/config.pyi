@@ -17,6 +17,7 @@ from rlmodule.specs import RLModuleSpec
 @settings
 class AlgorithmConfig(SettingsBase, ABC):
     section_docs: ClassVar[dict[str, str]]
+    records_action_dist: ClassVar[bool]
     env: str | type | Callable[..., Any] | None = ...
     env_config: dict[str, Any] = ...
     num_env_runners: int = ...
@@ -32,8 +33,6 @@ class AlgorithmConfig(SettingsBase, ABC):
     grad_clip: float | None = ...
     grad_clip_by: Literal["global_norm", "norm", "value"] = ...
     train_batch_size_per_learner: int = ...
-    minibatch_size: int | None = ...
-    num_epochs: int = ...
     model_config: DefaultModelConfig | dict[str, Any] | None = ...
     rl_module_spec: RLModuleSpec | None = ...
     evaluation_interval: int | None = ...
@@ -118,8 +117,6 @@ class AlgorithmConfig(SettingsBase, ABC):
         grad_clip: float | None = ...,
         grad_clip_by: Literal["global_norm", "norm", "value"] = ...,
         train_batch_size_per_learner: int = ...,
-        minibatch_size: int | None = ...,
-        num_epochs: int = ...,
     ) -> Self:
         """The algorithm's arithmetic. A setting left out keeps its value; returns the config.
 
@@ -131,11 +128,8 @@ class AlgorithmConfig(SettingsBase, ABC):
                 leaves them as they are.
             grad_clip_by (Literal['global_norm', 'norm', 'value'], default 'global_norm'): What grad_clip bounds: the
                 norm of all gradients together, of each tensor, or every single element.
-            train_batch_size_per_learner (int, >= 1, default 2048): Environment steps each learner trains on per
-                iteration.
-            minibatch_size (int | None, >= 1, default 64): Environment steps per gradient step of one learner; None
-                takes the whole batch.
-            num_epochs (int, >= 1, default 10): Passes over each train batch.
+            train_batch_size_per_learner (int, >= 1, default 2048): Environment steps in each train batch of each
+                learner.
         """
 
     def rl_module(

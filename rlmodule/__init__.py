@@ -4,7 +4,16 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from rlmodule.apis import ExtraLoss, ExtraLossAPI, InferenceOnlyAPI, QNetAPI, ValueFunctionAPI
+from rlmodule.apis import (
+    DistributionalQNetAPI,
+    EpsilonGreedyAPI,
+    ExtraLoss,
+    ExtraLossAPI,
+    InferenceOnlyAPI,
+    NoisyNetAPI,
+    QNetAPI,
+    ValueFunctionAPI,
+)
 from rlmodule.columns import Columns
 from rlmodule.env_runner import EnvRunner
 from rlmodule.episode import Episode
@@ -18,10 +27,12 @@ __all__ = [
     "BatchLearner",
     "Columns",
     "DEFAULT_MODULE_ID",
+    "DistributionalQNetAPI",
     "EnvRunner",
     "EnvRunnerGroup",
     "Episode",
     "EpisodeLearner",
+    "EpsilonGreedyAPI",
     "ExtraLoss",
     "ExtraLossAPI",
     "InferenceOnlyAPI",
@@ -29,6 +40,7 @@ __all__ = [
     "LearnerGroup",
     "MultiRLModule",
     "MultiRLModuleSpec",
+    "NoisyNetAPI",
     "QNetAPI",
     "RLModule",
     "RLModuleSpec",

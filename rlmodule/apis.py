@@ -50,6 +50,34 @@ class QNetAPI(ABC):
         """
 
 
+class DistributionalQNetAPI(QNetAPI):
+    """The module predicts for every action a distribution of returns over fixed atoms (Bellemare et al. 2017)."""
+
+    @abstractmethod
+    def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """Logits over the atoms ``[..., num_actions, num_atoms]``; arguments as for ``compute_q_values``."""
+
+    @abstractmethod
+    def q_support(self) -> Tensor:
+        """Return of each atom, ``[num_atoms]``, in ascending order at equal distances."""
+
+
+class EpsilonGreedyAPI(ABC):
+    """The module explores with a random action now and then."""
+
+    @abstractmethod
+    def set_epsilon(self, epsilon: float) -> None:
+        """Set the share of steps whose action is drawn from all allowed ones alike."""
+
+
+class NoisyNetAPI(ABC):
+    """The module explores with noise in its weights (Fortunato et al. 2018)."""
+
+    @abstractmethod
+    def resample_noise(self, generator: torch.Generator) -> None:
+        """Draw the noise that all passes but inference use from now on. Without a call there is none."""
+
+
 class ExtraLoss(NamedTuple):
     """One term that a module adds to the algorithm's loss.
 

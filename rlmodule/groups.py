@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from catalog.errors import explain_error
 from rlmodule.env_runner import EnvRunner
 from rlmodule.episode import Episode
-from rlmodule.learner import Batch, BatchLearner, EpisodeLearner, Learner
+from rlmodule.learner import Batch, BatchLearner, EpisodeLearner, Learner, Metrics
 from rlmodule.module import RLModule
 from rlmodule.rollout import Rollout
 from rlmodule.settings import LearnerSettings, RunnerSettings
@@ -84,7 +84,7 @@ class LearnerGroup:
             raise _wrong_data(self.learner, "update_from_episodes", "update_from_batch")
         return self.learner.update_from_episodes(rollouts, env_steps=env_steps)
 
-    def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, dict[str, float]]:
+    def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, Metrics]:
         """See :meth:`BatchLearner.update_from_batch`.
 
         Raises:
@@ -93,6 +93,16 @@ class LearnerGroup:
         if not isinstance(self.learner, BatchLearner):
             raise _wrong_data(self.learner, "update_from_batch", "update_from_episodes")
         return self.learner.update_from_batch(batch, env_steps=env_steps)
+
+    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
+        """See :meth:`BatchLearner.summarize_updates`.
+
+        Raises:
+            TypeError: If the learner learns from episodes.
+        """
+        if not isinstance(self.learner, BatchLearner):
+            raise _wrong_data(self.learner, "summarize_updates", "update_from_episodes")
+        return self.learner.summarize_updates(history)
 
     def get_module(self, module_id: str) -> RLModule:
         """The module that is being trained."""

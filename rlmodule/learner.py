@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.errors import explain_error
-from rlmodule.apis import ExtraLoss, ExtraLossAPI, ValueFunctionAPI, check_apis
+from rlmodule.apis import ExtraLoss, ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
 from rlmodule.episode import Episode
 from rlmodule.flat import FlatParameters
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
-from rlmodule.randomness import global_stream, torch_stream
+from rlmodule.randomness import GlobalStream, torch_stream
 from rlmodule.rollout import Rollout, map_leaves
 from rlmodule.schedules import value_at
 from rlmodule.sequences import (
@@ -33,7 +33,7 @@ from rlmodule.sequences import (
     values_along,
     with_states,
 )
-from rlmodule.settings import LearnerSettings
+from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 from rlmodule.specs import MultiRLModuleSpec
 
 Batch = dict[str, Tree]
@@ -73,7 +73,7 @@ class Learner(ABC):
         self._stateful = {name: module.is_stateful() for name, module in self.module.items()}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         self.generator = torch_stream(run_seed, "learner")
-        self._run_seed = run_seed
+        self._module_noise = GlobalStream(run_seed, "module_noise")
         self.env_steps = 0
         self.num_updates = 0
 
@@ -100,7 +100,7 @@ class Learner(ABC):
         """``forward_train(batch)``: the batch and what came out, both as rows ``[B, ...]`` if they are sequences.
 
         Raises:
-            ValueError: If a recurrent module is given rows, or has a value function and returns no ``embeddings``.
+            ValueError: If a recurrent module is given rows, or predicts values and returns no ``embeddings``.
         """
         module = self.module[module_id]
         if not self._stateful[module_id]:
@@ -115,7 +115,7 @@ class Learner(ABC):
                 )
             )
         fwd_out, valid_rows = module.forward_train(batch), batch.get(Columns.VALID_ROWS)
-        if isinstance(module, ValueFunctionAPI):
+        if isinstance(module, ValueFunctionAPI | QNetAPI):
             embeddings_of(module, fwd_out)
         return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
@@ -132,6 +132,13 @@ class Learner(ABC):
         self.optimizers[module_id].step()
         metrics["total_loss"] = loss
         return {name: value.detach() for name, value in metrics.items()}
+
+    def _update_observation_statistics(self, module_id: str, batch: Batch) -> None:
+        """Let the module take in the observations it was just trained on."""
+        obs = {Columns.OBS: batch[Columns.OBS]}
+        if self._stateful[module_id]:
+            obs = flatten_sequences(obs, batch.get(Columns.VALID_ROWS))
+        self.module[module_id].update_observation_statistics(obs[Columns.OBS])
 
     def _add_extra_losses(
         self, loss: Tensor, extra_losses: Mapping[str, ExtraLoss], module_id: str, metrics: Metrics
@@ -191,6 +198,7 @@ class Learner(ABC):
             "module": self.module.get_state(),
             "optimizers": {module_id: optimizer_state(opt) for module_id, opt in self.optimizers.items()},
             "generator": self.generator.get_state(),
+            "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
             "num_updates": self.num_updates,
         }
@@ -201,6 +209,7 @@ class Learner(ABC):
         for module_id, saved in state["optimizers"].items():
             load_optimizer_state(self.optimizers[module_id], saved)
         self.generator.set_state(state["generator"])
+        self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
 
 
@@ -216,6 +225,10 @@ class EpisodeLearner(Learner):
         ``should_stop``: end the epochs early.
         ``after_update``: what is adapted once per iteration.
     """
+
+    def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        super().__init__(settings, spec, run_seed=run_seed)
+        self.settings = settings
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """The rollout to train on. Runs on the learner, before anything is computed from the rewards."""
@@ -269,7 +282,7 @@ class EpisodeLearner(Learner):
         prepared = perf_counter()
         self.module.train()
         history: list[Metrics] = []
-        with global_stream(self._run_seed, "module_noise", self.num_updates):
+        with self._module_noise:
             for _ in range(self.settings.num_epochs):
                 epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch)]
                 history += epoch
@@ -279,10 +292,7 @@ class EpisodeLearner(Learner):
         results = self._summary(module_id, join_metrics(history), reported | {"learning_rate": lr})
         self.module.eval()
         self.after_update(module_id, batch)
-        obs = {Columns.OBS: batch[Columns.OBS]}
-        if self._stateful[module_id]:
-            obs = flatten_sequences(obs, batch.get(Columns.VALID_ROWS))
-        self.module[module_id].update_observation_statistics(obs[Columns.OBS])
+        self._update_observation_statistics(module_id, batch)
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
 
@@ -293,24 +303,54 @@ class EpisodeLearner(Learner):
 
 
 class BatchLearner(Learner):
-    """A learner that is fed ready train batches, such as samples of a replay buffer."""
+    """A learner that is fed ready train batches, such as samples of a replay buffer.
 
-    def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, dict[str, float]]:
-        """One gradient step on ``batch``.
+    Override points, besides those of :class:`Learner`:
+        ``prepare_batch``: what is computed from a batch before the gradient step, such as targets.
+        ``after_gradient_step``: what follows each step, such as moving a target net.
+    """
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """The batch as the loss shall see it; runs under ``no_grad``. Default: as it came."""
+        return batch
+
+    def after_gradient_step(self, module_id: str) -> None:
+        """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
+
+    def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, Metrics]:
+        """One gradient step on ``batch``. Nothing here waits for the device.
 
         Args:
             batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module.
             env_steps: Env steps sampled in the whole run so far; schedules go by it.
 
         Returns:
-            Module id → numbers to report.
+            Module id → tensors: what the loss reported, scalars or one entry per row. :meth:`summarize_updates` makes
+            numbers of many of these.
         """
-        lr = self._begin(env_steps)
-        if not self.module[DEFAULT_MODULE_ID].training:  # to ask costs less than to walk over all its parts each time
+        self._begin(env_steps)
+        module_id = DEFAULT_MODULE_ID
+        if not self.module[module_id].training:  # to ask costs less than to walk over all its parts each time
             self.module.train()
-        metrics = self._gradient_step(DEFAULT_MODULE_ID, batch)
+        with self._module_noise:
+            with torch.no_grad():
+                batch = self.prepare_batch(module_id, batch)
+            metrics = self._gradient_step(module_id, batch)
         self.num_updates += 1
-        return {DEFAULT_MODULE_ID: self._summary(DEFAULT_MODULE_ID, metrics, {"learning_rate": lr})}
+        with torch.no_grad():
+            self._update_observation_statistics(module_id, batch)
+            self.after_gradient_step(module_id)
+        return {module_id: metrics}
+
+    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
+        """The numbers of a result, from what successive calls of :meth:`update_from_batch` returned."""
+        if not history:
+            return {}
+        lr = {"learning_rate": value_at(self.settings.lr, self.env_steps)}
+        return {
+            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), lr)
+            for module_id in history[0]
+        }
 
 
 def row_minibatches(batch: Batch, size: int | None, generator: torch.Generator) -> Iterator[Batch]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from rlmodule.rollout import Rollout
 
-PHASES = ("env_step", "forward", "bookkeeping", "value_pass", "update")
-"""Phases of an iteration whose seconds are reported under ``timers``."""
+RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
+"""Phases of sampling, whose seconds a rollout brings along."""
 
 
 class RunMetrics:
@@ -28,21 +28,24 @@ class RunMetrics:
 
     def _begin(self) -> None:
         self._steps_now = 0
-        self._timers = dict.fromkeys(PHASES, 0.0)
+        self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Count what a runner measured while it made ``rollout``."""
-        self._steps_now += rollout.num_env_steps
-        self.env_steps += rollout.num_env_steps
-        self.episodes += len(rollout.stats["episode_returns"])
-        self._returns.extend(rollout.stats["episode_returns"].tolist())
-        self._lengths.extend(rollout.stats["episode_lengths"].tolist())
-        self.add_timers(rollout.stats)
+        steps, stats = rollout.num_env_steps, rollout.stats
+        self._steps_now += steps
+        self.env_steps += steps
+        if finished := len(stats["episode_returns"]):
+            self.episodes += finished
+            self._returns.extend(stats["episode_returns"].tolist())
+            self._lengths.extend(stats["episode_lengths"].tolist())
+        for phase in RUNNER_PHASES:
+            self._timers[phase] += stats.get(phase, 0.0)
 
-    def add_timers(self, seconds: Mapping[str, Any]) -> None:
-        """Add the seconds of the phases named in ``seconds``."""
-        for phase in PHASES:
-            self._timers[phase] += float(seconds.get(phase, 0.0))
+    def add_timers(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds by phase, which are reported under ``timers`` beside those of sampling."""
+        for phase, value in seconds.items():
+            self._timers[phase] = self._timers.get(phase, 0.0) + value
 
     def finish_iteration(self, seconds: float) -> dict[str, Any]:
         """The counters' part of an iteration's result; starts the next iteration.

@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from catalog import ActionConverter, Catalog, Distribution
+from catalog import ActionConverter, Catalog, Distribution, ObservationNormalizer
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
 from catalog.masks import ActionMask
@@ -30,7 +30,8 @@ class RLModule(nn.Module, ABC):
         ``get_initial_state``: the recurrent state before the first step, which makes the module a stateful one.
 
     A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
-    distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch.
+    distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch. The training pass of a module of
+    action values may return ``embeddings`` in their place, which its ``compute_q_values`` makes values of.
 
     A module with a recurrent state (``get_initial_state`` is not None) is given sequences in all three passes: ``obs``
     ``[T, B, ...]``, ``starts`` ``[T, B]`` and ``state_in`` ``[B, ...]``; to act is to see ``T = 1``. It zeroes a state
@@ -63,6 +64,7 @@ class RLModule(nn.Module, ABC):
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
         self.action_mask: ActionMask | None = self.catalog.build_action_mask()
         self.sees_more_than_the_env: bool = self.catalog.input_space != observation_space
+        self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()
         self.action_dist_cls = self.action_dist_cls.for_module(self)  # which may look into the complete module
         if inference_only and isinstance(self, InferenceOnlyAPI):
@@ -159,7 +161,19 @@ class RLModule(nn.Module, ABC):
         return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: none to update."""
+        """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: the
+        ``observation_normalizer``, if ``setup`` built one."""
+        if self.observation_normalizer is not None:
+            self.observation_normalizer.update(self.env_part(obs))
+
+    def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
+        """Observations as an encoder gets them: the env's part standardised, if ``setup`` built a normaliser."""
+        obs, normalizer = batch[Columns.OBS], self.observation_normalizer
+        if normalizer is None:
+            return obs
+        if self.sees_more_than_the_env:
+            return {**obs, Columns.OBS: normalizer(obs[Columns.OBS])}
+        return normalizer(obs)
 
     def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
         """Weights and buffers by name, as references.
@@ -239,6 +253,7 @@ class MultiRLModule(nn.Module):
                     )
                 )
         self.rl_modules = nn.ModuleDict(dict(modules))
+        self._by_id = dict(modules)  # to ask a ModuleDict costs as much as a tensor operation
 
     def __getitem__(self, module_id: str) -> RLModule:
         """The module called ``module_id``.
@@ -246,31 +261,29 @@ class MultiRLModule(nn.Module):
         Raises:
             KeyError: If there is none; names those there are.
         """
-        if module_id not in self.rl_modules:
+        if module_id not in self._by_id:
             raise KeyError(
                 explain_error(
                     "MultiRLModule",
-                    expected=f"one of {', '.join(self.rl_modules)}",
+                    expected=f"one of {', '.join(self._by_id)}",
                     got=f"the module id {module_id!r}",
-                    remedy=f"Ask for a module that exists.{closest(module_id, self.rl_modules)}",
+                    remedy=f"Ask for a module that exists.{closest(module_id, self._by_id)}",
                 )
             )
-        module = self.rl_modules[module_id]
-        assert isinstance(module, RLModule)
-        return module
+        return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:
-        return module_id in self.rl_modules
+        return module_id in self._by_id
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.rl_modules)
+        return iter(self._by_id)
 
     def __len__(self) -> int:
-        return len(self.rl_modules)
+        return len(self._by_id)
 
     def items(self) -> Iterator[tuple[str, RLModule]]:
         """Pairs of id and module."""
-        return ((module_id, self[module_id]) for module_id in self)
+        return iter(self._by_id.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
         """State of each module by id."""

@@ -9,6 +9,7 @@ from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
+from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, write_row
@@ -25,7 +26,8 @@ class Policy:
 
     Args:
         module: The module to act with; put into eval mode.
-        generator: Draws the actions of ``act(explore=True)``; None starts one of its own at seed 0.
+        generator: Draws actions, and the noise of noisy nets, for ``act(explore=True)``; None starts one of its own at
+            seed 0.
     """
 
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
@@ -58,6 +60,8 @@ class Policy:
         if state is not None:
             self._check_state(state, stateful)
         batch = self._batch(obs, state, reward)
+        if explore and isinstance(module, NoisyNetAPI):
+            module.resample_noise(self.generator)
         if stateful:
             batch = {
                 Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),

@@ -1,10 +1,8 @@
 """Every random stream of a run, derived from its one seed by role and index."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
+from torch import Tensor
 
 _ROLES = (
     "module",
@@ -39,9 +37,27 @@ def torch_stream(run_seed: int, role: str, *index: int) -> torch.Generator:
     return torch.Generator().manual_seed(int_seed(run_seed, role, *index))
 
 
-@contextmanager
-def global_stream(run_seed: int, role: str, *index: int) -> Iterator[None]:
-    """torch's global generator on that stream within the block, for what draws from nothing else, such as dropout."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int_seed(run_seed, role, *index))
-        yield
+class GlobalStream:
+    """torch's global generator on a stream of the run within ``with`` blocks, for what draws from nothing else, such as
+    dropout. A block goes on where the last one ended."""
+
+    def __init__(self, run_seed: int, role: str) -> None:
+        self._state = torch_stream(run_seed, role).get_state()
+
+    def __enter__(self) -> None:
+        # the states are swapped whole: torch.random.fork_rng takes as long as a small update
+        self._outside = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._state = torch.get_rng_state()
+        torch.set_rng_state(self._outside)
+        del self._outside
+
+    def get_state(self) -> Tensor:
+        """Where the stream stands."""
+        return self._state
+
+    def set_state(self, state: Tensor) -> None:
+        """Restore what :meth:`get_state` gave."""
+        self._state = state

@@ -85,7 +85,7 @@ class Rollout:
     @property
     def num_env_steps(self) -> int:
         """Number of valid rows."""
-        return int(self.valid.sum())
+        return int(torch.count_nonzero(self.valid))
 
     def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
         """The named columns flattened to ``[B, ...]``, invalid rows left out."""
@@ -217,15 +217,6 @@ def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:
     return function(column) if isinstance(column, Tensor) else tree.map_structure(function, column)
 
 
-def stack_rows(rows: Sequence[Tree]) -> Tree:
-    """Trees of tensors ``[N, ...]``, one per row, as one ``[T, N, ...]``; of tensors made outside inference mode."""
-    return torch.stack(list(rows)) if isinstance(rows[0], Tensor) else tree.map_structure(_stack, *rows)
-
-
-def _stack(*tensors: Tensor) -> Tensor:
-    return torch.stack(tensors)
-
-
 def allocate_observations(space: Space, *leading: int) -> Tree:
     """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``, of the dtypes they are kept as."""
     if isinstance(space, spaces.Dict):
@@ -233,6 +224,13 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     if isinstance(space, spaces.Tuple):
         return tuple(allocate_observations(child, *leading) for child in space.spaces)
     return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
+
+
+def allocate_rows(row: Tree, num: int) -> Tree:
+    """Empty numpy arrays ``[num, ...]`` for as many trees of arrays like ``row``."""
+    if isinstance(row, np.ndarray):
+        return np.empty((num, *row.shape), row.dtype)
+    return tree.map_structure(lambda x: np.empty((num, *x.shape), x.dtype), row)
 
 
 def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
@@ -248,13 +246,14 @@ def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Views of the rows of a tree of tensors ``[T, ...]``, made at once: indexing each costs more than a small net."""
+    """Views of the rows of a tree of tensors or arrays ``[T, ...]``, made at once: indexing each costs more than a
+    small net."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
     if isinstance(column, tuple):
         return list(zip(*(unbind_rows(child) for child in column), strict=True))
-    return list(column.unbind())
+    return list(column)
 
 
 def take_slot(batch: Tree, slot: int) -> Tree:
@@ -268,7 +267,7 @@ def take_slot(batch: Tree, slot: int) -> Tree:
 
 def as_tensors(arrays: Tree) -> Tree:
     """Torch views of a tree of numpy arrays."""
-    return tree.map_structure(torch.from_numpy, arrays)
+    return torch.from_numpy(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.from_numpy, arrays)
 
 
 def _check_packable(episodes: Sequence[Episode]) -> None:

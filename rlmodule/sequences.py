@@ -22,7 +22,14 @@ from rlmodule.columns import Columns
 from rlmodule.module import RLModule
 from rlmodule.rollout import Rollout, map_leaves
 
-_NOT_ROWS = (Columns.STARTS, Columns.STATE_IN, Columns.STATE_OUT, Columns.VALID_ROWS)
+_NOT_ROWS = (
+    Columns.STARTS,
+    Columns.STATE_IN,
+    Columns.STATE_OUT,
+    Columns.VALID_ROWS,
+    Columns.NEXT_ROWS,
+    Columns.BURN_IN,
+)
 
 
 def initial_states(module: RLModule, num: int) -> Tree:
@@ -167,6 +174,21 @@ def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
             )
         )
     return fwd_out[Columns.STATE_OUT]
+
+
+def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
+    """``batch`` without its burn-in, and with ``state_in`` as ``module`` has it after these rows, which get no gradient
+    (Kapturowski et al. 2019, section 3). The batch itself if it has none.
+
+    Raises:
+        ValueError: If the module's ``forward_train`` returns no states.
+    """
+    if Columns.BURN_IN not in batch:
+        return batch
+    rest = {name: column for name, column in batch.items() if name != Columns.BURN_IN}
+    with torch.no_grad():
+        out = module.forward_train({**batch[Columns.BURN_IN], Columns.STATE_IN: batch[Columns.STATE_IN]})
+    return rest | {Columns.STATE_IN: state_out_of(module, out)}
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:

@@ -1,11 +1,13 @@
 """What runners and learners read from a config. An AlgorithmConfig satisfies these without knowing them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 
 class RunnerSettings(Protocol):
     """Read by env runners."""
+
+    records_action_dist: ClassVar[bool]
 
     @property
     def env(self) -> str | type | Callable[..., Any] | None: ...
@@ -26,6 +28,11 @@ class LearnerSettings(Protocol):
     def grad_clip(self) -> float | None: ...
     @property
     def grad_clip_by(self) -> Literal["global_norm", "norm", "value"]: ...
+
+
+class EpisodeLearnerSettings(LearnerSettings, Protocol):
+    """Read by learners that make minibatches of rollouts."""
+
     @property
     def minibatch_size(self) -> int | None: ...
     @property

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
-from rlmodule.apis import InferenceOnlyAPI, ValueFunctionAPI
+from rlmodule.apis import InferenceOnlyAPI, QNetAPI, ValueFunctionAPI
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.columns import Columns
 from rlmodule.learner import Batch, BatchLearner, EpisodeLearner, Learner
@@ -33,6 +34,8 @@ from rlmodule.module import RLModule, greedy_actions
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, write_row
 from rlmodule.sequences import cut_into_sequences, embeddings_of, flatten_sequences, initial_states
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+
+Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 
 
 def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
@@ -64,7 +67,7 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
     starts = torch.ones(shape, dtype=torch.bool)
     starts[1:] = ~valid[:-1]
     with torch.no_grad(), _own_random_numbers(seed):
-        inputs, state_in = _acting_inputs(module.eval(), obs, starts)
+        inputs, state_in = _acting_inputs(module.eval(), obs, starts, module.forward_exploration)
         dist = module.action_dist_cls.from_logits(inputs)
         actions = dist.sample(torch.Generator().manual_seed(seed))
         logp = dist.logp(actions)
@@ -77,9 +80,8 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
         Columns.VALID: valid,
         Columns.ACTION_DIST_INPUTS: inputs.unflatten(0, shape),
         Columns.ACTION_LOGP: logp.unflatten(0, shape),
+        Columns.STARTS: starts,
     }
-    if state_in is not None:
-        columns[Columns.STARTS] = starts
     return Rollout(
         columns=columns,
         last_obs=tree.map_structure(lambda x: x[count:], every),
@@ -89,17 +91,17 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
     )
 
 
-def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor) -> tuple[Tensor, Tree | None]:
-    """Distribution inputs ``[T·N, D]`` of ``module`` at ``obs`` ``[T, N, ...]``, by a recurrent one step by step, and
-    the states that its sequences begin with."""
+def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward) -> tuple[Tensor, Tree | None]:
+    """Distribution inputs ``[T·N, D]`` that ``forward`` of ``module`` gives at ``obs`` ``[T, N, ...]``, by a recurrent
+    one step by step, and the states that its sequences begin with."""
     if not module.is_stateful():
-        return module.forward_exploration({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS], None
+        return forward({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS], None
     state, states, inputs = initial_states(module, starts.shape[1]), [], []
     for t in range(len(starts)):
         if t % module.max_seq_len == 0:
             states.append(clone(state))
         row = {Columns.OBS: tree.map_structure(lambda x, t=t: x[t : t + 1], obs), Columns.STARTS: starts[t : t + 1]}
-        out = module.forward_exploration(row | {Columns.STATE_IN: state})
+        out = forward(row | {Columns.STATE_IN: state})
         inputs.append(out[Columns.ACTION_DIST_INPUTS])
         state = out[Columns.STATE_OUT]
     return torch.cat(inputs).flatten(0, 1), tree.map_structure(lambda *x: torch.stack(x), *states)
@@ -139,12 +141,28 @@ class RLModuleContract(ABC):
         state = module.forward_inference(batch)[Columns.STATE_OUT]
         return {Columns.OBS: obs, Columns.STARTS: starts.roll(1, 0), Columns.STATE_IN: state}
 
+    def train(self, module: RLModule, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """``forward_train``, with ``action_dist_inputs``: of a module of action values that returns ``embeddings`` in
+        their place, the values that it makes of these."""
+        out = module.forward_train(batch)
+        if _trains_values(module, out):
+            assert isinstance(module, QNetAPI)
+            out = out | {Columns.ACTION_DIST_INPUTS: module.compute_q_values(batch, out[Columns.EMBEDDINGS])}
+        return out
+
+    def passes(self, module: RLModule) -> dict[str, Forward]:
+        """The three forward passes by name, each with ``action_dist_inputs``."""
+        return {
+            "forward_inference": module.forward_inference,
+            "forward_exploration": module.forward_exploration,
+            "forward_train": partial(self.train, module),
+        }
+
     def test_forward_passes_agree_on_shape(self) -> None:
         module = self.build()
         width = module.action_dist_cls.required_input_dim(module.action_space)
-        for name in ("forward_inference", "forward_exploration", "forward_train"):
-            out = getattr(module, name)(self.batch(module))
-            inputs = out[Columns.ACTION_DIST_INPUTS]
+        for name, forward in self.passes(module).items():
+            inputs = forward(self.batch(module))[Columns.ACTION_DIST_INPUTS]
             leading = (self.steps, self.batch_size) if module.is_stateful() else (self.batch_size,)
             assert inputs.shape == (*leading, width), f"{name}: {tuple(inputs.shape)}"
             assert inputs.dtype == torch.float32, f"{name}: {inputs.dtype}"
@@ -155,13 +173,13 @@ class RLModuleContract(ABC):
         batch = self.batch(module)
         assert not module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS].requires_grad
         assert not module.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS].requires_grad
-        assert module.forward_train(batch)[Columns.ACTION_DIST_INPUTS].requires_grad
+        assert self.train(module, batch)[Columns.ACTION_DIST_INPUTS].requires_grad
 
     def test_forward_leaves_the_batch_as_it_is(self) -> None:
         module = self.build()
         batch = self.batch(module)
         before = clone(batch)
-        for forward in (module.forward_inference, module.forward_exploration, module.forward_train):
+        for forward in self.passes(module).values():
             forward(batch)
             assert differences(before, batch) == []
 
@@ -267,6 +285,23 @@ class RLModuleContract(ABC):
             torch.testing.assert_close(module.compute_values(batch), values)
         assert module.value_scale().shape == ()
 
+    def test_q_values(self) -> None:
+        module = self.build()
+        if not isinstance(module, QNetAPI):
+            return
+        batch = self.batch(module)
+        out = module.forward_train(batch)
+        embeddings = out.get(Columns.EMBEDDINGS)
+        if module.is_stateful():
+            embeddings, batch = embeddings_of(module, out).flatten(0, 1), flatten_sequences(batch, None)
+        values = module.compute_q_values(batch, embeddings)
+        width = module.action_dist_cls.required_input_dim(module.action_space)
+        assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]), width), tuple(values.shape)
+        assert values.isfinite().all()
+        assert values.requires_grad, "action values have no gradient"
+        if not module.is_stateful():
+            self.assert_close(module.compute_q_values(batch), values)
+
     def test_states_keep_their_structure(self) -> None:
         module = self.build()
         if not module.is_stateful():
@@ -285,7 +320,7 @@ class RLModuleContract(ABC):
         if not module.is_stateful():
             return
         batch = self.batch(module)
-        for forward in (module.forward_inference, module.forward_exploration, module.forward_train):
+        for forward in self.passes(module).values():
             whole = forward(batch)
             for cut in range(1, self.steps):
                 first = forward(_take_steps(batch, slice(cut)))
@@ -303,12 +338,12 @@ class RLModuleContract(ABC):
         for at in range(self.steps):
             starts = never[Columns.STARTS].clone()
             starts[at] = True
-            whole = module.forward_train(never | {Columns.STARTS: starts})
+            whole = self.train(module, never | {Columns.STARTS: starts})
             initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
-            fresh = module.forward_train(_take_steps(never, slice(at, None)) | initial)
+            fresh = self.train(module, _take_steps(never, slice(at, None)) | initial)
             self.assert_close(whole[Columns.ACTION_DIST_INPUTS][at:], fresh[Columns.ACTION_DIST_INPUTS])
             tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
-        remembered, forgotten = (module.forward_train(b)[Columns.ACTION_DIST_INPUTS] for b in (never, always))
+        remembered, forgotten = (self.train(module, b)[Columns.ACTION_DIST_INPUTS] for b in (never, always))
         assert not torch.equal(remembered, forgotten), "the outputs do not depend on the state"
 
     def test_training_sees_what_acting_saw(self) -> None:
@@ -317,16 +352,25 @@ class RLModuleContract(ABC):
             return
         rollout = random_rollout(module, 2 * module.max_seq_len + 1, 3)
         names = (Columns.OBS, Columns.ACTION_DIST_INPUTS)
+        if _trains_values(module, module.forward_train(self.batch(module))):  # it acted on values that inference shows
+            obs, starts = rollout[Columns.OBS], rollout[Columns.STARTS]
+            inputs, _ = _acting_inputs(module, obs, starts, module.forward_inference)
+            rollout.columns[Columns.ACTION_DIST_INPUTS] = inputs.unflatten(0, rollout.shape)
         sequences = cut_into_sequences(rollout, names, module.max_seq_len)
         valid_rows = sequences.get(Columns.VALID_ROWS)
         recorded = flatten_sequences(sequences, valid_rows)[Columns.ACTION_DIST_INPUTS]
-        trained = flatten_sequences(module.forward_train(sequences), valid_rows)[Columns.ACTION_DIST_INPUTS]
+        trained = flatten_sequences(self.train(module, sequences), valid_rows)[Columns.ACTION_DIST_INPUTS]
         assert len(recorded) == rollout.num_env_steps
         self.assert_close(trained, recorded)
 
     def assert_close(self, actual: Tensor, expected: Tensor) -> None:
         """Equality up to ``tolerance``."""
         torch.testing.assert_close(actual, expected, rtol=self.tolerance, atol=self.tolerance)
+
+
+def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
+    """Whether a training pass of ``module`` gave embeddings for its action values alone."""
+    return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
 
 
 def _take_sequences(batch: Mapping[str, Tree], rows: slice) -> dict[str, Tree]:
@@ -375,7 +419,7 @@ class LearnerContract(ABC):
             return learner.update_from_episodes(data, env_steps=env_steps)
         assert isinstance(learner, BatchLearner)
         assert isinstance(data, dict)
-        return learner.update_from_batch(data, env_steps=env_steps)
+        return learner.summarize_updates([learner.update_from_batch(data, env_steps=env_steps)])
 
     def test_update_changes_the_weights(self) -> None:
         learner = self.build()
@@ -479,7 +523,8 @@ def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
 
 def _bits(tensor: Tensor) -> Tensor:
     """The memory of a tensor, so that NaN equals itself and 0 is not -0."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8) if len(flat) else flat.byte()  # torch cannot view what is empty
 
 
 def global_random_state() -> dict[str, Any]:

@@ -100,15 +100,6 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
 
-    def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Observations as the encoder gets them: the env's part standardised, if at all."""
-        obs, normalizer = batch[Columns.OBS], self.observation_normalizer
-        if normalizer is None:
-            return obs
-        if self.sees_more_than_the_env:
-            return {**obs, "obs": normalizer(obs["obs"])}
-        return normalizer(obs)
-
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
         """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one."""
         if (mask := self.action_mask) is not None:
@@ -144,7 +135,3 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def update_value_statistics(self, targets: Tensor) -> None:
         if self.value_normalizer is not None:
             self.value_normalizer.update(targets)
-
-    def update_observation_statistics(self, obs: Tree) -> None:
-        if self.observation_normalizer is not None:
-            self.observation_normalizer.update(self.env_part(obs))

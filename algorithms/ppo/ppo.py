@@ -1,5 +1,7 @@
 """PPO: its settings and what happens in one iteration."""
 
+from typing import Any
+
 from algorithms.algorithm import Algorithm
 from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
@@ -13,6 +15,10 @@ from rlmodule import RLModuleSpec
 class PPOConfig(AlgorithmConfig):
     """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
 
+    minibatch_size: int | None = setting(
+        64, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
+    )
+    num_epochs: int = setting(10, "training", "Passes over each train batch.", ge=1)
     lambda_: float = setting(
         0.95, "training", "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1
     )
@@ -43,6 +49,15 @@ class PPOConfig(AlgorithmConfig):
     def algo_class(self) -> type["PPO"]:
         return PPO
 
+    def validate(self) -> None:
+        super().validate()
+        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
+            raise self._invalid(
+                "minibatch_size",
+                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
+                "Make it smaller, or None for the whole batch.",
+            )
+
     def default_learner_class(self) -> type[PPOLearner]:
         return PPOLearner
 
@@ -55,6 +70,6 @@ class PPO(Algorithm):
 
     config: PPOConfig
 
-    def training_step(self) -> dict[str, dict[str, float]]:
-        rollout = self.sample()
-        return self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        learned = self.learner_group.update_from_episodes(self.sample(), env_steps=self.env_steps)
+        return {"timers": learned.pop("timers"), "learners": learned}

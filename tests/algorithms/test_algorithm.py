@@ -343,10 +343,11 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
 EQUAL_FROM_THE_START = {
     "/evaluation/0/resets",
     "/evaluation/0/generator",
-    "/evaluation/0/noise",
+    "/evaluation/0/noise/block_starts",
+    "/evaluation/0/noise/used",
     "/evaluation/0/steps",
     "/env_runners/0/generator",
-    "/env_runners/0/noise",
+    "/env_runners/0/noise/block_starts",
     "/metrics/returns",
     "/metrics/lengths",
 }
@@ -418,7 +419,9 @@ def test_nothing_that_evolves_is_outside_the_state(tmp_path: Path) -> None:
 
 NOT_SAVED = (
     # open episodes: envs are not saved, new episodes start
-    "_obs", "_ended", "_returns", "_lengths", "_guard",
+    "_obs", "_starts", "_ended", "_returns", "_began", "_guard",
+    # drawn anew from where its block starts
+    "_noise._rows", "_noise._streams",
     # left over from the last step
     ".grad", "._grad",
     # found out from env_steps when it is used

@@ -44,7 +44,7 @@ class MyConfig(AlgorithmConfig):
     section_docs: ClassVar[dict[str, str]] = {"extras": "Things the base class does not have."}
 
     gamma = 0.9
-    num_epochs: int = 3
+    evaluation_duration: int = 3
     clip_param: float = setting(0.2, "training", "How far the ratio may leave 1.", gt=0, lt=1)
     layers: list[int] = setting([1, 2], "training", "Widths.", ge=1)
     mode: str | list[str] = setting("a", "extras", "Mode or modes.")
@@ -126,9 +126,9 @@ def test_methods_know_their_names() -> None:
 
 def test_new_defaults_keep_the_rest() -> None:
     config = MyConfig()
-    assert (config.gamma, config.num_epochs) == (0.9, 3)
+    assert (config.gamma, config.evaluation_duration) == (0.9, 3)
     ours, theirs = settings_of(MyConfig), settings_of(AlgorithmConfig)
-    assert (ours["gamma"], ours["num_epochs"]) == (theirs["gamma"], theirs["num_epochs"])
+    assert (ours["gamma"], ours["evaluation_duration"]) == (theirs["gamma"], theirs["evaluation_duration"])
     with pytest.raises(ValueError, match="gamma"):
         config.gamma = 1.5
 
@@ -344,7 +344,7 @@ def test_wrong_types(name: str, value: Any, expected: str) -> None:
         ("grad_clip", 0, "0.0"),
         ("clip_param", 1, "1.0"),
         ("seed", -1, "-1"),
-        ("minibatch_size", 0, "0"),
+        ("evaluation_interval", 0, "0"),
         ("layers", [3, 0], "0 in [3, 0]"),
         ("pair", (1, math.nan), "nan"),
         ("lr", [[0, 1], [5, -1]], "-1.0 in"),
@@ -562,7 +562,6 @@ def test_build_takes_a_frozen_copy() -> None:
         ({"num_env_runners": 2}, ("num_env_runners", "got 2", "set it to 0")),
         ({"num_learners": 1}, ("num_learners", "set it to 0")),
         ({"num_gpus_per_learner": 1}, ("num_gpus_per_learner", "set it to 0")),
-        ({"minibatch_size": 4096}, ("minibatch_size", "train_batch_size_per_learner=2048", "got 4096")),
         ({"train_batch_size_per_learner": 1003}, ("got 1003", "8 environments", "1000")),
         ({"rollout_fragment_length": 100}, ("got 2048", "rollout_fragment_length=100", "800")),
         (
@@ -580,7 +579,6 @@ def test_contradictions(values: dict[str, Any], parts: tuple[str, ...]) -> None:
 def test_a_model_config_in_one_place_is_fine() -> None:
     ready().rl_module(model_config={"fcnet_hiddens": [8]}, rl_module_spec=RLModuleSpec()).validate()
     ready().rl_module(rl_module_spec=RLModuleSpec(model_config={})).validate()
-    ready().training(minibatch_size=None).validate()
 
 
 @pytest.mark.parametrize(

@@ -192,13 +192,14 @@ def test_dtypes_of_columns(dtype: type, stored: torch.dtype) -> None:
             low, high = (-np.inf, np.inf) if np.dtype(dtype).kind == "f" else (0, 200)
             self.observation_space = spaces.Box(low, high, (3,), dtype)
 
-    rollout = runner_for(env=counters_one_by_one(Typed)).sample(12, explore=False)
+    rollout = runner_for(env=counters_one_by_one(Typed)).sample(12)
     assert rollout[Columns.OBS].dtype == rollout.last_obs.dtype == rollout.final_obs.dtype == stored
     kinds = {
         Columns.REWARDS: torch.float32,
         Columns.TERMINATEDS: torch.bool,
         Columns.TRUNCATEDS: torch.bool,
         Columns.VALID: torch.bool,
+        Columns.STARTS: torch.bool,
         Columns.ACTION_LOGP: torch.float32,
         Columns.ACTION_DIST_INPUTS: torch.float32,
         Columns.ACTIONS: torch.int64,
@@ -228,7 +229,9 @@ def test_recorded_logp_is_that_of_the_recorded_action(env: str, explore: bool) -
     inputs = runner.module.forward_train({Columns.OBS: rollout[Columns.OBS]})[Columns.ACTION_DIST_INPUTS]
     torch.testing.assert_close(rollout[Columns.ACTION_DIST_INPUTS], inputs.detach(), rtol=1e-5, atol=1e-6)
     dist = runner.module.action_dist_cls.from_logits(rollout[Columns.ACTION_DIST_INPUTS])
-    assert torch.equal(dist.logp(rollout[Columns.ACTIONS]), rollout[Columns.ACTION_LOGP])
+    assert (Columns.ACTION_LOGP in rollout) is explore
+    if explore:
+        assert torch.equal(dist.logp(rollout[Columns.ACTIONS]), rollout[Columns.ACTION_LOGP])
     greedy = torch.equal(dist.to_deterministic().sample(), rollout[Columns.ACTIONS])
     assert greedy is not explore
 

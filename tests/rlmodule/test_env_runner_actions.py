@@ -114,9 +114,10 @@ def test_nested_actions_reach_the_env_and_the_rollout(space: spaces.Space, vecto
     # the reward says what reached the env
     sent = total(module.action_converter(actions)).masked_fill(~rollout.valid, 0)
     torch.testing.assert_close(rollout[Columns.REWARDS], sent, rtol=1e-5, atol=1e-5)
-    dist = module.action_dist_cls.from_logits(rollout[Columns.ACTION_DIST_INPUTS])
-    assert torch.equal(dist.logp(actions), rollout[Columns.ACTION_LOGP])
-    assert rollout[Columns.ACTION_LOGP].shape == (12, 2)
+    if explore:
+        dist = module.action_dist_cls.from_logits(rollout[Columns.ACTION_DIST_INPUTS])
+        assert torch.equal(dist.logp(actions), rollout[Columns.ACTION_LOGP])
+        assert rollout[Columns.ACTION_LOGP].shape == (12, 2)
     for leaf in tree.flatten(actions):
         assert not leaf.is_inference()
 

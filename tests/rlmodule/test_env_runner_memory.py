@@ -17,7 +17,7 @@ from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.sequences import cut_into_sequences, flatten_sequences
 from rlmodule.testing import clone, differences
-from tests.rlmodule.toys import NUM_ACTIONS, Counter, NoNets, Recurrent, Settings, Small, counters
+from tests.rlmodule.toys import NUM_ACTIONS, Counter, NoNets, Recurrent, Scripted, Settings, Small, counters
 
 MODES = list(AutoresetMode)
 LENGTH = 4
@@ -84,10 +84,11 @@ def test_fragments_of_any_length_are_parts_of_one(mode: AutoresetMode) -> None:
     assert whole.state_in["h"].shape == (6, 3, Recurrent.width)
 
 
+@pytest.mark.parametrize("module_class", [Recurrent, Scripted])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fragment", [1, 5, 40])
-def test_starts_are_the_first_rows_of_episodes(mode: AutoresetMode, fragment: int) -> None:
-    runner = runner_for(counters(mode))
+def test_starts_are_the_first_rows_of_episodes(mode: AutoresetMode, fragment: int, module_class: type) -> None:
+    runner = runner_for(counters(mode), module_class)
     for _ in range(40 // fragment):
         rollout = runner.sample(fragment)
         assert torch.equal(rollout[Columns.STARTS], (rollout[Columns.OBS][..., 2] == 0) & rollout.valid)
@@ -146,7 +147,7 @@ def test_reset_begins_with_the_initial_state() -> None:
     assert any(x[1].any() for x in tree.flatten(state))
 
 
-def test_stateless_modules_see_nothing_of_it() -> None:
+def test_stateless_modules_are_given_neither_starts_nor_states() -> None:
     class Plain(Small):
         def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
             assert set(batch) == {Columns.OBS}
@@ -155,9 +156,7 @@ def test_stateless_modules_see_nothing_of_it() -> None:
 
     runner = EnvRunner(Settings(), run_seed=1)
     runner.set_module(Plain(observation_space=runner.observation_space, action_space=runner.action_space))
-    rollout = runner.sample(5)
-    assert Columns.STARTS not in rollout
-    assert rollout.state_in is None
+    assert runner.sample(5).state_in is None
 
 
 def test_two_runs_are_bit_identical() -> None:

@@ -243,7 +243,10 @@ def test_gradients_are_clipped_before_the_step_and_their_norm_is_reported_before
     learner, free = (make(Descends, lr=1.0, grad_clip=limit, grad_clip_by=by) for limit in (0.01, None))
     batch = {Columns.OBS: torch.rand(8, 4, generator=torch.Generator().manual_seed(0)), "target": torch.ones(8, 3)}
     before = learner.parameters["default_policy"].tensor.detach().clone()
-    results = [each.update_from_batch(batch, env_steps=0)["default_policy"] for each in (learner, free)]
+    results = [
+        each.summarize_updates([each.update_from_batch(batch, env_steps=0)])["default_policy"]
+        for each in (learner, free)
+    ]
     assert results[0]["gradient_norm"] == results[1]["gradient_norm"] > 0.1
     moved, moved_free = (before - each.parameters["default_policy"].tensor.detach() for each in (learner, free))
     assert float(moved_free.norm()) == pytest.approx(results[1]["gradient_norm"], rel=1e-5)
@@ -264,6 +267,36 @@ def test_a_batch_learner_learns() -> None:
     losses = [learner.update_from_batch(batch, env_steps=0)["default_policy"]["total_loss"] for _ in range(150)]
     assert losses[-1] < 0.05 * losses[0]
     assert learner.num_updates == 150
+
+
+def test_updates_of_a_batch_learner_are_summed_up_at_the_end() -> None:
+    learner = make(Regression, lr=[[0, 1e-3], [100, 0.0]])
+    batches = [{Columns.OBS: torch.full((4, 4), x), "target": torch.ones(4, 3)} for x in (0.0, 1.0)]
+    history = [learner.update_from_batch(batch, env_steps=steps) for batch, steps in zip(batches, (0, 50), strict=True)]
+    losses = [float(metrics["default_policy"]["total_loss"]) for metrics in history]
+    results = learner.summarize_updates(history)["default_policy"]
+    assert results["total_loss"] == pytest.approx(sum(losses) / 2)
+    assert results["learning_rate"] == pytest.approx(5e-4)
+    assert learner.summarize_updates([]) == {}
+
+
+def test_a_batch_is_prepared_before_and_followed_after_each_gradient_step() -> None:
+    calls = []
+
+    class Watching(Regression):
+        def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+            calls.append(("prepare", self.num_updates, torch.is_grad_enabled()))
+            return batch | {"target": batch["target"] * 0}
+
+        def after_gradient_step(self, module_id: str) -> None:
+            calls.append(("after", self.num_updates, torch.is_grad_enabled()))
+
+    one, two = make(Watching), make(Regression)
+    batch = {Columns.OBS: torch.rand(4, 4, generator=torch.Generator().manual_seed(0)), "target": torch.ones(4, 3)}
+    one.update_from_batch(batch, env_steps=0)
+    two.update_from_batch(batch | {"target": torch.zeros(4, 3)}, env_steps=0)
+    assert calls == [("prepare", 0, False), ("after", 1, False)]
+    assert differences(one.module.get_state(), two.module.get_state()) == []
 
 
 def test_an_episode_learner_learns_from_episodes_as_from_their_rollout() -> None:

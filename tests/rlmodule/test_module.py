@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Catalog, Categorical, Distribution
 from catalog.base import Tree
-from rlmodule import Columns, MultiRLModule, RLModule, RLModuleSpec
+from rlmodule import Columns, MultiRLModule, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.testing import RLModuleContract, differences, random_observations
 from tests.rlmodule.toys import NoNets, Recurrent, Small
 
@@ -232,6 +232,77 @@ def test_contract_notices(cls: type[RLModule], test: str, tmp_path: Any) -> None
 
     with pytest.raises(AssertionError):
         getattr(Contract(), test)(*([tmp_path] if "round_trip" in test else []))
+
+
+class Values(RLModule, QNetAPI):
+    """Acts greedily on values that it makes of embeddings, and trains them alone."""
+
+    def setup(self) -> None:
+        self.encoder, self.q = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return {Columns.ACTION_DIST_INPUTS: self.compute_q_values(batch)}
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return {Columns.EMBEDDINGS: self.encoder(batch[Columns.OBS])}
+
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return self.q(self.encoder(batch[Columns.OBS]) if embeddings is None else embeddings)
+
+
+class TestValues(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=Values, observation_space=VECTOR, action_space=TWO)
+
+
+class DetachedValues(Values):
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_q_values(batch, embeddings).detach()
+
+
+class StateValue(Values):
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return super().compute_q_values(batch, embeddings)[..., :1]
+
+
+class OtherValues(Values):
+    """Makes others of embeddings than of observations."""
+
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        values = super().compute_q_values(batch, embeddings)
+        return values if embeddings is None else 2 * values
+
+
+@pytest.mark.parametrize(
+    ("cls", "test"),
+    [
+        (DetachedValues, "test_only_training_has_a_gradient"),
+        (DetachedValues, "test_q_values"),
+        (StateValue, "test_forward_passes_agree_on_shape"),
+        (StateValue, "test_q_values"),
+        (OtherValues, "test_q_values"),
+    ],
+)
+def test_contract_notices_of_modules_of_values(cls: type[RLModule], test: str) -> None:
+    class Contract(RLModuleContract):
+        def make(self) -> RLModuleSpec:
+            return RLModuleSpec(module_class=cls, observation_space=VECTOR, action_space=TWO)
+
+    with pytest.raises(AssertionError):
+        getattr(Contract(), test)()
+
+
+def test_embeddings_are_no_training_pass_of_a_module_without_values() -> None:
+    class Bare(Small):
+        def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            return {Columns.EMBEDDINGS: self.encoder(batch[Columns.OBS]).latent}
+
+    class Contract(RLModuleContract):
+        def make(self) -> RLModuleSpec:
+            return RLModuleSpec(module_class=Bare, observation_space=VECTOR, action_space=TWO)
+
+    with pytest.raises(KeyError, match=Columns.ACTION_DIST_INPUTS):
+        Contract().test_forward_passes_agree_on_shape()
 
 
 class IgnoresStarts(Recurrent):

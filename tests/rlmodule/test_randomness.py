@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from rlmodule.randomness import _ROLES, int_seed, numpy_stream, seed_sequence, torch_stream
+from rlmodule.randomness import _ROLES, GlobalStream, int_seed, numpy_stream, seed_sequence, torch_stream
 from rlmodule.testing import differences, global_random_state
 
 
@@ -46,3 +46,20 @@ def test_global_generators_are_left_alone() -> None:
     torch_stream(1, "learner")
     numpy_stream(1, "env", 0)
     assert differences(before, global_random_state()) == []
+
+
+def test_a_global_stream_goes_on_where_it_ended_and_leaves_the_generator_alone() -> None:
+    stream, outside = GlobalStream(1, "module_noise"), torch.get_rng_state()
+    drawn = []
+    for _ in range(2):
+        with stream:
+            drawn.append(torch.rand(3))
+        assert torch.equal(torch.get_rng_state(), outside)
+    with GlobalStream(1, "module_noise"):
+        assert torch.equal(torch.rand(6), torch.cat(drawn))
+    other = GlobalStream(2, "module_noise")
+    other.set_state(stream.get_state())
+    with stream:
+        drawn.append(torch.rand(3))
+    with other:
+        assert torch.equal(torch.rand(3), drawn[-1])

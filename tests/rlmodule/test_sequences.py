@@ -17,6 +17,7 @@ from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.learner import Batch
 from rlmodule.sequences import (
+    burn_in,
     cut_into_sequences,
     embeddings_of,
     flatten_sequences,
@@ -298,3 +299,41 @@ def test_initial_states_are_apart() -> None:
     states["h"][0] = 1
     assert not states["h"][1:].any()
     assert states["more"][0].shape == (3,)
+
+
+# --- burn-in ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_burn_in_leaves_the_states_after_its_rows_and_no_gradient() -> None:
+    module = recurrent()
+    obs, starts = torch.randn(5, 3, 2), torch.zeros(5, 3, dtype=torch.bool)
+    starts[1, 0] = starts[2, 1] = True
+    whole = {Columns.OBS: obs, Columns.STARTS: starts, Columns.STATE_IN: initial_states(module, 3)}
+    batch = {
+        Columns.OBS: obs[2:],
+        Columns.STARTS: starts[2:],
+        Columns.STATE_IN: whole[Columns.STATE_IN],
+        Columns.BURN_IN: {Columns.OBS: obs[:2], Columns.STARTS: starts[:2]},
+    }
+    rest = burn_in(module, batch)
+    assert set(rest) == {Columns.OBS, Columns.STARTS, Columns.STATE_IN}
+    assert not any(x.requires_grad for x in tree.flatten(rest[Columns.STATE_IN]))
+    assert rest[Columns.STATE_IN]["more"][0].tolist() == [1, 2, 2]  # rows since the start of the episode
+    after, throughout = (module.forward_train(b)[Columns.EMBEDDINGS] for b in (rest, whole))
+    torch.testing.assert_close(after, throughout[2:])
+    assert after.requires_grad
+    assert Columns.BURN_IN in batch  # which stays as it was
+
+
+def test_without_a_burn_in_the_batch_stays() -> None:
+    batch = {Columns.OBS: torch.zeros(1, 1, 2)}
+    assert burn_in(recurrent(), batch) is batch
+
+
+def test_neither_burn_in_nor_places_become_rows() -> None:
+    batch = {
+        Columns.REWARDS: torch.arange(6.0).view(3, 2),
+        Columns.BURN_IN: {Columns.OBS: torch.zeros(4, 2, 2)},
+        Columns.NEXT_ROWS: torch.tensor([2, 5]),
+    }
+    assert {n: c.tolist() for n, c in flatten_sequences(batch, torch.tensor([0, 3])).items()} == {"rewards": [0, 3]}

@@ -246,6 +246,7 @@ class Regression(BatchLearner):
 class Settings:
     """What runners and learners read."""
 
+    records_action_dist: ClassVar[bool] = True
     env: Any = "CartPole-v1"
     env_config: dict[str, Any] = field(default_factory=dict)
     num_envs_per_env_runner: int = 3

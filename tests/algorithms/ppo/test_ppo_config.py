@@ -43,6 +43,8 @@ def small(env: Any = "CartPole-v1") -> PPOConfig:
 
 # Of every setting of PPO's own: values that are taken, values out of range, values of another type.
 SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
+    "minibatch_size": ([None, 1, 64], [0, -1], ["64", 1.5, True]),
+    "num_epochs": ([1, 10], [0, -1], ["1", None, 1.5, True]),
     "lambda_": ([0, 0.95, 1], [-0.01, 1.01, NAN, INF], ["0.9", None, True, [0.9]]),
     "clip_param": ([0.1, 1, 5.0], [0, -0.2, NAN, INF], ["0.2", None, False]),
     "vf_loss_coeff": ([0, 0.5, 3], [-0.1, NAN, INF], ["1", None, True]),
