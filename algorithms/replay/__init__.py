@@ -1,0 +1,8 @@
+"""Replay: what was experienced, kept to be learned from again and again."""
+
+from algorithms.replay.buffer import ReplayBuffer, ReplaySample
+from algorithms.replay.layout import replay_bytes
+from algorithms.replay.prioritized import PrioritizedReplay
+from algorithms.replay.sequences import SequenceReplay
+
+__all__ = ["PrioritizedReplay", "ReplayBuffer", "ReplaySample", "SequenceReplay", "replay_bytes"]

@@ -1,0 +1,65 @@
+"""How much memory there is, asked before a large buffer is allocated."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from catalog.errors import explain_error
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def memory_limit() -> int | None:
+    """Bytes this process can have at the most: those of the machine, or of its control group. None if not known."""
+    known = list(_cgroup_limits())
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on every system
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((limit for limit in known if limit > 0), default=None)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """The limits of the process's own control groups and of all above them, in version 2 or 1."""
+    try:
+        own = [line.split(":", 2) for line in _OWN_CGROUP.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in own:
+        if controllers == "":
+            root, file = _CGROUPS, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = _CGROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                try:
+                    yield int((folder / file).read_text())
+                except (OSError, ValueError):  # no such file, or "max"
+                    continue
+
+
+def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> None:
+    """See that a buffer of ``capacity`` transitions and ``needed`` bytes can be held.
+
+    Args:
+        needed: Bytes.
+        capacity: Transitions.
+        largest: The capacity that fits into so many bytes.
+
+    Raises:
+        MemoryError: If it surely cannot; says which capacity could.
+    """
+    limit = memory_limit()
+    if limit is not None and needed > limit:
+        raise MemoryError(
+            explain_error(
+                f"a replay buffer of {capacity:,} transitions",
+                expected=f"at most the {limit:,} bytes of memory there are",
+                got=f"{needed:,} bytes, {needed / capacity:,.0f} for each transition",
+                remedy=f"Set replay_capacity to at most {largest(limit):,}, or frame_stack_axis if observations stack "
+                "frames.",
+            )
+        )
