@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
 ALGORITHMS = {
+    "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
 }
 """Name → module and name of its config class."""

@@ -1,0 +1,320 @@
+"""DQN: its settings, up to Rainbow's, and what happens in one iteration."""
+
+import dataclasses
+from math import floor
+from time import perf_counter
+from typing import Any, ClassVar, Literal
+
+from gymnasium import Space
+
+from algorithms.algorithm import Algorithm
+from algorithms.checks import Schedule
+from algorithms.config import AlgorithmConfig
+from algorithms.dqn.learner import DQNLearner
+from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule
+from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay
+from algorithms.settings import setting, settings
+from catalog.errors import explain_error
+from rlmodule import DEFAULT_MODULE_ID, RLModuleSpec
+from rlmodule.apis import EpsilonGreedyAPI
+from rlmodule.learner import Metrics
+from rlmodule.randomness import seed_sequence
+from rlmodule.schedules import value_at
+
+NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
+"""Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
+
+
+def _net(name: str, *, ge: float | None = None, gt: float | None = None) -> Any:
+    """The model setting ``name`` as one of the algorithm: its default and sentence are written there."""
+    item = DQNModelConfig.__dataclass_fields__[name]
+    return setting(item.default, "training", item.metadata["doc"], ge=ge, gt=gt)
+
+
+@settings
+class DQNConfig(AlgorithmConfig):
+    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` turns all of them on."""
+
+    section_docs: ClassVar[dict[str, str]] = {"replay": "What is remembered and how it is drawn."}
+
+    records_action_dist: ClassVar[bool] = False
+
+    lr = 5e-4
+    grad_clip = 10.0
+    train_batch_size_per_learner = 128
+
+    double_q: bool = setting(
+        True, "training", "Whether the online net chooses the action that the target net values (double Q-learning)."
+    )
+    dueling: bool = _net("dueling")
+    n_step: int | tuple[int, int] = setting(
+        1, "training", "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
+    )
+    num_atoms: int = _net("num_atoms", ge=1)
+    v_min: float | None = _net("v_min")
+    v_max: float | None = _net("v_max")
+    noisy: bool = _net("noisy")
+    sigma0: float = _net("sigma0", gt=0)
+    epsilon: Schedule | None = setting(
+        None,
+        "training",
+        "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None is 1 to 0.05 over "
+        "10,000 steps, and 0 for noisy nets.",
+        ge=0,
+        le=1,
+    )
+    td_error_loss_fn: Literal["huber", "mse"] = setting(
+        "huber", "training", "Whether errors above 1 count linearly or are squared like the others; not for atoms."
+    )
+    target_network_update_freq: int = setting(
+        500, "training", "Environment steps between moves of the target network.", ge=1
+    )
+    tau: float = setting(
+        1.0, "training", "How far the target network moves each time: 1 copies the online one.", gt=0, le=1
+    )
+    num_steps_sampled_before_learning_starts: int = setting(
+        1000, "training", "Environment steps before the first update.", ge=0
+    )
+    training_intensity: float | None = setting(
+        None,
+        "training",
+        "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
+        gt=0,
+    )
+    burn_in_len: int = setting(
+        0, "training", "Steps before each training sequence that only bring a recurrent state up to date.", ge=0
+    )
+
+    replay_capacity: int = setting(50_000, "replay", "Environment steps that are remembered.", ge=1)
+    prioritized_replay: bool = setting(False, "replay", "Whether steps with great errors are drawn more often.")
+    prioritized_replay_alpha: float = setting(
+        0.6, "replay", "How much errors count when steps are drawn: 0 draws all alike.", ge=0, le=1
+    )
+    prioritized_replay_beta: Schedule = setting(
+        0.4,
+        "replay",
+        "How much of the bias of that is corrected, 1 being all: a number, or points [[0, value], [env_step, value], "
+        "...].",
+        ge=0,
+        le=1,
+    )
+    prioritized_replay_eps: float = setting(
+        1e-6, "replay", "What is added to every error before steps are drawn.", gt=0
+    )
+    frame_stack_axis: int | dict[str, int] | None = setting(
+        None,
+        "replay",
+        "Axis along which an observation stacks frames, of which each is then stored once; a dict by path for parts of "
+        "a Dict or Tuple; None stores observations as they are.",
+    )
+    replay_in_checkpoints: bool = setting(
+        True, "replay", "Whether checkpoints hold what is remembered, so that a run resumes exactly."
+    )
+
+    num_env_steps_per_iteration: int = setting(1000, "reporting", "Environment steps per call of train().", ge=1)
+
+    @classmethod
+    def rainbow(cls, *, v_min: float, v_max: float, **values: Any) -> "DQNConfig":
+        """All six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy nets.
+
+        Args:
+            v_min, v_max: Least and greatest discounted return that the atoms stand for.
+            **values: Further settings, or others than Rainbow's.
+        """
+        parts = {
+            "double_q": True,
+            "dueling": True,
+            "n_step": 3,
+            "prioritized_replay": True,
+            "prioritized_replay_alpha": 0.5,
+            "prioritized_replay_beta": [[0, 0.4], [100_000, 1.0]],
+            "num_atoms": 51,
+            "noisy": True,
+        }
+        return cls().update(parts | {"v_min": v_min, "v_max": v_max} | values)
+
+    @property
+    def algo_class(self) -> type["DQN"]:
+        return DQN
+
+    @property
+    def epsilon_schedule(self) -> Schedule:
+        """``epsilon``, or what its None stands for."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return 0.0 if self.noisy else [[0, 1.0], [10_000, 0.05]]
+
+    def default_learner_class(self) -> type[DQNLearner]:
+        return DQNLearner
+
+    def default_rl_module_spec(self) -> RLModuleSpec:
+        return RLModuleSpec(module_class=DQNModule, catalog_class=DQNCatalog)
+
+    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
+        """As for every algorithm, with the settings of the nets in ``model_config``.
+
+        Raises:
+            ValueError: If a setting of the nets is given in ``model_config`` too, or the catalog does not know them.
+        """
+        spec = super().get_rl_module_spec(observation_space, action_space)
+        chosen = {name: getattr(self, name) for name in NET_SETTINGS}
+        config_class = spec.catalog_class.model_config_class if spec.catalog_class else None
+        if config_class is None or not issubclass(config_class, DQNModelConfig):
+            defaults = DQNModelConfig()
+            for name, value in chosen.items():
+                if value != getattr(defaults, name):
+                    raise self._invalid(
+                        name, "a catalog_class derived from DQNCatalog", "Leave it out, or derive yours."
+                    )
+            return spec
+        given = config_class.from_any(spec.model_config)
+        for name, value in chosen.items():
+            if getattr(given, name) not in (value, config_class.__dataclass_fields__[name].default):
+                raise self._invalid(
+                    name, "one value", f"model_config has {getattr(given, name)!r}: take it out of there."
+                )
+        return dataclasses.replace(spec, model_config=dataclasses.replace(given, **chosen))
+
+    def get_rollout_fragment_length(self) -> int:
+        """Steps of each environment per rollout: 1 unless the setting says otherwise."""
+        return self.rollout_fragment_length or 1
+
+    def validate(self) -> None:
+        super().validate()
+        batch, capacity = self.train_batch_size_per_learner, self.replay_capacity
+        least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
+        if least > most:
+            raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
+        DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
+        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
+        for needed, why in (
+            (batch, f"train_batch_size_per_learner={batch}"),
+            (most * slots, f"n_step={most} in each of {slots} environments"),
+            (self.get_rollout_fragment_length() * slots, f"one rollout of {slots} environments"),
+        ):
+            if capacity < needed:
+                raise self._invalid("replay_capacity", f"at least {needed}, for {why}", "Make it larger.")
+        if self.num_steps_sampled_before_learning_starts < batch:
+            raise self._invalid(
+                "num_steps_sampled_before_learning_starts",
+                f"at least train_batch_size_per_learner={batch}, so that there is something to draw",
+                "Make it larger, or the batch smaller.",
+            )
+        self._check_intensity()
+
+    def _check_intensity(self) -> None:
+        """Whether ``training_intensity`` gives every iteration an update."""
+        intensity, batch = self.training_intensity, self.train_batch_size_per_learner
+        if intensity is not None and intensity * self.num_env_steps_per_iteration < batch:
+            raise self._invalid(
+                "training_intensity",
+                f"at least {batch / self.num_env_steps_per_iteration:g}: one batch of {batch} per iteration of "
+                f"{self.num_env_steps_per_iteration} steps",
+                "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
+            )
+
+
+class DQN(Algorithm):
+    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, remember, and learn from what is remembered."""
+
+    config: DQNConfig
+    replay: ReplayBuffer
+
+    def __init__(self, config: DQNConfig) -> None:
+        super().__init__(config)
+        module = self.get_module()
+        assert isinstance(module, EpsilonGreedyAPI)  # which the learner requires
+        self._explorer = module
+        self._steps_counted = 0
+        """Steps sampled since learning began, which ``training_intensity`` goes by."""
+        try:
+            self.replay = self._make_replay()
+        except BaseException:
+            self.stop()
+            raise
+
+    def training_step(self) -> dict[str, dict[str, Any]]:
+        history, seconds = [], {"replay": 0.0, "update": 0.0}
+        goal = self.env_steps + self.config.num_env_steps_per_iteration
+        while self.env_steps < goal:
+            self._explorer.set_epsilon(value_at(self.config.epsilon_schedule, self.env_steps))
+            before = self.env_steps
+            rollout = self.sample()
+            start = perf_counter()
+            self.replay.add(rollout)
+            seconds["replay"] += perf_counter() - start
+            for _ in range(self._updates_due(self.env_steps - before)):
+                history.append(self._update(seconds))
+        return {
+            "learners": self.learner_group.summarize_updates(history),
+            "replay_buffer": {"num_transitions": self.replay.num_transitions, "num_bytes": self.replay.num_bytes},
+            "timers": seconds,
+        }
+
+    def _update(self, seconds: dict[str, float]) -> dict[str, Metrics]:
+        """One batch: draw it, learn from it, and remember how wrong it was; adds to ``seconds`` by phase."""
+        config, start = self.config, perf_counter()
+        beta = value_at(config.prioritized_replay_beta, self.env_steps)
+        sample = self.replay.sample(config.train_batch_size_per_learner, beta=beta)
+        drawn = perf_counter()
+        learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
+        updated = perf_counter()
+        if config.prioritized_replay:
+            self.replay.update_priorities(sample, learned[DEFAULT_MODULE_ID]["td_error"])
+        seconds["replay"] += drawn - start + perf_counter() - updated
+        seconds["update"] += updated - drawn
+        return learned
+
+    def _updates_due(self, sampled: int) -> int:
+        """How many batches to learn from before the next rollout, after one of ``sampled`` steps."""
+        config = self.config
+        if self.replay.num_transitions < min(config.num_steps_sampled_before_learning_starts, config.replay_capacity):
+            return 0
+        if config.training_intensity is None:
+            return 1
+        self._steps_counted += sampled
+        # the small number is for products that should be whole and are not
+        batches = config.training_intensity * self._steps_counted / config.train_batch_size_per_learner + 1e-9
+        return floor(batches) - self.learner_group.num_updates
+
+    def _make_replay(self) -> ReplayBuffer:
+        config, module = self.config, self.get_module()
+        sequences = None
+        if module.is_stateful():
+            sequences = SequenceReplay(
+                length=module.max_seq_len, burn_in=config.burn_in_len, initial_state=module.get_initial_state()
+            )
+        elif config.burn_in_len:
+            raise ValueError(
+                explain_error(
+                    "DQNConfig.burn_in_len",
+                    expected="0, since the module has no recurrent state",
+                    got=config.burn_in_len,
+                    remedy="Leave it out, or set use_lstm or use_gru in model_config.",
+                )
+            )
+        prioritized = None
+        if config.prioritized_replay:
+            prioritized = PrioritizedReplay(alpha=config.prioritized_replay_alpha, eps=config.prioritized_replay_eps)
+        return ReplayBuffer(
+            module.input_space,
+            module.action_space,
+            capacity=config.replay_capacity,
+            num_envs=max(1, config.num_env_runners) * config.num_envs_per_env_runner,
+            gamma=config.gamma,
+            n_step=config.n_step,
+            prioritized=prioritized,
+            sequences=sequences,
+            frame_stack_axis=config.frame_stack_axis,
+            seed=seed_sequence(self.run_seed, "replay"),
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        state = super().get_state() | {"steps_counted": self._steps_counted}
+        return state | {"replay": self.replay.get_state()} if self.config.replay_in_checkpoints else state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self._steps_counted = state["steps_counted"]
+        if "replay" in state:
+            self.replay.set_state(state["replay"])

@@ -1,0 +1,269 @@
+# Written by `python -m algorithms.stubs` from dqn.py; do not edit.
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from gymnasium import Space
+from typing_extensions import Self
+
+from algorithms.algorithm import Algorithm
+from algorithms.checks import Schedule
+from algorithms.config import AlgorithmConfig
+from algorithms.dqn.learner import DQNLearner
+from algorithms.replay import ReplayBuffer
+from algorithms.settings import settings
+from catalog.model_config import DefaultModelConfig
+from rlmodule import RLModuleSpec
+from rlmodule.learner import Learner, Metrics
+
+NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
+
+@settings
+class DQNConfig(AlgorithmConfig):
+    section_docs: ClassVar[dict[str, str]]
+    records_action_dist: ClassVar[bool]
+    double_q: bool = ...
+    dueling: bool = ...
+    n_step: int | tuple[int, int] = ...
+    num_atoms: int = ...
+    v_min: float | None = ...
+    v_max: float | None = ...
+    noisy: bool = ...
+    sigma0: float = ...
+    epsilon: Schedule | None = ...
+    td_error_loss_fn: Literal["huber", "mse"] = ...
+    target_network_update_freq: int = ...
+    tau: float = ...
+    num_steps_sampled_before_learning_starts: int = ...
+    training_intensity: float | None = ...
+    burn_in_len: int = ...
+    replay_capacity: int = ...
+    prioritized_replay: bool = ...
+    prioritized_replay_alpha: float = ...
+    prioritized_replay_beta: Schedule = ...
+    prioritized_replay_eps: float = ...
+    frame_stack_axis: int | dict[str, int] | None = ...
+    replay_in_checkpoints: bool = ...
+    num_env_steps_per_iteration: int = ...
+    @classmethod
+    def rainbow(cls, *, v_min: float, v_max: float, **values: Any) -> DQNConfig: ...
+    @property
+    def algo_class(self) -> type[DQN]: ...
+    @property
+    def epsilon_schedule(self) -> Schedule: ...
+    def default_learner_class(self) -> type[DQNLearner]: ...
+    def default_rl_module_spec(self) -> RLModuleSpec: ...
+    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec: ...
+    def get_rollout_fragment_length(self) -> int: ...
+    def validate(self) -> None: ...
+    def _check_intensity(self) -> None: ...
+    def environment(
+        self,
+        env: str | type | Callable[..., Any] | None = ...,
+        *,
+        env_config: dict[str, Any] = ...,
+    ) -> Self:
+        """The environment to act in. A setting left out keeps its value; returns the config.
+
+        Args:
+            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
+                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
+                argument of a factory.
+        """
+
+    def env_runners(
+        self,
+        *,
+        num_env_runners: int = ...,
+        num_envs_per_env_runner: int = ...,
+        gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...,
+        rollout_fragment_length: int | None = ...,
+    ) -> Self:
+        """How experience is sampled. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_env_runners (int, >= 0, default 0): Sampling processes; 0 samples in this process.
+            num_envs_per_env_runner (int, >= 1, default 8): Environments that each runner steps together as one vector.
+            gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
+                environments are stepped in turn, in a process each, or by the vector class registered for the id.
+            rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None
+                derives it from the train batch size.
+        """
+
+    def learners(
+        self,
+        *,
+        num_learners: int = ...,
+        num_gpus_per_learner: int = ...,
+        learner_class: type[Learner] | None = ...,
+        torch_num_threads: int | None = ...,
+    ) -> Self:
+        """Where and with what the networks are updated. A setting left out keeps its value; returns the config.
+
+        Args:
+            num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
+            num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            learner_class (type[Learner] | None, default None): What computes the loss; None takes the algorithm's own,
+                from which yours should derive.
+            torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
+                network.
+        """
+
+    def training(
+        self,
+        *,
+        gamma: float = ...,
+        lr: Schedule = ...,
+        grad_clip: float | None = ...,
+        grad_clip_by: Literal["global_norm", "norm", "value"] = ...,
+        train_batch_size_per_learner: int = ...,
+        double_q: bool = ...,
+        dueling: bool = ...,
+        n_step: int | tuple[int, int] = ...,
+        num_atoms: int = ...,
+        v_min: float | None = ...,
+        v_max: float | None = ...,
+        noisy: bool = ...,
+        sigma0: float = ...,
+        epsilon: Schedule | None = ...,
+        td_error_loss_fn: Literal["huber", "mse"] = ...,
+        target_network_update_freq: int = ...,
+        tau: float = ...,
+        num_steps_sampled_before_learning_starts: int = ...,
+        training_intensity: float | None = ...,
+        burn_in_len: int = ...,
+    ) -> Self:
+        """The algorithm's arithmetic. A setting left out keeps its value; returns the config.
+
+        Args:
+            gamma (float, >= 0 and <= 1, default 0.99): Discount of the reward one step later.
+            lr (float | [[0, value], [env_step, value], ...], >= 0, default 0.0005): Learning rate: a number, or points
+                [[0, lr], [env_step, lr], ...] joined by lines.
+            grad_clip (float | None, > 0, default 10.0): Bound of the gradients, in the sense of grad_clip_by; None
+                leaves them as they are.
+            grad_clip_by (Literal['global_norm', 'norm', 'value'], default 'global_norm'): What grad_clip bounds: the
+                norm of all gradients together, of each tensor, or every single element.
+            train_batch_size_per_learner (int, >= 1, default 128): Environment steps in each train batch of each
+                learner.
+            double_q (bool, default True): Whether the online net chooses the action that the target net values (double
+                Q-learning).
+            dueling (bool, default False): Whether the state's value and the advantages of the actions have a head each
+                (dueling nets).
+            n_step (int | tuple[int, int], >= 1, default 1): Rewards summed up before a value is asked for; a pair draws
+                the number for each row.
+            num_atoms (int, >= 1, default 1): Atoms of the distribution of returns of each action; 1 predicts the mean
+                alone.
+            v_min (float | None, default None): Least discounted return that the atoms stand for.
+            v_max (float | None, default None): Greatest discounted return that the atoms stand for.
+            noisy (bool, default False): Whether the heads explore by learned noise in their weights (noisy nets).
+            sigma0 (float, > 0, default 0.5): Scale of that noise at the start, times 1/√inputs of each layer.
+            epsilon (float | [[0, value], [env_step, value], ...] | None, >= 0 and <= 1, default None): Share of random
+                actions: a number, or points [[0, value], [env_step, value], ...]; None is 1 to 0.05 over 10,000 steps,
+                and 0 for noisy nets.
+            td_error_loss_fn ('huber' | 'mse', default 'huber'): Whether errors above 1 count linearly or are squared
+                like the others; not for atoms.
+            target_network_update_freq (int, >= 1, default 500): Environment steps between moves of the target network.
+            tau (float, > 0 and <= 1, default 1.0): How far the target network moves each time: 1 copies the online one.
+            num_steps_sampled_before_learning_starts (int, >= 0, default 1000): Environment steps before the first
+                update.
+            training_intensity (float | None, > 0, default None): Environment steps trained on per step sampled, kept
+                exactly over the run; None trains one batch per rollout.
+            burn_in_len (int, >= 0, default 0): Steps before each training sequence that only bring a recurrent state up
+                to date.
+        """
+
+    def rl_module(
+        self,
+        *,
+        model_config: DefaultModelConfig | dict[str, Any] | None = ...,
+        rl_module_spec: RLModuleSpec | None = ...,
+    ) -> Self:
+        """The networks. A setting left out keeps its value; returns the config.
+
+        Args:
+            model_config (DefaultModelConfig | dict[str, Any] | None, default None): Settings of the default networks, a
+                dict filled up with defaults; None takes the defaults.
+            rl_module_spec (RLModuleSpec | None, default None): Module class, catalog class and spaces that differ from
+                the algorithm's own; None for none.
+        """
+
+    def evaluation(
+        self,
+        *,
+        evaluation_interval: int | None = ...,
+        evaluation_duration: int = ...,
+        evaluation_explore: bool = ...,
+    ) -> Self:
+        """Episodes played on the side, to measure the policy. A setting left out keeps its value; returns the config.
+
+        Args:
+            evaluation_interval (int | None, >= 1, default None): Iterations between evaluations; None evaluates only on
+                request.
+            evaluation_duration (int, >= 1, default 20): Episodes per evaluation.
+            evaluation_explore (bool, default False): Whether evaluation samples its actions instead of taking the most
+                likely ones.
+        """
+
+    def reporting(
+        self,
+        *,
+        metrics_num_episodes_for_smoothing: int = ...,
+        run_dir: str | None = ...,
+        num_env_steps_per_iteration: int = ...,
+    ) -> Self:
+        """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
+
+        Args:
+            metrics_num_episodes_for_smoothing (int, >= 1, default 100): Most recent episodes over which returns and
+                lengths are averaged.
+            run_dir (str | None, default None): Folder for progress.jsonl, learning_curve.png and the checkpoint; None
+                writes nothing.
+            num_env_steps_per_iteration (int, >= 1, default 1000): Environment steps per call of train().
+        """
+
+    def debugging(self, *, seed: int | None = ...) -> Self:
+        """Reproducing a run. A setting left out keeps its value; returns the config.
+
+        Args:
+            seed (int | None, >= 0, default None): Seed of every random stream of the run; None draws a new one.
+        """
+
+    def replay(
+        self,
+        *,
+        replay_capacity: int = ...,
+        prioritized_replay: bool = ...,
+        prioritized_replay_alpha: float = ...,
+        prioritized_replay_beta: Schedule = ...,
+        prioritized_replay_eps: float = ...,
+        frame_stack_axis: int | dict[str, int] | None = ...,
+        replay_in_checkpoints: bool = ...,
+    ) -> Self:
+        """What is remembered and how it is drawn. A setting left out keeps its value; returns the config.
+
+        Args:
+            replay_capacity (int, >= 1, default 50000): Environment steps that are remembered.
+            prioritized_replay (bool, default False): Whether steps with great errors are drawn more often.
+            prioritized_replay_alpha (float, >= 0 and <= 1, default 0.6): How much errors count when steps are drawn: 0
+                draws all alike.
+            prioritized_replay_beta (float | [[0, value], [env_step, value], ...], >= 0 and <= 1, default 0.4): How much
+                of the bias of that is corrected, 1 being all: a number, or points [[0, value], [env_step, value], ...].
+            prioritized_replay_eps (float, > 0, default 1e-06): What is added to every error before steps are drawn.
+            frame_stack_axis (int | dict[str, int] | None, default None): Axis along which an observation stacks frames,
+                of which each is then stored once; a dict by path for parts of a Dict or Tuple; None stores observations
+                as they are.
+            replay_in_checkpoints (bool, default True): Whether checkpoints hold what is remembered, so that a run
+                resumes exactly.
+        """
+
+class DQN(Algorithm):
+    config: DQNConfig
+    replay: ReplayBuffer
+    def __init__(self, config: DQNConfig) -> None: ...
+    def training_step(self) -> dict[str, dict[str, Any]]: ...
+    def _update(self, seconds: dict[str, float]) -> dict[str, Metrics]: ...
+    def _updates_due(self, sampled: int) -> int: ...
+    def _make_replay(self) -> ReplayBuffer: ...
+    def get_state(self) -> dict[str, Any]: ...
+    def set_state(self, state: dict[str, Any]) -> None: ...

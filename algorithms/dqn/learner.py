@@ -1,0 +1,173 @@
+"""DQN's loss: what the values should be, how far they are from it, and the target network they are asked of."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from algorithms.ops.distributional import project_onto_support
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule import BatchLearner, Columns, RLModule
+from rlmodule.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
+from rlmodule.flat import FlatParameters
+from rlmodule.learner import Batch, Metrics
+from rlmodule.sequences import burn_in, flatten_sequences
+from rlmodule.specs import MultiRLModuleSpec
+
+if TYPE_CHECKING:
+    from algorithms.dqn.dqn import DQNConfig
+
+
+class DQNLearner(BatchLearner):
+    """Learns from one batch of replayed steps at a time.
+
+    Besides the online net there are two copies of it, always in eval mode: ``target``, with older weights, and
+    ``choosing``, with the same tensors, which chooses the actions of double Q-learning.
+
+    Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`BatchLearner`.
+    """
+
+    required_apis = (QNetAPI, EpsilonGreedyAPI)
+    settings: "DQNConfig"
+
+    def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        super().__init__(settings, spec, run_seed=run_seed)
+        self.target, self.choosing = spec.build().eval(), spec.build().eval()
+        self.target.set_state(self.module.get_state())
+        for module_id, module in self.module.items():
+            if settings.num_atoms > 1:
+                check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
+            self.choosing[module_id].share_tensors_of(module)
+        self._target_parameters = {name: FlatParameters(module.parameters()) for name, module in self.target.items()}
+        self.last_target_update = 0
+        self.num_target_updates = 0
+
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Distance of the values of the actions taken from their targets (Mnih et al. 2015, eq. 1; for atoms Bellemare
+        et al. 2017, Algorithm 1), weighted as the replay says."""
+        module, embeddings = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
+        targets, actions = batch[Columns.VALUE_TARGETS], batch[Columns.ACTIONS].unsqueeze(-1)
+        if self.settings.num_atoms > 1:
+            assert isinstance(module, DistributionalQNetAPI)
+            logits = module.compute_q_logits(batch, embeddings)
+            log_probs = logits.take_along_dim(actions.unsqueeze(-1), -2).squeeze(-2).log_softmax(-1)
+            losses = functional.kl_div(log_probs, targets, reduction="none").sum(-1)
+            values, td_error = (log_probs.detach().exp() * module.q_support()).sum(-1), losses
+        else:
+            assert isinstance(module, QNetAPI)
+            values = module.compute_q_values(batch, embeddings).gather(-1, actions).squeeze(-1)
+            distance = functional.smooth_l1_loss if self.settings.td_error_loss_fn == "huber" else functional.mse_loss
+            losses, td_error = distance(values, targets, reduction="none"), values - targets
+        loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
+        return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """The batch with its targets."""
+        for net in (self.module[module_id], self.target[module_id], self.choosing[module_id]):
+            if isinstance(net, NoisyNetAPI):
+                net.resample_noise(self.generator)
+        targets = self.compute_targets(module_id, batch)
+        if Columns.NEXT_ROWS in batch:
+            targets = _lay_out(targets, batch)
+        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
+
+    def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
+        """What the value of each row's action should be ``[B]``: the rewards of its window, and the target net's value
+        of what followed under the action that the online net prefers there (van Hasselt et al. 2016, eq. 4), or that
+        the target net does. For atoms: their probabilities ``[B, num_atoms]``."""
+        target, following = self.target[module_id], _Following(batch)
+        assert isinstance(target, QNetAPI)
+        seen, embeddings = following.embed(target)
+        values = target.compute_q_values(seen, embeddings)
+        preferences = values
+        if self.settings.double_q:
+            choosing = self.choosing[module_id]
+            assert isinstance(choosing, QNetAPI)
+            preferences = choosing.compute_q_values(*following.embed(choosing))
+        best = preferences.argmax(-1, keepdim=True)
+        rewards, discounts = following.rows[Columns.REWARDS], following.rows[Columns.DISCOUNTS]
+        if self.settings.num_atoms > 1:
+            assert isinstance(target, DistributionalQNetAPI)
+            probs = (
+                target.compute_q_logits(seen, embeddings).take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
+            )
+            return project_onto_support(probs, rewards, discounts, target.q_support())
+        return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))
+
+    def after_gradient_step(self, module_id: str) -> None:
+        """Move the target net, every ``target_network_update_freq`` env steps."""
+        if self.env_steps - self.last_target_update < self.settings.target_network_update_freq:
+            return
+        self._target_parameters[module_id].tensor.lerp_(self.parameters[module_id].tensor, self.settings.tau)
+        for theirs, mine in zip(self.target[module_id].buffers(), self.module[module_id].buffers(), strict=True):
+            theirs.copy_(mine)
+        self.last_target_update = self.env_steps
+        self.num_target_updates += 1
+
+    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        rest = dict(metrics)
+        td_error, values = rest.pop("td_error"), rest.pop("qf")
+        if not td_error.isfinite().all():
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__}, TD errors of module {module_id!r}",
+                    expected="finite numbers",
+                    got=f"{int((~td_error.isfinite()).sum())} of {td_error.numel()} that are not",
+                    remedy="Lower lr or grad_clip, look at the scale of rewards, and resume from a checkpoint: the "
+                    "weights are no longer of use.",
+                )
+            )
+        return super().summarize(module_id, rest) | {
+            "td_error_mean": float(td_error.abs().mean()),
+            "qf_mean": float(values.mean()),
+            "qf_min": float(values.min()),
+            "qf_max": float(values.max()),
+            "num_target_updates": float(self.num_target_updates),
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {
+            "target": self.target.get_state(),
+            "last_target_update": self.last_target_update,
+            "num_target_updates": self.num_target_updates,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.target.set_state(state["target"])
+        self.last_target_update, self.num_target_updates = state["last_target_update"], state["num_target_updates"]
+
+
+class _Following:
+    """What followed the rows of a batch, for any net to look at.
+
+    Attributes:
+        rows: The batch as rows ``[B, ...]``.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._in_sequences = Columns.NEXT_ROWS in batch
+        self.rows = flatten_sequences(batch, batch[Columns.VALID_ROWS]) if self._in_sequences else batch
+
+    def embed(self, net: RLModule) -> tuple[Batch, Tensor | None]:
+        """Observations ``[B, ...]`` and what ``net`` makes of them, the arguments of ``compute_q_values``."""
+        if not self._in_sequences:
+            following = {Columns.OBS: self._batch[Columns.NEXT_OBS]}
+            return following, net.forward_train(following).get(Columns.EMBEDDINGS)
+        sequences = burn_in(net, self._batch)
+        columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
+        following = flatten_sequences(columns, self._batch[Columns.NEXT_ROWS])
+        return following, following[Columns.EMBEDDINGS]
+
+
+def _lay_out(targets: Tensor, batch: Batch) -> Tensor:
+    """Targets ``[R, ...]`` of the valid rows at their places in sequences ``[L, B, ...]``, zeros elsewhere."""
+    shape = batch[Columns.STARTS].shape
+    places = targets.new_zeros(shape.numel(), *targets.shape[1:])
+    return places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)

@@ -1,0 +1,347 @@
+"""DQN's nets: their settings, the catalog that decides them and the module that assembles them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from catalog import Catalog, Categorical, DefaultModelConfig, Encoder, EncoderOutput
+from catalog.base import Tree
+from catalog.catalog import FROM_RLLIB
+from catalog.errors import explain_error, refuses
+from catalog.masks import MASKED
+from catalog.model_config import MODULE, is_int, is_number, model_flag, model_setting
+from catalog.noisy import NoisyHead, NoisyHeadConfig
+from catalog.probing import probe_head
+from rlmodule import Columns, DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, RLModule
+
+ALWAYS_GREEDY = 1e6
+"""Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""
+
+
+def _bound(doc: str) -> Any:
+    def good(value: Any) -> bool:
+        return value is None or (is_number(value) and math.isfinite(value))
+
+    return model_setting(MODULE, None, doc, "a finite number or None", good)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNModelConfig(DefaultModelConfig):
+    """Settings of DQN's nets: those of all nets, and the parts of Rainbow that are nets (Hessel et al. 2018).
+
+    Raises:
+        ValueError, TypeError: As :class:`DefaultModelConfig`; for atoms without bounds, or bounds without atoms.
+    """
+
+    dueling: bool = model_flag(
+        MODULE, False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."
+    )
+    num_atoms: int = model_setting(
+        MODULE,
+        1,
+        "Atoms of the distribution of returns of each action; 1 predicts the mean alone.",
+        "an int > 0",
+        is_int,
+    )
+    v_min: float | None = _bound("Least discounted return that the atoms stand for.")
+    v_max: float | None = _bound("Greatest discounted return that the atoms stand for.")
+    noisy: bool = model_flag(MODULE, False, "Whether the heads explore by learned noise in their weights (noisy nets).")
+    sigma0: float = model_setting(
+        MODULE,
+        0.5,
+        "Scale of that noise at the start, times 1/√inputs of each layer.",
+        "a finite number > 0",
+        lambda value: is_number(value) and 0 < value < math.inf,
+    )
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        bounds = (("v_min", self.v_min), ("v_max", self.v_max))
+        for name, value in bounds:
+            if (value is None) == (self.num_atoms > 1):
+                expected = f"{'a number' if value is None else 'None'}, since num_atoms={self.num_atoms}"
+                remedy = "Set v_min and v_max to the range of discounted returns, or num_atoms to 1 to leave them out."
+                raise ValueError(explain_error(f"model_config.{name}", expected=expected, got=value, remedy=remedy))
+        if self.v_min is not None and self.v_max is not None and self.v_min >= self.v_max:
+            remedy = "Set them to the range of discounted returns."
+            expected = f"less than v_max={self.v_max}"
+            raise ValueError(explain_error("model_config.v_min", expected=expected, got=self.v_min, remedy=remedy))
+        if not self.noisy and self.sigma0 != type(self).sigma0:
+            remedy = "Set noisy=True, or leave it out."
+            expected = f"{type(self).sigma0}, since noisy=False"
+            raise ValueError(explain_error("model_config.sigma0", expected=expected, got=self.sigma0, remedy=remedy))
+
+
+class DQNCatalog(Catalog):
+    """Adds the heads of action values on one encoder.
+
+    Override points, besides those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
+
+    Raises:
+        ValueError: As :class:`Catalog`; if the action space is not Discrete; for settings that there is nothing for.
+    """
+
+    functions = ("q", "state_value")
+    model_config_class = DQNModelConfig
+    model_config: DQNModelConfig
+    action_space: spaces.Discrete
+
+    @property
+    def num_actions(self) -> int:
+        """How many actions there are."""
+        return int(self.action_space.n)
+
+    def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        return {
+            "normalize_observations": (False, "DQN's default"),
+            "vf_share_layers": (True, "since DQN's heads share their encoder"),
+        }
+
+    @refuses(FROM_RLLIB)
+    def build_af_head(self) -> nn.Module:
+        """From the latent to ``[..., num_actions · num_atoms]``: advantages with dueling nets, else values; logits of
+        atoms action by action if there are several."""
+        return self._build_head("q", self.num_actions * self.model_config.num_atoms)
+
+    @refuses(FROM_RLLIB)
+    def build_vf_head(self) -> nn.Module:
+        """From the latent to the state's value ``[..., num_atoms]`` of dueling nets."""
+        return self._build_head("state_value", self.model_config.num_atoms)
+
+    def _build_head(self, function: str, width: int) -> nn.Module:
+        head, config = self.head_config(function, width), self.model_config
+        return (NoisyHeadConfig.of(head, config.sigma0) if config.noisy else head).build()
+
+    def _explain_parts(self) -> dict[str, nn.Module]:
+        parts: dict[str, nn.Module] = {"encoder": self.build_trunk()}
+        parts["advantage head" if self.model_config.dueling else "q head"] = self.build_af_head()
+        if self.model_config.dueling:
+            parts["state value head"] = self.build_vf_head()
+        extra = self.build_extra_outputs()
+        return parts if extra is None else parts | extra.parts()
+
+    def _check_model_config(self) -> None:
+        if not isinstance(self.action_space, spaces.Discrete):
+            remedy = "Box actions need a policy, as PPO has one; other spaces can be numbered by a wrapper of the env."
+            raise ValueError(
+                explain_error(
+                    "action_space of DQN", expected="a Discrete space", got=str(self.action_space), remedy=remedy
+                )
+            )
+        super()._check_model_config()
+        if self.model_config.vf_share_layers is not None:
+            raise ValueError(
+                explain_error(
+                    "model_config.vf_share_layers",
+                    expected="None, since the heads of DQN always share their encoder",
+                    got=self.model_config.vf_share_layers,
+                    remedy="Leave it out.",
+                )
+            )
+
+    def _check_functions(self) -> None:
+        super()._check_functions()
+        config, dist_cls = self.model_config, self.get_action_dist_cls()
+        if not issubclass(dist_cls, Categorical):
+            raise ValueError(
+                explain_error(
+                    f"distribution of the actions of {type(self).__name__}",
+                    expected="Categorical, since action values and ε-greedy exploration are logits of one",
+                    got=dist_cls.__name__,
+                    remedy="Leave custom_action_dist out, or derive yours from Categorical.",
+                )
+            )
+        if not config.dueling and "state_value" in config.functions:
+            raise ValueError(
+                explain_error(
+                    "model_config.functions['state_value']",
+                    expected="none, since dueling=False",
+                    got=repr(dict(config.functions["state_value"])),
+                    remedy="Set dueling=True, or leave it out.",
+                )
+            )
+        if config.noisy:
+            for function in self.functions:
+                self._check_no_initializers(function)
+
+    def _check_no_initializers(self, function: str) -> None:
+        """Noisy layers have a start of their own."""
+        default, config = DQNModelConfig(), self.for_function(function).model_config
+        for name in vars(default):
+            if name.startswith("head_fcnet_") and "_initializer" in name:
+                given, expected = getattr(config, name), getattr(default, name)
+                if given != expected:
+                    own = name in self._whole_config.functions.get(function, {})
+                    raise ValueError(
+                        explain_error(
+                            f"model_config.functions[{function!r}][{name!r}]" if own else f"model_config.{name}",
+                            expected=f"its default {expected!r}, since noisy layers have a start of their own",
+                            got=repr(given),
+                            remedy="Leave it out, or give it to a further output in functions.",
+                        )
+                    )
+
+
+class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, InferenceOnlyAPI):
+    """Observation normaliser → encoder → head of action values, or of advantages and one of the state's value; and what
+    further heads are asked for.
+
+    ``forward_inference`` gives the action values themselves, by the mean weights of noisy heads, and
+    ``forward_exploration`` logits whose Categorical is the ε-greedy policy over values with the noise last drawn.
+    ``forward_train`` gives the latents that :meth:`compute_q_values` and :meth:`compute_q_logits` make values of.
+    """
+
+    catalog: DQNCatalog
+    support: Tensor | None
+    epsilon: Tensor
+    greedy_bonus: Tensor
+
+    def setup(self) -> None:
+        catalog, config = self.catalog, self.catalog.model_config
+        self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
+        self.observation_normalizer = catalog.build_observation_normalizer()
+        self.encoder: Encoder = catalog.build_trunk()
+        self.af_head = self._probed(catalog.build_af_head(), "q", self.num_actions * self.num_atoms, "build_af_head()")
+        self.vf_head: nn.Module | None = None
+        if config.dueling:
+            self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
+        self.extra_outputs = catalog.build_extra_outputs()
+        support = None
+        if config.v_min is not None and config.v_max is not None:
+            support = torch.linspace(config.v_min, config.v_max, self.num_atoms)
+        self.register_buffer("support", support, persistent=False)
+        self.register_buffer("epsilon", torch.zeros(()))
+        # what epsilon means for the logits if all actions are allowed: not worked out anew at each step
+        self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
+
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
+        """``head``, which must fit between the latent and what it is for."""
+        latent_dims = self.catalog.for_function(function).latent_dims
+        return probe_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
+
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["extra_outputs"]
+
+    def get_initial_state(self) -> Tree | None:
+        return self.encoder.get_initial_state()
+
+    def set_epsilon(self, epsilon: float) -> None:
+        if not 0 <= epsilon <= 1:
+            where, remedy = "DQNModule.set_epsilon()", "Give the share of random actions."
+            raise ValueError(explain_error(where, expected="a number in [0, 1]", got=epsilon, remedy=remedy))
+        odds = 1 / epsilon - 1 if epsilon else math.inf
+        self.epsilon.fill_(epsilon)
+        self.greedy_bonus.fill_(min(math.log1p(self.num_actions * odds), ALWAYS_GREEDY))
+
+    def resample_noise(self, generator: torch.Generator) -> None:
+        for head in (self.af_head, self.vf_head):
+            if isinstance(head, NoisyHead):
+                head.resample_noise(generator)
+
+    def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """See :meth:`QNetAPI.compute_q_values`; actions that the observation forbids are ``MASKED``."""
+        latent = self._encode(batch).latent if embeddings is None else embeddings
+        return self._q_values(latent, self._allowed(batch))
+
+    def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """See :meth:`DistributionalQNetAPI.compute_q_logits`; those of forbidden actions stand for nothing.
+
+        Raises:
+            ValueError: If ``num_atoms`` is 1.
+        """
+        self.q_support()  # raises where there are no atoms
+        latent = self._encode(batch).latent if embeddings is None else embeddings
+        return self._outputs(latent, self._allowed(batch))
+
+    def q_support(self) -> Tensor:
+        """See :meth:`DistributionalQNetAPI.q_support`.
+
+        Raises:
+            ValueError: If ``num_atoms`` is 1.
+        """
+        if self.support is None:
+            raise ValueError(
+                explain_error(
+                    f"distribution of returns of {type(self).__name__}",
+                    expected="several atoms",
+                    got=f"num_atoms={self.num_atoms}",
+                    remedy="Set num_atoms, v_min and v_max, or ask compute_q_values().",
+                )
+            )
+        return self.support
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        latent, state = self._encode(batch)
+        return self._acting(self._q_values(latent, self._allowed(batch), mean=True), state)
+
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        latent, state = self._encode(batch)
+        allowed = self._allowed(batch)
+        values = self._q_values(latent, allowed)
+        greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
+        if allowed is None:
+            logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
+        else:
+            odds = allowed.sum(-1, keepdim=True) * (1 / self.epsilon - 1)
+            logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
+        return self._acting(logits, state)
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        obs = self._normalized(batch)
+        latent, state = self.encoder(obs, batch.get(Columns.STATE_IN), starts=batch.get(Columns.STARTS))
+        out = {Columns.EMBEDDINGS: latent} if state is None else {Columns.EMBEDDINGS: latent, Columns.STATE_OUT: state}
+        if self.extra_outputs is not None:
+            by_function = dict.fromkeys(self.catalog.functions, latent)
+            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function)
+        return out
+
+    def _encode(self, batch: Mapping[str, Tree]) -> EncoderOutput:
+        state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        # no hooks of the encoder, which cost time in acting
+        return self.encoder.forward(self._normalized(batch), state, starts=starts)
+
+    def _acting(self, inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
+        out = {Columns.ACTION_DIST_INPUTS: inputs}
+        return out if state is None else out | {Columns.STATE_OUT: state}
+
+    def _allowed(self, batch: Mapping[str, Tree]) -> Tensor | None:
+        """Which actions may be chosen, bool ``[..., num_actions]``; None for all."""
+        mask = self.action_mask
+        return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
+
+    def _q_values(self, latent: Tensor, allowed: Tensor | None, *, mean: bool = False) -> Tensor:
+        """Action values ``[..., num_actions]`` of latents, by the mean weights or with the noise last drawn."""
+        values = self._outputs(latent, allowed, mean=mean)
+        if self.support is not None:
+            values = values.softmax(-1) @ self.support
+        return values if allowed is None else values.masked_fill(~allowed, MASKED)
+
+    def _outputs(self, latent: Tensor, allowed: Tensor | None, *, mean: bool = False) -> Tensor:
+        """What the heads give for each action: its value ``[..., num_actions]``, or the logits of its atoms
+        ``[..., num_actions, num_atoms]``."""
+        actions, value_head = _run(self.af_head, latent, mean), self.vf_head
+        if self.num_atoms > 1:
+            actions = actions.unflatten(-1, (self.num_actions, self.num_atoms))
+        if value_head is None:
+            return actions
+        value = _run(value_head, latent, mean)
+        if self.num_atoms == 1:
+            return _joined(value, actions, allowed, -1)
+        return _joined(value.unsqueeze(-2), actions, None if allowed is None else allowed.unsqueeze(-1), -2)
+
+
+def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
+    return head.forward_mean(latent) if mean and isinstance(head, NoisyHead) else head(latent)
+
+
+def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int) -> Tensor:
+    """``value`` plus ``advantages`` over their mean along ``dim``, that of allowed ones (Wang et al. 2016, eq. 9)."""
+    if allowed is None:
+        return value + (advantages - advantages.mean(dim, keepdim=True))
+    total = (advantages * allowed).sum(dim, keepdim=True)
+    return value + (advantages - total / allowed.sum(dim, keepdim=True).clamp_min(1))

@@ -1,0 +1,190 @@
+"""DQN runs: what an iteration does, how much it trains, and that a run is the same twice and after a pause."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import tree
+
+from algorithms import Algorithm
+from algorithms.dqn import DQN, DQNConfig
+from rlmodule.testing import differences
+from tests.algorithms.dqn.conftest import tiny
+
+PARTS: dict[str, dict[str, Any]] = {
+    "plain": {"double_q": False},
+    "double": {"double_q": True},
+    "dueling": {"dueling": True},
+    "n-step": {"n_step": 3},
+    "n-steps": {"n_step": (1, 4)},
+    "prioritized": {"prioritized_replay": True},
+    "atoms": {"num_atoms": 11, "v_min": 0.0, "v_max": 50.0},
+    "noisy": {"noisy": True},
+    "mse and Polyak": {"td_error_loss_fn": "mse", "tau": 0.01, "target_network_update_freq": 1},
+    "rainbow": {
+        "dueling": True, "n_step": 3, "prioritized_replay": True, "num_atoms": 11, "v_min": 0.0, "v_max": 50.0,
+        "noisy": True,
+    },
+    "LSTM": {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4}},
+    "GRU with burn-in": {
+        "model_config": {
+            "fcnet_hiddens": [8], "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4, "lstm_use_prev_action": True,
+            "lstm_use_prev_reward": True,
+        },
+        "burn_in_len": 3, "n_step": 2, "prioritized_replay": True, "dueling": True,
+    },
+    "fragments": {"rollout_fragment_length": 4, "training_intensity": 2.0},
+    "dropout": {"model_config": {"fcnet_dropout": 0.2}},
+    "normalised observations": {"model_config": {"normalize_observations": True}},
+}  # fmt: skip
+part = pytest.mark.parametrize("name", list(PARTS))
+
+
+def state_of(algorithm: Algorithm) -> dict[str, Any]:
+    return tree.map_structure(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, algorithm.get_state())
+
+
+def trained(config: DQNConfig, iterations: int = 2) -> dict[str, Any]:
+    with config.build() as algorithm:
+        for _ in range(iterations):
+            result = algorithm.train()
+        assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
+        state = state_of(algorithm)
+    del state["metrics"]["seconds"]
+    return state
+
+
+@part
+def test_two_runs_with_one_seed_are_bit_identical(name: str) -> None:
+    first, second, other = (trained(tiny(**PARTS[name], seed=seed)) for seed in (3, 3, 4))
+    assert differences(first, second) == []
+    assert differences(first["learners"]["module"], other["learners"]["module"])
+    assert differences(first["replay"], other["replay"])
+
+
+@part
+def test_a_run_goes_on_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    with tiny(**PARTS[name]).build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+        before = state_of(algorithm)
+    runs = []
+    for _ in range(2):
+        with Algorithm.from_checkpoint(tmp_path / "c") as other:
+            assert isinstance(other, DQN)
+            assert differences(before, state_of(other)) == []
+            other.train()
+            state = state_of(other)
+            del state["metrics"]["seconds"]
+            runs.append(state)
+    assert differences(*runs) == []
+    assert runs[0]["learners"]["num_updates"] > before["learners"]["num_updates"]
+
+
+def test_without_the_replay_a_resumed_run_fills_it_up_first(tmp_path: Path) -> None:
+    with tiny(replay_in_checkpoints=False, training_intensity=4.0).build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+        updates = algorithm.learner_group.num_updates
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert isinstance(other, DQN)
+        assert other.replay.num_transitions == 0
+        other.train()  # 64 steps, of which the first 32 only fill it
+        assert other.replay.num_transitions == 64
+        assert 0 < other.learner_group.num_updates - updates <= 64 * 4 / 16
+
+
+@pytest.mark.parametrize("intensity", [0.25, 0.3, 1.0, 2.7, 16.0])
+@pytest.mark.parametrize("fragment", [None, 3])
+def test_the_intensity_is_kept_exactly(intensity: float, fragment: int | None) -> None:
+    config = tiny(
+        training_intensity=intensity, rollout_fragment_length=fragment, num_steps_sampled_before_learning_starts=32
+    )
+    with config.build() as algorithm:
+        counted = 0
+        while counted < 300:
+            algorithm.train()
+            starts = -(-32 // (2 * (fragment or 1))) * 2 * (fragment or 1)  # the rollout that reaches it counts
+            counted = algorithm.env_steps - starts + 2 * (fragment or 1)
+            assert algorithm.learner_group.num_updates == int(intensity * counted / 16 + 1e-9)
+
+
+def test_without_an_intensity_each_rollout_is_followed_by_one_update() -> None:
+    with tiny().build() as algorithm:
+        algorithm.train()
+        assert (algorithm.env_steps, algorithm.learner_group.num_updates) == (64, (64 - 32) // 2 + 1)
+        result = algorithm.train()
+        assert algorithm.learner_group.num_updates == 17 + 32
+    assert result["env_runners"]["num_env_steps_sampled"] == 64
+    assert result["replay_buffer"]["num_transitions"] == 128
+    assert {"replay", "update", "env_step", "forward"} <= result["timers"].keys()
+
+
+def test_nothing_is_learnt_before_there_is_enough() -> None:
+    with tiny(num_steps_sampled_before_learning_starts=100).build() as algorithm:
+        assert algorithm.train()["learners"] == {}
+        assert algorithm.learner_group.num_updates == 0
+        assert algorithm.train()["learners"]["default_policy"]["qf_loss"] >= 0
+
+
+def test_epsilon_follows_its_schedule() -> None:
+    with tiny(epsilon=[[0, 1.0], [128, 0.0]]).build() as algorithm:
+        seen = []
+        for _ in range(3):
+            algorithm.train()
+            seen.append(float(algorithm.get_module().epsilon))
+    assert seen == pytest.approx([1 - 62 / 128, 1 - 126 / 128, 0.0], abs=1e-6)
+
+
+class Choice(gym.Env[np.ndarray, np.int64]):
+    """Each step shows two numbers; to name the greater one gives 1. Truncated after ``length`` steps."""
+
+    def __init__(self, length: int = 8) -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self._length = length
+
+    def _look(self) -> np.ndarray:
+        self._seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._seen
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._look(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = float(self._seen.argmax() == action)
+        self._t += 1
+        return self._look(), reward, False, self._t == self._length, {}
+
+
+@part
+def test_each_part_learns_a_small_task(name: str) -> None:
+    settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
+    settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}
+    values = PARTS[name] | ({"v_max": 3.0} if "num_atoms" in PARTS[name] else {})
+    config = tiny(Choice, **settings | values, num_envs_per_env_runner=4)
+    with config.build() as algorithm:
+        algorithm.learn(num_env_steps=2000)
+        score = algorithm.evaluate()["env_runners"]["episode_return_mean"]
+    assert score > 7.0  # of 8; chance gives 4
+
+
+def test_a_continuous_action_space_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"(?s)action_space.*Discrete.*Box.*PPO"):
+        tiny("Pendulum-v1").build()
+
+
+def test_learners_of_the_other_kind_are_told_apart() -> None:
+    right = r"update_from_episodes\(\).*DQNLearner.*Call update_from_batch\(\)"
+    with tiny().build() as algorithm, pytest.raises(TypeError, match=right):
+        algorithm.learner_group.update_from_episodes(algorithm.sample(), env_steps=0)
+
+
+def test_burn_in_needs_something_to_bring_up() -> None:
+    with pytest.raises(ValueError, match=r"burn_in_len: expected 0, since the module has no recurrent state, got 3"):
+        tiny(burn_in_len=3).build()

@@ -1,0 +1,288 @@
+"""DQN's targets, losses and target network, against numbers worked out one by one."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from algorithms.dqn import DQNConfig, DQNLearner
+from catalog.masks import MASKED
+from rlmodule import Columns, RLModuleSpec
+from rlmodule.testing import LearnerContract, differences
+from tests.algorithms.dqn.conftest import SPACES, tiny
+
+ID = "default_policy"
+NUM_ACTIONS = int(SPACES[1].n)
+
+
+def make(run_seed: int = 1, **settings: Any) -> DQNLearner:
+    config = tiny(**settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run_seed)
+        return DQNLearner(config, config.get_rl_module_spec(*SPACES).as_multi(), run_seed=run_seed)
+
+
+def online(learner: DQNLearner) -> Any:
+    return learner.module[ID]
+
+
+def target(learner: DQNLearner) -> Any:
+    return learner.target[ID]
+
+
+def choosing(learner: DQNLearner) -> Any:
+    return learner.choosing[ID]
+
+
+def batch(rows: int = 12, seed: int = 0, **columns: Tensor) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(0, 4, (rows,), generator=generator)
+    return {
+        Columns.OBS: torch.rand(rows, 4, generator=generator),
+        Columns.ACTIONS: torch.randint(0, NUM_ACTIONS, (rows,), generator=generator),
+        Columns.REWARDS: torch.randn(rows, generator=generator),
+        Columns.NEXT_OBS: torch.rand(rows, 4, generator=generator),
+        Columns.DISCOUNTS: torch.where(steps > 0, 0.9**steps, 0.0),
+    } | columns
+
+
+def stirred(learner: DQNLearner, seed: int = 5) -> DQNLearner:
+    """``learner`` with a target net that differs from its online net, and values of visible size."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for net in (online(learner), target(learner)):
+            for parameter in net.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.7)
+    return learner
+
+
+class _Contract(LearnerContract):
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def make(self) -> DQNLearner:
+        return make(**self.settings)
+
+    def make_data(self, learner: Any, seed: int) -> dict[str, Any]:
+        return batch(16, seed)
+
+
+class TestPlain(_Contract):
+    pass
+
+
+class TestRainbow(_Contract):
+    settings: ClassVar[dict[str, Any]] = {"noisy": True, "dueling": True, "num_atoms": 7, "v_min": -2.0, "v_max": 2.0}
+
+    def make_data(self, learner: Any, seed: int) -> dict[str, Any]:
+        return batch(16, seed, weights=torch.rand(16, generator=torch.Generator().manual_seed(seed)))
+
+
+class TestDropoutAndPolyak(_Contract):
+    settings: ClassVar[dict[str, Any]] = {
+        "tau": 0.3,
+        "target_network_update_freq": 1,
+        "model_config": {"fcnet_dropout": 0.3},
+    }
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_targets_are_those_worked_out_row_by_row(double_q: bool) -> None:
+    learner, data = stirred(make(double_q=double_q)), batch()
+    got = learner.compute_targets(ID, data).detach()
+    for row in range(len(got)):
+        following = {Columns.OBS: data[Columns.NEXT_OBS][row : row + 1]}
+        theirs = target(learner).compute_q_values(following)[0].tolist()
+        mine = online(learner).compute_q_values(following)[0].tolist()
+        best = int(np.argmax(mine if double_q else theirs))
+        expected = float(data[Columns.REWARDS][row]) + float(data[Columns.DISCOUNTS][row]) * theirs[best]
+        assert float(got[row]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_double_and_plain_targets_differ_where_the_nets_do() -> None:
+    double, plain = (stirred(make(double_q=choice)) for choice in (True, False))
+    data = batch(64)
+    a, b = (learner.compute_targets(ID, data) for learner in (double, plain))
+    ended = data[Columns.DISCOUNTS] == 0
+    assert torch.equal(a[ended], data[Columns.REWARDS][ended])
+    assert torch.equal(a[ended], b[ended])
+    assert bool((a <= b + 1e-5).all())  # the target net's own greatest value is the greatest
+    assert bool((a < b - 1e-3).any())
+
+
+@pytest.mark.parametrize("name", ["huber", "mse"])
+def test_the_loss_weighs_the_distance_of_each_row(name: str) -> None:
+    learner = stirred(make(td_error_loss_fn=name))
+    weights = torch.linspace(0.1, 1.0, 12)
+    with torch.no_grad():
+        data = learner.prepare_batch(ID, batch(weights=weights))
+        loss, metrics = learner.compute_loss_for_module(ID, data, online(learner).forward_train(data))
+    q = online(learner).compute_q_values({Columns.OBS: data[Columns.OBS]}).detach()
+    total = 0.0
+    for row in range(12):
+        error = float(q[row, data[Columns.ACTIONS][row]]) - float(data[Columns.VALUE_TARGETS][row])
+        assert float(metrics["td_error"][row]) == pytest.approx(error, abs=1e-5)
+        huber = 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
+        total += float(weights[row]) * (huber if name == "huber" else error**2)
+    assert float(loss) == pytest.approx(total / 12, rel=1e-5)
+    assert max(abs(metrics["td_error"])) > 1  # so that the two differ
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("double_q", [True, False])
+def test_the_loss_of_atoms_is_the_divergence_from_projected_targets(double_q: bool, dueling: bool) -> None:
+    learner = stirred(make(num_atoms=5, v_min=-1.0, v_max=1.0, double_q=double_q, dueling=dueling))
+    module, data = online(learner), learner.prepare_batch(ID, batch())
+    with torch.no_grad():
+        loss, metrics = learner.compute_loss_for_module(ID, data, module.forward_train(data))
+    atoms, total = np.linspace(-1, 1, 5), 0.0
+    logits = module.compute_q_logits({Columns.OBS: data[Columns.OBS]}).detach()
+    following = {Columns.OBS: data[Columns.NEXT_OBS]}
+    theirs = target(learner).compute_q_logits(following).detach().softmax(-1).numpy()
+    chooser = online(learner) if double_q else target(learner)
+    best = (chooser.compute_q_logits(following).detach().softmax(-1).numpy() @ atoms).argmax(-1)
+    for row in range(12):
+        projected = np.zeros(5)
+        for atom, probability in zip(atoms, theirs[row, best[row]], strict=True):
+            place = np.clip(float(data[Columns.REWARDS][row]) + float(data[Columns.DISCOUNTS][row]) * atom, -1, 1)
+            at = (place + 1) / 0.5
+            low, high = int(np.floor(at)), int(np.ceil(at))
+            projected[low] += probability * (1.0 if low == high else high - at)
+            projected[high] += probability * (0.0 if low == high else at - low)
+        mine = logits[row, data[Columns.ACTIONS][row]].softmax(-1).numpy()
+        divergence = sum(t * np.log(t / m) for t, m in zip(projected, mine, strict=True) if t > 1e-12)
+        assert float(metrics["td_error"][row]) == pytest.approx(divergence, abs=1e-4)
+        assert float(metrics["qf"][row]) == pytest.approx(float(mine @ atoms), abs=1e-5)
+        total += divergence
+    assert float(loss) == pytest.approx(total / 12, abs=1e-4)
+
+
+def test_both_streams_of_a_dueling_net_of_atoms_learn() -> None:
+    learner = stirred(make(num_atoms=5, v_min=-1.0, v_max=1.0, dueling=True))
+    before = {name: p.detach().clone() for name, p in online(learner).named_parameters()}
+    learner.update_from_batch(batch(), env_steps=0)
+    moved = {name for name, p in online(learner).named_parameters() if not torch.equal(p, before[name])}
+    assert moved == set(before)
+
+
+def test_the_target_net_is_copied_after_so_many_env_steps() -> None:
+    learner = make(target_network_update_freq=100)
+    counts = []
+    for env_steps in (40, 99, 100, 150, 199, 200, 210):
+        learner.update_from_batch(batch(seed=env_steps), env_steps=env_steps)
+        same = differences(target(learner).get_state(), online(learner).get_state()) == []
+        counts.append((learner.num_target_updates, same))
+    assert counts == [(0, False), (0, False), (1, True), (1, False), (1, False), (2, True), (2, False)]
+
+
+def test_the_target_net_follows_by_tau() -> None:
+    learner = stirred(make(tau=0.25, target_network_update_freq=1))
+    before = target(learner).get_state()
+    before = {name: value.clone() for name, value in before.items()}
+    learner.update_from_batch(batch(), env_steps=1)
+    for name, parameter in online(learner).named_parameters():
+        expected = 0.75 * before[name] + 0.25 * parameter
+        assert torch.allclose(target(learner).get_state()[name], expected, atol=1e-6)
+
+
+def test_buffers_move_with_the_target_net() -> None:
+    learner = make(target_network_update_freq=10)
+    online(learner).set_epsilon(0.125)
+    learner.update_from_batch(batch(), env_steps=5)
+    assert differences(dict(target(learner).named_buffers()), dict(online(learner).named_buffers()))
+    learner.update_from_batch(batch(), env_steps=10)
+    assert differences(dict(target(learner).named_buffers()), dict(online(learner).named_buffers())) == []
+
+
+def test_neither_copy_has_a_gradient_nor_moves_by_itself() -> None:
+    learner = make(target_network_update_freq=1000)
+    before = {name: value.clone() for name, value in target(learner).get_state().items()}
+    learner.update_from_batch(batch(), env_steps=5)
+    assert differences(before, target(learner).get_state()) == []
+    assert all(float(p.grad.abs().sum()) == 0 for p in target(learner).parameters() if p.grad is not None)
+    mine, theirs = dict(online(learner).named_parameters()), dict(choosing(learner).named_parameters())
+    assert all(theirs[name] is mine[name] for name in mine)
+    assert not learner.target.training
+    assert not learner.choosing.training
+
+
+def test_an_update_is_the_gradient_step_of_a_plain_loop() -> None:
+    learner, net = make(grad_clip=None), make()
+    optimizer = torch.optim.Adam(online(net).parameters(), lr=5e-4, eps=1e-5)
+    for step in range(5):
+        data = batch(seed=step)
+        following = {Columns.OBS: data[Columns.NEXT_OBS]}
+        with torch.no_grad():
+            best = online(net).compute_q_values(following).argmax(-1)
+            later = target(net).compute_q_values(following)[torch.arange(12), best]
+        targets = data[Columns.REWARDS] + data[Columns.DISCOUNTS] * later
+        q = online(net).compute_q_values(data)[torch.arange(12), data[Columns.ACTIONS]]
+        optimizer.zero_grad()
+        functional.smooth_l1_loss(q, targets).backward()
+        optimizer.step()
+        learner.update_from_batch(data, env_steps=0)
+    for name, parameter in online(net).named_parameters():
+        assert torch.allclose(parameter, online(learner).get_state()[name], atol=1e-6)
+
+
+def test_noise_is_drawn_anew_for_each_update_and_each_net() -> None:
+    learner = make(noisy=True)
+    data = batch()
+    targets = [learner.prepare_batch(ID, data)[Columns.VALUE_TARGETS] for _ in range(2)]
+    assert not torch.equal(*targets)
+    following = {Columns.OBS: data[Columns.NEXT_OBS]}
+    assert not torch.equal(online(learner).compute_q_values(following), choosing(learner).compute_q_values(following))
+
+
+def test_numbers_to_report() -> None:
+    learner = make()
+    history = [learner.update_from_batch(batch(seed=seed), env_steps=30 * seed) for seed in range(3)]
+    results = learner.summarize_updates(history)[ID]
+    values = torch.cat([metrics[ID]["qf"] for metrics in history])
+    errors = torch.cat([metrics[ID]["td_error"] for metrics in history])
+    assert results["qf_mean"] == pytest.approx(float(values.mean()))
+    assert (results["qf_min"], results["qf_max"]) == (float(values.min()), float(values.max()))
+    assert results["td_error_mean"] == pytest.approx(float(errors.abs().mean()))
+    assert results["num_target_updates"] == learner.num_target_updates == 2
+    assert set(results) == {
+        "qf_loss", "qf_mean", "qf_min", "qf_max", "td_error_mean", "num_target_updates", "learning_rate", "total_loss",
+        "gradient_norm",
+    }  # fmt: skip
+
+
+def test_errors_that_are_no_numbers_are_told() -> None:
+    learner = make()
+    data = batch(rewards=torch.tensor([1.0] * 11 + [float("nan")]))
+    history = [learner.update_from_batch(data, env_steps=0)]
+    with pytest.raises(ValueError, match=r"TD errors of module 'default_policy': expected finite numbers, got 1 of 12"):
+        learner.summarize_updates(history)
+
+
+def test_a_module_without_values_of_actions_is_refused() -> None:
+    from tests.rlmodule.toys import Small
+
+    spec = RLModuleSpec(module_class=Small)
+    with pytest.raises(TypeError, match=r"DQNLearner.*implements QNetAPI \(compute_q_values\), EpsilonGreedyAPI"):
+        DQNLearner(DQNConfig(), tiny(rl_module_spec=spec).get_rl_module_spec(*SPACES).as_multi(), run_seed=0)
+
+
+def test_forbidden_actions_are_never_the_best_that_follows() -> None:
+    import gymnasium as gym
+
+    space = gym.spaces.Dict({"obs": SPACES[0], "action_mask": gym.spaces.MultiBinary(NUM_ACTIONS)})
+    config = tiny()
+    learner = stirred(DQNLearner(config, config.get_rl_module_spec(space, SPACES[1]).as_multi(), run_seed=1))
+    masks = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 0, 1], [1, 1, 1]], dtype=torch.int8).repeat(3, 1)
+    plain = batch()
+    data = plain | {name: {"obs": plain[name], "action_mask": masks} for name in (Columns.OBS, Columns.NEXT_OBS)}
+    got = learner.compute_targets(ID, data)
+    values = target(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]})
+    mine = online(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]})
+    assert bool((values[masks == 0] == MASKED).all())
+    for row in range(12):
+        allowed = [a for a in range(NUM_ACTIONS) if masks[row, a]]
+        best = max(allowed, key=lambda a, row=row: float(mine[row, a]))
+        expected = float(data[Columns.REWARDS][row] + data[Columns.DISCOUNTS][row] * values[row, best])
+        assert float(got[row]) == pytest.approx(expected, abs=1e-5)
