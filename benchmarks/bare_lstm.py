@@ -178,4 +178,4 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, [name for name, job in JOBS.items() if job.seq_len is not None])
+    main(train, __doc__, {name: job for name, job in JOBS.items() if job.seq_len is not None})

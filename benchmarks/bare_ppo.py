@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.jobs import JOBS, Job, main
+from benchmarks.jobs import JOBS, DQNJob, Job, main
 
 WARM_UP = 2  # iterations before the clock starts
 HALF_LOG_2PI = 0.9189385332046727
@@ -217,7 +217,7 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
     return {"steps_per_s": steps_per_s, "late_return": round(float(np.mean(late)), 1) if late else float("nan")}
 
 
-def start(job: Job, seed: int) -> tuple[SyncVectorEnv, Tensor]:
+def start(job: Job | DQNJob, seed: int) -> tuple[SyncVectorEnv, Tensor]:
     """Seed torch, keep it to one thread, and make the envs; they and their first observations."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -237,4 +237,4 @@ def timed(job: Job, total_steps: int, iteration: Callable[[], None]) -> float:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, [name for name, job in JOBS.items() if job.seq_len is None])
+    main(train, __doc__, {name: job for name, job in JOBS.items() if job.seq_len is None})

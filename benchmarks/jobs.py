@@ -4,8 +4,9 @@ import argparse
 import json
 import resource
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,48 @@ JOBS = {
 }
 
 
+@dataclass(frozen=True)
+class DQNJob:
+    """One DQN job: a net of 2 × 64 ReLU units, one update per vector step. Steps are env steps over all envs."""
+
+    env_id: str
+    num_envs: int
+    batch_size: int  # transitions per update
+    capacity: int  # transitions that are kept, a multiple of num_envs
+    learning_starts: int
+    warm_up: int  # steps before the clock starts, a multiple of num_envs
+    target_update_freq: int  # steps after which the target net is copied; the next vector step that reaches them does
+    explore_steps: int  # over which epsilon falls from 1 to final_epsilon
+    lr: float
+    final_epsilon: float = 0.05
+    gamma: float = 0.99
+    grad_clip: float = 10.0
+
+
+DQN_JOBS = {
+    "dqn": DQNJob(
+        "CartPole-v1",
+        8,
+        batch_size=128,
+        capacity=50_000,
+        learning_starts=1000,
+        warm_up=2000,
+        target_update_freq=500,
+        explore_steps=10_000,
+        lr=5e-4,
+    )
+}
+
+AnyJob = TypeVar("AnyJob", Job, DQNJob)
+
+
 def peak_mb() -> float:
     """The largest resident memory this process ever had, in MB (Linux hands on the parent's, so keep parents small)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def main(train: Callable[[Job, int, int], Mapping[str, float]], doc: str | None, jobs: Iterable[str] = JOBS) -> None:
+def main(train: Callable[[AnyJob, int, int], Mapping[str, float]], doc: str | None, jobs: Mapping[str, AnyJob]) -> None:
     """The command line of a timed script: run one of `jobs` and print a line of JSON, with the peak memory added."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("job", choices=sorted(jobs))
@@ -72,5 +108,5 @@ def main(train: Callable[[Job, int, int], Mapping[str, float]], doc: str | None,
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    result = train(JOBS[args.job], args.total_steps, args.seed)
+    result = train(jobs[args.job], args.total_steps, args.seed)
     print(json.dumps({**result, "peak_mb": round(peak_mb(), 1)}))

@@ -1,10 +1,11 @@
-"""Measure how well PPO learns with its default settings, and put the table into `docs/learning.md`.
+"""Measure how well our algorithms learn, and put a table for each into `docs/learning.md`.
 
-    python -m benchmarks.learning [--envs CartPole-v1 Pendulum-v1] [--seeds 5] [--workers 2] [--write]
+    python -m benchmarks.learning [--algo DQN] [--envs CartPole-v1 Acrobot-v1] [--seeds 5] [--workers 2] [--write]
 
-Each run is a process of its own with one torch thread: it trains for as long as the next batch still fits into the
-budget of env steps, then plays 20 greedy episodes. An env's figure is the median over its seeds of the mean return of
-these 20. Beside it stands the mean return of the last 100 training episodes, which explore.
+Each run is a process of its own with one torch thread: it trains for as long as the next iteration still fits into the
+budget of env steps. PPO then plays 20 greedy episodes, and their mean return is the run's. DQN plays 20 after every
+5,000 env steps, and the best of these means is the run's; beside it stands the last one. An env's figure is the median
+over its seeds. The training window is the mean return of the last 100 training episodes, which explore.
 """
 
 import argparse
@@ -13,65 +14,95 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks.run import BEGIN, END, ROOT, machine
+from benchmarks.run import ROOT, machine, write
 
 DOC = ROOT / "docs" / "learning.md"
-HEADER = ("env", "budget", "figure", "all seeds", "training window", "floor", "reached")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the defaults must reach on an env: a mean return within a number of env steps."""
+    """What an algorithm must reach on an env: a mean return of 20 greedy episodes within a number of env steps.
 
+    Attributes:
+        algo: Its name in `algorithms.registry`.
+        env_id: A Gymnasium id.
+        budget: Env steps; the last iteration is the last that fits.
+        floor: The least mean return.
+        settings: Those that are not the algorithm's defaults, JSON values.
+        evaluate_every: Env steps between evaluations, of which the best counts; None evaluates at the end alone.
+    """
+
+    algo: str
     env_id: str
     budget: int
     floor: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    evaluate_every: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.algo} {self.env_id}"
 
 
 GOALS = {
-    goal.env_id: goal
-    for goal in (
-        Goal("CartPole-v1", 100_000, 475),
-        Goal("Acrobot-v1", 300_000, -90),
-        Goal("Pendulum-v1", 300_000, -200),
-        Goal("LunarLander-v3", 1_000_000, 180),
-        Goal("HalfCheetah-v5", 500_000, 1500),
-    )
+    "PPO": {
+        goal.env_id: goal
+        for goal in (
+            Goal("PPO", "CartPole-v1", 100_000, 475),
+            Goal("PPO", "Acrobot-v1", 300_000, -90),
+            Goal("PPO", "Pendulum-v1", 300_000, -200),
+            Goal("PPO", "LunarLander-v3", 1_000_000, 180),
+            Goal("PPO", "HalfCheetah-v5", 500_000, 1500),
+        )
+    },
+    "DQN": {
+        goal.env_id: goal
+        for goal in (
+            Goal("DQN", "CartPole-v1", 50_000, 475, evaluate_every=5000),
+            Goal("DQN", "Acrobot-v1", 100_000, -90, evaluate_every=5000),
+            Goal("DQN", "MountainCar-v0", 150_000, -120, evaluate_every=5000),
+            Goal("DQN", "LunarLander-v3", 300_000, 200, evaluate_every=5000),
+        )
+    },
 }
+ENVS = list(dict.fromkeys(env_id for goals in GOALS.values() for env_id in goals))
+
+Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run came to; `figure` is the mean return of the greedy episodes at its end."""
+    """What one run came to: the mean return of the greedy episodes that count, and of the last ones."""
 
+    algo: str
     env_id: str
     seed: int
     env_steps: int
     figure: float
+    last: float
     window: float
     seconds: float
 
     def __str__(self) -> str:
         return (
-            f"{self.env_id} seed {self.seed}: {self.figure:,.1f} greedy, {self.window:,.1f} in training, "
-            f"{self.env_steps:,} steps in {self.seconds:,.0f} s"
+            f"{self.algo} {self.env_id} seed {self.seed}: {self.figure:,.1f} greedy ({self.last:,.1f} at the end), "
+            f"{self.window:,.1f} in training, {self.env_steps:,} steps in {self.seconds:,.0f} s"
         )
 
 
 @dataclass(frozen=True)
 class Row:
-    """All runs on one env."""
+    """All runs towards one goal."""
 
     goal: Goal
     runs: list[Run]
@@ -86,46 +117,62 @@ class Row:
         """Whether the figure is at least the floor."""
         return self.figure >= self.goal.floor
 
-    def cells(self) -> tuple[str, ...]:
-        """The line as text, in the order of `HEADER`."""
-        return (
-            self.goal.env_id,
-            f"{self.goal.budget:,}",
-            f"{self.figure:,.0f}",
-            ", ".join(f"{run.figure:,.0f}" for run in self.runs),
-            ", ".join(f"{run.window:,.0f}" for run in self.runs),
-            f"≥ {self.goal.floor:,.0f}",
-            "yes" if self.reached else "no",
-        )
+    def cells(self) -> dict[str, str]:
+        """The line as text, by column."""
+        at_the_end = {} if self.goal.evaluate_every is None else {"at the end": _listed(run.last for run in self.runs)}
+        return {
+            "env": self.goal.env_id,
+            "budget": f"{self.goal.budget:,}",
+            "figure": f"{self.figure:,.0f}",
+            "all seeds": _listed(run.figure for run in self.runs),
+            **at_the_end,
+            "training window": _listed(run.window for run in self.runs),
+            "floor": f"≥ {self.goal.floor:,.0f}",
+            "reached": "yes" if self.reached else "no",
+        }
 
 
-def train(env_id: str, budget: int, seed: int, report: Callable[[int, float], None] = lambda steps, mean: None) -> Run:
-    """Train PPO with its defaults on `env_id` and play 20 greedy episodes, in this process.
+def _listed(figures: Iterable[float]) -> str:
+    return ", ".join(f"{figure:,.0f}" for figure in figures)
+
+
+def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
+    """Train towards `goal` in this process.
 
     Args:
-        env_id: A Gymnasium id.
-        budget: Env steps; the last batch is the last that fits.
+        goal: Its `floor` is not looked at.
         seed: Of the run.
-        report: Called after each iteration with env steps so far and the mean return in training.
-    """
-    from algorithms.ppo import PPOConfig  # here, so that the parent of many runs stays small
+        report: Called as it goes.
 
-    config = PPOConfig().environment(env_id).debugging(seed=seed)
-    if budget < config.train_batch_size_per_learner:
-        raise ValueError(f"budget: expected at least one batch of {config.train_batch_size_per_learner}, got {budget}")
-    window = seconds = 0.0
+    Raises:
+        ValueError: If not even one iteration fits into the budget.
+    """
+    from algorithms.registry import config_class  # here, so that the parent of many runs stays small
+
+    config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
+    every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
+    figures: list[float] = []
+    iteration, window, seconds, evaluated = 0, 0.0, 0.0, 0
     with config.build() as algorithm:
-        while algorithm.env_steps + config.train_batch_size_per_learner <= budget:
+        while algorithm.env_steps + iteration <= goal.budget:
+            before = algorithm.env_steps
             result = algorithm.train()
+            iteration = algorithm.env_steps - before
+            if iteration > goal.budget:
+                raise ValueError(f"budget: expected at least one iteration of {iteration}, got {goal.budget}")
             window, seconds = result["env_runners"]["episode_return_mean"], result["time_total_s"]
             report(algorithm.env_steps, window)
-        figure = algorithm.evaluate()["env_runners"]["episode_return_mean"]
-    return Run(env_id, seed, algorithm.env_steps, round(figure, 2), round(window, 2), round(seconds, 1))
+            if algorithm.env_steps // every > before // every:
+                figures.append(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+                evaluated = algorithm.env_steps
+        if evaluated < algorithm.env_steps:
+            figures.append(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+        steps = algorithm.env_steps
+    numbers = (round(number, 2) for number in (max(figures), figures[-1], window, seconds))
+    return Run(goal.algo, goal.env_id, seed, steps, *numbers)
 
 
-def train_apart(
-    env_id: str, budget: int, seed: int, report: Callable[[int, float], None] = lambda steps, mean: None
-) -> Run:
+def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
     """The same as `train`, in a process of its own with one thread.
 
     Raises:
@@ -133,7 +180,7 @@ def train_apart(
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
     env["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
-    command = [sys.executable, "-m", "benchmarks.learning", "--one", env_id, str(budget), str(seed)]
+    command = [sys.executable, "-m", "benchmarks.learning", "--one", json.dumps(asdict(goal)), str(seed)]
     last = ""
     # MuJoCo leaves a log where it runs
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
@@ -148,7 +195,7 @@ def train_apart(
         if process.returncode != 0:
             errors.seek(0)
             tail = "\n".join(errors.read().strip().splitlines()[-15:])
-            raise RuntimeError(f"{env_id}, seed {seed} failed with exit status {process.returncode}:\n{tail}")
+            raise RuntimeError(f"{goal}, seed {seed} failed with exit status {process.returncode}:\n{tail}")
     return Run(**json.loads(last))
 
 
@@ -165,17 +212,15 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> li
         done: dict[TaskID, int] = {}
 
         def run(goal: Goal, seed: int) -> Run:
-            task = progress.add_task(f"{goal.env_id} seed {seed}", total=goal.budget)
+            task = progress.add_task(f"{goal} seed {seed}", total=goal.budget)
 
             def report(steps: int, mean: float) -> None:
                 done[task] = steps
-                progress.update(
-                    task, completed=steps, description=f"{goal.env_id} seed {seed}: {mean:,.0f} in training"
-                )
+                progress.update(task, completed=steps, description=f"{goal} seed {seed}: {mean:,.0f} in training")
                 progress.update(total, completed=sum(done.copy().values()))
 
             try:
-                return train_apart(goal.env_id, goal.budget, seed, report)
+                return train_apart(goal, seed, report)
             finally:
                 progress.remove_task(task)
 
@@ -183,66 +228,76 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> li
         try:
             for future in as_completed(futures):
                 runs.append(future.result())
-                console.print(str(runs[-1]), highlight=False)
+                console.print(str(runs[-1]), highlight=False, soft_wrap=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     runs.sort(key=lambda run: run.seed)
-    return [Row(goal, [run for run in runs if run.env_id == goal.env_id]) for goal in goals]
+    return [Row(goal, [run for run in runs if (run.algo, run.env_id) == (goal.algo, goal.env_id)]) for goal in goals]
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table for the page."""
-    lines = [HEADER, ("---",) * len(HEADER), *(row.cells() for row in rows)]
+    """The table of one algorithm for the page, and which settings were not its defaults."""
+    header = tuple(rows[0].cells())
+    lines = [header, ("---",) * len(header), *(tuple(row.cells().values()) for row in rows)]
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    seeds = len(rows[0].runs)
-    return f"{table}\n\nMedians of {seeds} seeds, `python -m benchmarks.learning --seeds {seeds}`. {machine()}."
+    tuned = [f"- {row.goal.env_id}: {_settings(row.goal)}" for row in rows if row.goal.settings]
+    stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
+    seeds, algo = len(rows[0].runs), rows[0].goal.algo
+    command = f"python -m benchmarks.learning --algo {algo} --seeds {seeds}"
+    return f"{table}{stated}\n\nMedians of {seeds} seeds, `{command}`. {machine()}."
 
 
-def write(text: str, page: Path = DOC) -> None:
-    """Replace what stands between the markers in `page`."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{page} has no {BEGIN} … {END} to write the table between")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def _settings(goal: Goal) -> str:
+    return ", ".join(f"`{name}={value!r}`" for name, value in goal.settings.items())
 
 
-def _one(env_id: str, budget: int, seed: int) -> None:
+def show(rows: list[Row], console: Console) -> None:
+    """Print the table of one algorithm."""
+    if not console.is_terminal:
+        print(markdown(rows))
+        return
+    table = Table(*rows[0].cells(), title=rows[0].goal.algo, box=box.SIMPLE)
+    for row in rows:
+        table.add_row(*row.cells().values(), style=None if row.reached else "bold")
+    console.print(table)
+
+
+def _one(goal: Goal, seed: int) -> None:
     """A run as a process: one line of JSON per iteration, and what it came to at last."""
 
     def report(steps: int, mean: float) -> None:
         print(json.dumps([steps, mean]), flush=True)
 
-    print(json.dumps(asdict(train(env_id, budget, seed, report))), flush=True)
+    print(json.dumps(asdict(train(goal, seed, report))), flush=True)
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--envs", nargs="+", choices=list(GOALS), default=list(GOALS), help="default: all")
+    parser.add_argument("--algo", nargs="+", choices=list(GOALS), default=list(GOALS), help="default: all")
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS, help="those it has goals for; default: all")
     parser.add_argument("--seeds", type=int, default=5, help="runs on each env (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/learning.md")
-    parser.add_argument("--one", nargs=3, metavar=("ENV", "BUDGET", "SEED"), help="one run in this process, as JSON")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/learning.md")
+    parser.add_argument("--one", nargs=2, metavar=("GOAL", "SEED"), help="one run in this process, all as JSON")
     args = parser.parse_args()
     if args.one:
-        _one(args.one[0], int(args.one[1]), int(args.one[2]))
+        _one(Goal(**json.loads(args.one[0])), int(args.one[1]))
         return
-    if args.seeds < 1 or args.workers < 1 or (args.write and (args.seeds < 5 or set(args.envs) != set(GOALS))):
+    if args.seeds < 1 or args.workers < 1 or (args.write and (args.seeds < 5 or set(args.envs) != set(ENVS))):
         parser.error("--seeds and --workers must be at least 1; --write takes all envs and at least 5 seeds")
+    goals = [goal for algo in args.algo for goal in GOALS[algo].values() if goal.env_id in args.envs]
+    if not goals:
+        parser.error(f"{', '.join(args.algo)} has no goal on {', '.join(args.envs)}")
     console = Console()
-    rows = measure([GOALS[name] for name in args.envs], args.seeds, args.workers, console)
-    if console.is_terminal:
-        table = Table(*HEADER, box=box.SIMPLE)
-        for row in rows:
-            table.add_row(*row.cells(), style=None if row.reached else "bold")
-        console.print(table)
-    else:
-        print(markdown(rows))
-    if args.write:
-        write(markdown(rows))
-        console.print(f"written to {DOC}", highlight=False)
+    rows = measure(goals, args.seeds, args.workers, console)
+    for algo in dict.fromkeys(goal.algo for goal in goals):
+        table = [row for row in rows if row.goal.algo == algo]
+        show(table, console)
+        if args.write:
+            write(markdown(table), DOC, algo)
+            console.print(f"written to {DOC}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ normalisation) is turned off. Steps per second count whole calls of `train()` af
 import time
 from dataclasses import replace
 
+from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.jobs import Job, main
+from benchmarks.jobs import JOBS, Job, main
 from catalog import DefaultModelConfig
 
 WARM_UP = 2  # iterations before the clock starts
@@ -49,24 +50,28 @@ def config(job: Job, seed: int) -> PPOConfig:
     )
 
 
-def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
+def timed(config: AlgorithmConfig, total_steps: int) -> dict[str, float]:
     """Train for `total_steps` env steps (at least one iteration more than the warm-up); keys as those of `bare_ppo`."""
-    iterations = max(WARM_UP + 1, -(-total_steps // job.batch_size))
-    with config(job, seed).build() as algorithm:
-        result = algorithm.train()
-        for _ in range(WARM_UP - 1):
-            result = algorithm.train()
-        before = result["env_runners"]["num_env_steps_sampled_lifetime"]
+    with config.build() as algorithm:
+        for _ in range(WARM_UP):
+            algorithm.train()
+        before = algorithm.env_steps
         started = time.perf_counter()
-        for _ in range(iterations - WARM_UP):
+        result = algorithm.train()
+        while algorithm.env_steps < total_steps:
             result = algorithm.train()
         took = time.perf_counter() - started
-    steps = result["env_runners"]["num_env_steps_sampled_lifetime"] - before
+        steps = algorithm.env_steps - before
     return {
         "steps_per_s": round(steps / took, 1),
         "late_return": round(float(result["env_runners"]["episode_return_mean"]), 1),
     }
 
 
+def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
+    """The same as `bare_ppo.train` and `bare_lstm.train`."""
+    return timed(config(job, seed), total_steps)
+
+
 if __name__ == "__main__":
-    main(train, __doc__)
+    main(train, __doc__, JOBS)

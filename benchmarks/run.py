@@ -1,6 +1,6 @@
 """Measure our speed beside the same work without a framework, in one run on one machine.
 
-    python -m benchmarks.run [--jobs cartpole cheetah lstm sampling catalog import] [--repeats 5] [--write]
+    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn replay sampling catalog import] [--repeats 5] [--write]
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
 both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;
@@ -30,30 +30,41 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "benchmarks" / "README.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 HEADER = ("row", "ours", "other", "ratio (least – most)", "floor", "reached")
 ALLOWED_MS = 50.0  # for building, whatever the spaces
+ALLOWED_GB = 8.0  # for a replay of a million Atari transitions
 
 # Prints how long the statement takes in a process that has loaded nothing but what Python itself needs.
 TIME_IMPORT = "import json, time; t = time.perf_counter(); {}; print(json.dumps({{'s': time.perf_counter() - t}}))"
+
+# The rows of replay: name, measurement and key of `benchmarks.replay`, and the floors by the other side's key there.
+REPLAY = (
+    ("adding steps", "adding", "ours", {"bare": 0.1, "sb3": 0.96}),
+    ("adding rollouts of 64", "adding", "ours_rollouts", {"bare": 2.0, "sb3": 0.96}),
+    ("uniform batches", "sampling", "ours", {"bare": 0.8, "sb3": 1.0}),
+    ("prioritized batches", "prioritized", "ours", {"bare": 0.15, "sb3": 0.4}),
+)
+OTHERS = {"bare": "a bare ring", "sb3": "Stable-Baselines3"}
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class PPOJob:
-    """How a job of `benchmarks.jobs` is called here, the script of the other side, env steps per run and the floor."""
+class Training:
+    """How a job of `benchmarks.jobs` is called here, the scripts of both sides, env steps per run and the floor."""
 
     name: str
+    ours: str
     other: str
     steps: int
     floor: float
 
 
-PPO_JOBS = {
-    "cartpole": PPOJob("PPO CartPole", "bare_ppo", 60_000, 0.9),
-    "cheetah": PPOJob("PPO HalfCheetah", "bare_ppo", 30_000, 0.9),
-    "lstm": PPOJob("PPO LSTM CartPole", "bare_lstm", 60_000, 0.7),
+TRAININGS = {
+    "cartpole": Training("PPO CartPole", "ours_ppo", "bare_ppo", 60_000, 0.9),
+    "cheetah": Training("PPO HalfCheetah", "ours_ppo", "bare_ppo", 30_000, 0.9),
+    "lstm": Training("PPO LSTM CartPole", "ours_ppo", "bare_lstm", 60_000, 0.7),
+    "dqn": Training("DQN CartPole", "ours_dqn", "bare_dqn", 30_000, 0.9),
 }
 
 
@@ -82,7 +93,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """The line as text, in the order of `HEADER`."""
         least, middle, most = min(self.ratios), median(self.ratios), max(self.ratios)
-        digits = {"s": ".3f", "ms": ",.2f"}.get(self.unit, ",.0f")
+        digits = {"s": ".3f", "ms": ",.2f", "GB": ",.2f"}.get(self.unit, ",.0f")
         return (
             self.name,
             f"{median(self.ours):{digits}} {self.unit}",
@@ -112,13 +123,13 @@ def child(*args: str) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def ppo_rows(job: str, repeats: int, report: Report) -> list[Row]:
-    """Steps per second of one PPO job, and for CartPole the peak memory of the process."""
-    here = PPO_JOBS[job]
+def training_rows(job: str, repeats: int, report: Report) -> list[Row]:
+    """Steps per second of one job, and for CartPole the peak memory of the process."""
+    here = TRAININGS[job]
     ours: list[dict[str, Any]] = []
     bare: list[dict[str, Any]] = []
     for _ in range(repeats):
-        for results, script in ((ours, "ours_ppo"), (bare, here.other)):
+        for results, script in ((ours, here.ours), (bare, here.other)):
             results.append(child("-m", f"benchmarks.{script}", job, str(here.steps)))
             report(f"{job}: {script} {results[-1]['steps_per_s']:,.0f} steps/s")
 
@@ -142,6 +153,31 @@ def sampling_rows(repeats: int, report: Report) -> list[Row]:
         alone.append(result["alone_us"])
         report(f"sampling: {runner[-1]:.0f} µs over {alone[-1]:.0f} µs")
     return [Row("sampling: vector step", "µs", runner, alone, 1.15, False)]
+
+
+def replay_rows(repeats: int, report: Report) -> list[Row]:
+    """How fast a replay takes and gives transitions, also beside Stable-Baselines3 where that can be imported."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for _ in range(repeats):
+        for what in ("adding", "sampling", "prioritized", "training", "memory"):
+            runs.setdefault(what, []).append(child("-m", "benchmarks.replay", what))
+            report(f"replay: {what}")
+
+    def column(what: str, key: str) -> list[float]:
+        return [result[key] for result in runs[what]]
+
+    rows = []
+    for name, what, key, floors in REPLAY:
+        for other, floor in floors.items():
+            if other in runs[what][0]:
+                numbers = column(what, key), column(what, other)
+                rows.append(Row(f"replay: {name}, {OTHERS[other]}", "/s", *numbers, floor, True))
+    prioritized, uniform = column("training", "prioritized_ms"), column("training", "uniform_ms")
+    rows.append(Row("replay: prioritized training step", "ms", prioritized, uniform, 1.6, False))
+    rows.append(
+        Row("replay: a million of Atari", "GB", column("memory", "atari_gb"), [ALLOWED_GB] * repeats, 1.0, False)
+    )
+    return rows
 
 
 def catalog_rows(repeats: int, report: Report) -> list[Row]:
@@ -180,9 +216,11 @@ def import_rows(repeats: int, report: Report) -> list[Row]:
 
 
 ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how often each reports per repeat
-    "cartpole": (lambda repeats, report: ppo_rows("cartpole", repeats, report), 2),
-    "cheetah": (lambda repeats, report: ppo_rows("cheetah", repeats, report), 2),
-    "lstm": (lambda repeats, report: ppo_rows("lstm", repeats, report), 2),
+    "cartpole": (lambda repeats, report: training_rows("cartpole", repeats, report), 2),
+    "cheetah": (lambda repeats, report: training_rows("cheetah", repeats, report), 2),
+    "lstm": (lambda repeats, report: training_rows("lstm", repeats, report), 2),
+    "dqn": (lambda repeats, report: training_rows("dqn", repeats, report), 2),
+    "replay": (replay_rows, 5),
     "sampling": (sampling_rows, 1),
     "catalog": (catalog_rows, 3),
     "import": (import_rows, 4),
@@ -208,13 +246,18 @@ def markdown(rows: list[Row], repeats: int) -> str:
     return f"{table}\n\nMedians of {repeats} alternating runs. {machine()}."
 
 
-def write(text: str) -> None:
-    """Replace what stands between the markers in `benchmarks/README.md`."""
-    before, begin, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{README} has no {BEGIN} … {END} to write the table between")
-    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def write(text: str, page: Path, name: str = "table") -> None:
+    """Replace what stands between the markers called `name` in `page`.
+
+    Raises:
+        SystemExit: If it has none.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{page} has no {begin} … {end} to write the table between")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -248,7 +291,7 @@ def main() -> None:
     else:
         print(markdown(rows, args.repeats))
     if args.write:
-        write(markdown(rows, args.repeats))
+        write(markdown(rows, args.repeats), README)
         console.print(f"written to {README}", highlight=False)
 
 

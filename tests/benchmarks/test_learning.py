@@ -1,27 +1,56 @@
-"""The learning table says what was measured, and goes where it belongs."""
+"""The learning tables say what was measured, and each goes where it belongs."""
 
-from pathlib import Path
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from algorithms.registry import ALGORITHMS, config_class
 from benchmarks import learning
-from benchmarks.learning import DOC, GOALS, Goal, Row, Run, markdown, measure, train_apart, write
-from benchmarks.run import BEGIN, END
+from benchmarks.learning import DOC, GOALS, Goal, Row, Run, markdown, measure, train, train_apart
+from benchmarks.run import ROOT
+
+CARTPOLE = Goal("PPO", "CartPole-v1", 5000, 475)
 
 
-def row(*figures: float, floor: float = 475) -> Row:
-    runs = [Run("CartPole-v1", seed, 98_304, figure, figure - 50, 30.0) for seed, figure in enumerate(figures)]
-    return Row(Goal("CartPole-v1", 100_000, floor), runs)
+def row(*figures: float, floor: float = 475, **others: Any) -> Row:
+    goal = Goal("PPO", "CartPole-v1", 100_000, floor, **others)
+    runs = [
+        Run("PPO", "CartPole-v1", seed, 98_304, figure, figure - 20, figure - 50, 30.0)
+        for seed, figure in enumerate(figures)
+    ]
+    return Row(goal, runs)
 
 
 def test_the_figure_is_the_median_of_the_seeds() -> None:
     assert row(500, 100, 480).reached
     assert not row(500, 100, 470).reached
-    cells = row(500, 100, 480).cells()
-    assert cells == ("CartPole-v1", "100,000", "480", "500, 100, 480", "450, 50, 430", "≥ 475", "yes")
+    assert row(500, 100, 480).cells() == {
+        "env": "CartPole-v1",
+        "budget": "100,000",
+        "figure": "480",
+        "all seeds": "500, 100, 480",
+        "training window": "450, 50, 430",
+        "floor": "≥ 475",
+        "reached": "yes",
+    }
     assert "| CartPole-v1 | 100,000 | 480 |" in markdown([row(500, 100, 480)])
-    assert "Medians of 3 seeds" in markdown([row(500, 100, 480)])
+    assert "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`" in markdown([row(500, 100, 480)])
+
+
+def test_where_the_best_evaluation_counts_the_last_one_stands_beside_it() -> None:
+    table = markdown([row(500, 100, evaluate_every=5000)])
+    assert "| all seeds | at the end | training window |" in table
+    assert "| 500, 100 | 480, 80 | 450, 50 |" in table
+
+
+def test_settings_that_are_no_defaults_are_stated() -> None:
+    assert "Settings" not in markdown([row(500)])
+    text = markdown([row(500), row(500, settings={"lr": 1e-3, "n_step": 3})])
+    assert "\n\nSettings other than the defaults:\n\n- CartPole-v1: `lr=0.001`, `n_step=3`\n\nMedians" in text
 
 
 def test_floors_below_zero() -> None:
@@ -31,43 +60,83 @@ def test_floors_below_zero() -> None:
 
 def test_a_run_apart_reports_as_it_goes() -> None:
     reports: list[int] = []
-    run = train_apart("CartPole-v1", 5000, 3, lambda steps, mean: reports.append(steps))
+    run = train_apart(CARTPOLE, 3, lambda steps, mean: reports.append(steps))
     assert reports == [2048, 4096]  # a third batch would not fit
-    assert (run.env_id, run.seed, run.env_steps) == ("CartPole-v1", 3, 4096)
+    assert (run.algo, run.env_id, run.seed, run.env_steps) == ("PPO", "CartPole-v1", 3, 4096)
     assert 8 <= run.figure <= 500
     assert 8 <= run.window <= 500
+    assert run.last == run.figure
 
 
 def test_a_run_that_fails_is_shown() -> None:
-    with pytest.raises(RuntimeError, match=r"Nothing-v0, seed 0 failed with exit status 1:[\s\S]*Nothing-v0"):
-        train_apart("Nothing-v0", 5000, 0)
-    with pytest.raises(RuntimeError, match="at least one batch"):
-        train_apart("CartPole-v1", 100, 0)
+    nowhere = replace(CARTPOLE, env_id="Nothing-v0")
+    with pytest.raises(RuntimeError, match=r"PPO Nothing-v0, seed 0 failed with exit status 1:[\s\S]*Nothing-v0"):
+        train_apart(nowhere, 0)
+    with pytest.raises(RuntimeError, match="at least one iteration of 2048, got 100"):
+        train_apart(replace(CARTPOLE, budget=100), 0)
+
+
+class FakeRun:
+    """A run of iterations of ten steps, each evaluation of which gives the next of `means`."""
+
+    def __init__(self, means: list[float]) -> None:
+        self.env_steps, self.means, self.evaluated = 0, means, []
+
+    def __enter__(self) -> "FakeRun":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def train(self) -> dict[str, Any]:
+        self.env_steps += 10
+        return {"env_runners": {"episode_return_mean": float(self.env_steps)}, "time_total_s": 1.0}
+
+    def evaluate(self) -> dict[str, Any]:
+        self.evaluated.append(self.env_steps)
+        return {"env_runners": {"episode_return_mean": self.means[len(self.evaluated) - 1]}}
+
+
+@pytest.mark.parametrize(
+    ("every", "at", "figure", "last"),
+    [(30, [30, 60, 90], 7.0, 2.0), (25, [30, 50, 80, 100], 7.0, 4.0), (None, [100], 3.0, 3.0)],
+)
+def test_the_best_evaluation_counts(
+    monkeypatch: pytest.MonkeyPatch, every: int | None, at: list[int], figure: float, last: float
+) -> None:
+    fake = FakeRun([3.0, 7.0, 2.0, 4.0])
+    monkeypatch.setattr(config_class("PPO"), "build", lambda config: fake)
+    budget = 99 if every == 30 else 100
+    run = train(Goal("PPO", "CartPole-v1", budget, 0, evaluate_every=every), 0)
+    assert (fake.evaluated, run.figure, run.last) == (at, figure, last)
+    assert (run.env_steps, run.window) == (fake.env_steps, fake.env_steps)
 
 
 def test_measure_sorts_runs_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(env_id: str, budget: int, seed: int, report: object) -> Run:
-        return Run(env_id, seed, budget, float(seed), 0.0, 0.0)
+    def fake(goal: Goal, seed: int, report: object) -> Run:
+        return Run(goal.algo, goal.env_id, seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
 
     monkeypatch.setattr(learning, "train_apart", fake)
-    goals = [GOALS["CartPole-v1"], GOALS["LunarLander-v3"]]
+    goals = [GOALS["PPO"]["CartPole-v1"], GOALS["PPO"]["LunarLander-v3"], GOALS["DQN"]["CartPole-v1"]]
     rows = measure(goals, 3, 2, Console(quiet=True))
     assert [found.goal for found in rows] == goals
-    assert [[run.seed for run in found.runs] for found in rows] == [[0, 1, 2]] * 2
-    assert {run.env_id for run in rows[1].runs} == {"LunarLander-v3"}
+    assert [[run.seed for run in found.runs] for found in rows] == [[0, 1, 2]] * 3
+    assert [{(run.algo, run.env_id) for run in found.runs} for found in rows] == [
+        {(goal.algo, goal.env_id)} for goal in goals
+    ]
 
 
-def test_write_replaces_only_what_is_between_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "learning.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        write("new", page)
-        assert page.read_text(encoding="utf-8") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    page.write_text("no markers", encoding="utf-8")
-    with pytest.raises(SystemExit, match="table: begin"):
-        write("new", page)
+def test_an_algorithm_without_goals_on_the_envs_is_refused() -> None:
+    command = [sys.executable, "-m", "benchmarks.learning", "--algo", "DQN", "--envs", "Pendulum-v1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "DQN has no goal on Pendulum-v1" in done.stderr
 
 
-def test_the_page_has_the_markers() -> None:
+def test_every_goal_can_be_set_up_and_its_table_has_a_place() -> None:
     text = DOC.read_text(encoding="utf-8")
-    assert text.count(BEGIN) == text.count(END) == 1
+    assert GOALS.keys() == ALGORITHMS.keys()
+    for algo, goals in GOALS.items():
+        assert text.count(f"<!-- {algo}: begin -->") == text.count(f"<!-- {algo}: end -->") == 1
+        for env_id, goal in goals.items():
+            assert (goal.algo, goal.env_id) == (algo, env_id)
+            config_class(algo)(**goal.settings).environment(env_id).validate()
