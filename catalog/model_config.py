@@ -38,6 +38,11 @@ def model_setting(
     return field(default=default, metadata=metadata)
 
 
+def other_default(name: str, default: Any) -> Any:
+    """The field ``name`` of :class:`DefaultModelConfig` for a subclass, with another default."""
+    return field(default=default, metadata=DefaultModelConfig.__dataclass_fields__[name].metadata)
+
+
 def is_int(value: object, least: int = 1) -> bool:
     """Whether ``value`` is an int, no bool, and at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -417,7 +422,8 @@ class DefaultModelConfig:
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
         """Full config from a config, a partial dict (defaults fill the rest) or None.
 
-        A config of another class becomes one of this class, which must have all its fields.
+        A config of another class becomes one of this class, which must have all its fields: what differs from the
+        defaults there is taken over, the rest gets the defaults of this class.
 
         Raises:
             ValueError: If there is an unknown key or field; names the closest known one.
@@ -428,7 +434,9 @@ class DefaultModelConfig:
         if isinstance(value, cls):
             return value
         if isinstance(value, DefaultModelConfig):
-            value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+            other = type(value)()
+            names = [item.name for item in dataclasses.fields(value)]
+            value = {n: getattr(value, n) for n in names if getattr(value, n) != getattr(other, n)}
         if not isinstance(value, Mapping):
             raise TypeError(
                 explain_error(

@@ -14,7 +14,8 @@ from catalog.base import Tree
 from catalog.catalog import FROM_RLLIB
 from catalog.errors import explain_error, refuses
 from catalog.masks import MASKED
-from catalog.model_config import MODULE, is_int, is_number, model_flag, model_setting
+from catalog.model_config import MODULE, is_int, is_number, model_flag, model_setting, other_default
+from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
 from catalog.probing import probe_head
 from rlmodule import Columns, DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, RLModule
@@ -34,9 +35,22 @@ def _bound(doc: str) -> Any:
 class DQNModelConfig(DefaultModelConfig):
     """Settings of DQN's nets: those of all nets, and the parts of Rainbow that are nets (Hessel et al. 2018).
 
+    Values that are learned from themselves diverge more easily than a policy: the weights start as small as torch has
+    them, not orthogonal.
+
     Raises:
         ValueError, TypeError: As :class:`DefaultModelConfig`; for atoms without bounds, or bounds without atoms.
     """
+
+    fcnet_hiddens: tuple[int, ...] = other_default("fcnet_hiddens", (256, 256))
+    fcnet_activation: Activation = other_default("fcnet_activation", "relu")
+    fcnet_kernel_initializer: Initializer = other_default("fcnet_kernel_initializer", None)
+    fcnet_bias_initializer: Initializer = other_default("fcnet_bias_initializer", None)
+    conv_kernel_initializer: Initializer = other_default("conv_kernel_initializer", None)
+    conv_bias_initializer: Initializer = other_default("conv_bias_initializer", None)
+    head_fcnet_activation: Activation = other_default("head_fcnet_activation", "relu")
+    head_fcnet_kernel_initializer: Initializer = other_default("head_fcnet_kernel_initializer", None)
+    head_fcnet_bias_initializer: Initializer = other_default("head_fcnet_bias_initializer", None)
 
     dueling: bool = model_flag(
         MODULE, False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -269,20 +270,19 @@ def test_a_module_without_values_of_actions_is_refused() -> None:
 
 
 def test_forbidden_actions_are_never_the_best_that_follows() -> None:
-    import gymnasium as gym
-
     space = gym.spaces.Dict({"obs": SPACES[0], "action_mask": gym.spaces.MultiBinary(NUM_ACTIONS)})
     config = tiny()
     learner = stirred(DQNLearner(config, config.get_rl_module_spec(space, SPACES[1]).as_multi(), run_seed=1))
     masks = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 0, 1], [1, 1, 1]], dtype=torch.int8).repeat(3, 1)
     plain = batch()
     data = plain | {name: {"obs": plain[name], "action_mask": masks} for name in (Columns.OBS, Columns.NEXT_OBS)}
-    got = learner.compute_targets(ID, data)
-    values = target(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]})
-    mine = online(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]})
+    got = learner.compute_targets(ID, data).detach()
+    values = target(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]}).detach()
+    mine = online(learner).compute_q_values({Columns.OBS: data[Columns.NEXT_OBS]}).detach()
     assert bool((values[masks == 0] == MASKED).all())
     for row in range(12):
         allowed = [a for a in range(NUM_ACTIONS) if masks[row, a]]
         best = max(allowed, key=lambda a, row=row: float(mine[row, a]))
-        expected = float(data[Columns.REWARDS][row] + data[Columns.DISCOUNTS][row] * values[row, best])
+        later = float(values[row, best])
+        expected = float(data[Columns.REWARDS][row]) + float(data[Columns.DISCOUNTS][row]) * later
         assert float(got[row]) == pytest.approx(expected, abs=1e-5)
