@@ -9,7 +9,6 @@ Steps per second count whole calls of `train()`, of 1,000 env steps each, after 
 from algorithms.dqn import DQNConfig
 from benchmarks.jobs import DQN_JOBS, DQNJob, main
 from benchmarks.ours_ppo import WARM_UP, timed
-from catalog import DefaultModelConfig
 
 
 def config(job: DQNJob, seed: int) -> DQNConfig:
@@ -25,15 +24,14 @@ def config(job: DQNJob, seed: int) -> DQNConfig:
             td_error_loss_fn="huber",
             epsilon=[[0, 1.0], [job.explore_steps, job.final_epsilon]],
             train_batch_size_per_learner=job.batch_size,
+            training_intensity=None,  # one update after each vector step
             num_steps_sampled_before_learning_starts=job.learning_starts,
             target_network_update_freq=job.target_update_freq,
             grad_clip=job.grad_clip,
         )
         .replay(replay_capacity=job.capacity)
         .rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=(64, 64), fcnet_activation="relu", normalize_observations=False
-            )
+            model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "normalize_observations": False}
         )
         .reporting(num_env_steps_per_iteration=job.warm_up // WARM_UP)
         .debugging(seed=seed)

@@ -422,8 +422,8 @@ class DefaultModelConfig:
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
         """Full config from a config, a partial dict (defaults fill the rest) or None.
 
-        A config of another class becomes one of this class, which must have all its fields: what differs from the
-        defaults there is taken over, the rest gets the defaults of this class.
+        A config of another class becomes one of this class, which must have all its fields. All its values are taken
+        over, also those nobody wrote: only a dict leaves the rest to the defaults of this class.
 
         Raises:
             ValueError: If there is an unknown key or field; names the closest known one.
@@ -434,9 +434,7 @@ class DefaultModelConfig:
         if isinstance(value, cls):
             return value
         if isinstance(value, DefaultModelConfig):
-            other = type(value)()
-            names = [item.name for item in dataclasses.fields(value)]
-            value = {n: getattr(value, n) for n in names if getattr(value, n) != getattr(other, n)}
+            value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         if not isinstance(value, Mapping):
             raise TypeError(
                 explain_error(

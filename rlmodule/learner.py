@@ -20,7 +20,7 @@ from catalog.errors import explain_error
 from rlmodule.apis import ExtraLoss, ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
 from rlmodule.episode import Episode
-from rlmodule.flat import FlatParameters
+from rlmodule.flat import FlatAdam, FlatParameters
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.randomness import GlobalStream, torch_stream
 from rlmodule.rollout import Rollout, map_leaves
@@ -94,7 +94,7 @@ class Learner(ABC):
 
         A parameter that took no part in the loss has a gradient of zero.
         """
-        return torch.optim.Adam([parameters], lr=value_at(self.settings.lr, 0), eps=1e-5, fused=True)
+        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
         """``forward_train(batch)``: the batch and what came out, both as rows ``[B, ...]`` if they are sequences.

@@ -172,7 +172,7 @@ class Rollout:
         columns: dict[str, Any] = {
             n: tree.map_structure(lambda x: x.numpy(force=True), c) for n, c in self.columns.items()
         }
-        following = self._following_observations()
+        following = tree.map_structure(lambda x: x.numpy(force=True), self.following_observations())
         ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
         episodes = []
         for slot, start, stop in _chunks(columns[Columns.VALID], ended):
@@ -189,8 +189,14 @@ class Rollout:
             episodes.append(episode)
         return episodes
 
-    def _following_observations(self) -> Tree:
-        """What was observed after each step, arrays ``[T, N, ...]``; what was before it where that is not known."""
+    def following_observations(self) -> Tree:
+        """What was observed after each step, a tree of tensors ``[T, N, ...]``: the true final observation where an
+        episode was truncated. **After a terminated step that is not known** unless an invalid row follows within the
+        rollout: what was observed before it stands in its place.
+
+        Raises:
+            ValueError: If the true final observation of a truncated step is missing.
+        """
         index = (self.final_index[:, 0], self.final_index[:, 1])
         terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
         stored = torch.zeros_like(valid)
@@ -203,11 +209,11 @@ class Rollout:
             expected = "the row and slot of every truncated step"
             raise ValueError(explain_error("Rollout.final_index", expected=expected, got=f"no {first}", remedy=remedy))
 
-        def follow(obs: Tensor, last: Tensor, finals: Tensor) -> np.ndarray:
+        def follow(obs: Tensor, last: Tensor, finals: Tensor) -> Tensor:
             following = torch.cat([obs[1:], last[None]])
             following[index] = finals
             following[lost] = obs[lost]  # zeros need not lie in the space
-            return following.numpy(force=True)
+            return following
 
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 

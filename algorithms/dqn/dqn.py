@@ -67,7 +67,7 @@ class DQNConfig(AlgorithmConfig):
         "huber", "training", "Whether errors above 1 count linearly or are squared like the others; not for atoms."
     )
     target_network_update_freq: int = setting(
-        500, "training", "Environment steps between moves of the target network.", ge=1
+        200, "training", "Environment steps between moves of the target network.", ge=1
     )
     tau: float = setting(
         1.0, "training", "How far the target network moves each time: 1 copies the online one.", gt=0, le=1
@@ -76,7 +76,7 @@ class DQNConfig(AlgorithmConfig):
         1000, "training", "Environment steps before the first update.", ge=0
     )
     training_intensity: float | None = setting(
-        None,
+        32.0,
         "training",
         "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
         gt=0,

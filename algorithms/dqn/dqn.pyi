@@ -163,11 +163,11 @@ class DQNConfig(AlgorithmConfig):
                 and 0 for noisy nets.
             td_error_loss_fn ('huber' | 'mse', default 'huber'): Whether errors above 1 count linearly or are squared
                 like the others; not for atoms.
-            target_network_update_freq (int, >= 1, default 500): Environment steps between moves of the target network.
+            target_network_update_freq (int, >= 1, default 200): Environment steps between moves of the target network.
             tau (float, > 0 and <= 1, default 1.0): How far the target network moves each time: 1 copies the online one.
             num_steps_sampled_before_learning_starts (int, >= 0, default 1000): Environment steps before the first
                 update.
-            training_intensity (float | None, > 0, default None): Environment steps trained on per step sampled, kept
+            training_intensity (float | None, > 0, default 32.0): Environment steps trained on per step sampled, kept
                 exactly over the run; None trains one batch per rollout.
             burn_in_len (int, >= 0, default 0): Steps before each training sequence that only bring a recurrent state up
                 to date.

@@ -57,12 +57,13 @@ class DQNLearner(BatchLearner):
             logits = module.compute_q_logits(batch, embeddings)
             log_probs = logits.take_along_dim(actions.unsqueeze(-1), -2).squeeze(-2).log_softmax(-1)
             losses = functional.kl_div(log_probs, targets, reduction="none").sum(-1)
-            values, td_error = (log_probs.detach().exp() * module.q_support()).sum(-1), losses
+            values, td_error = (log_probs.detach().exp() * module.q_support()).sum(-1), losses.detach()
         else:
             assert isinstance(module, QNetAPI)
             values = module.compute_q_values(batch, embeddings).gather(-1, actions).squeeze(-1)
             distance = functional.smooth_l1_loss if self.settings.td_error_loss_fn == "huber" else functional.mse_loss
-            losses, td_error = distance(values, targets, reduction="none"), values - targets
+            losses, values = distance(values, targets, reduction="none"), values.detach()
+            td_error = values - targets
         loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
         return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
 

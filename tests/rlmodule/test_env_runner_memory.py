@@ -241,6 +241,17 @@ def test_only_what_is_asked_for_is_added() -> None:
         assert len(rollout.final_obs["obs"]) == len(rollout.final_obs[f"prev_{name}"]) == len(rollout.final_index) > 0
 
 
+def test_the_next_module_may_see_more() -> None:
+    env = counters(AutoresetMode.SAME_STEP, lengths=(99,))
+    runner, other = runner_for(env), runner_for(env, lstm_use_prev_reward=True)
+    before = runner.sample(1)
+    runner.set_module(other.module)
+    rollout = runner.sample(1)
+    assert torch.equal(rollout[Columns.OBS]["obs"][0], before.last_obs)
+    assert not rollout[Columns.OBS]["prev_reward"].any()
+    assert not rollout[Columns.STARTS].any()
+
+
 def test_previous_actions_of_a_box_are_those_sampled_not_those_sent() -> None:
     sent = []
 

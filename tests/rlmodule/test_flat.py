@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlmodule.flat import FlatParameters
+from rlmodule.flat import FlatAdam, FlatParameters
+from rlmodule.learner import load_optimizer_state, optimizer_state
+from rlmodule.testing import differences
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +150,31 @@ def test_what_cannot_be_flat() -> None:
         FlatParameters([nn.Parameter(torch.zeros(2), requires_grad=False)])
     with pytest.raises(ValueError, match=r"float32 on cpu.*float64 on cpu"):
         FlatParameters([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))])
+
+
+def test_the_flat_adam_is_torchs_adam() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mine, theirs = (nn.Parameter(torch.ones(50)) for _ in range(2))
+    ours, reference = FlatAdam(mine, lr=0.1, eps=1e-5), torch.optim.Adam([theirs], lr=0.1, eps=1e-5, fused=True)
+    for lr in (0.1, 0.1, 0.01, 0.3):
+        gradient = torch.randn(50, generator=generator)
+        for parameters, optimizer in ((mine, ours), (theirs, reference)):
+            optimizer.param_groups[0]["lr"] = lr
+            parameters.grad = gradient.clone()
+            optimizer.step()
+        assert torch.equal(mine, theirs)
+    assert differences(optimizer_state(ours), optimizer_state(reference)) == []
+
+
+def test_the_flat_adam_goes_on_from_a_state_of_either() -> None:
+    first = nn.Parameter(torch.ones(5))
+    optimizer = torch.optim.Adam([first], lr=0.1, eps=1e-5, fused=True)
+    first.grad = torch.arange(5.0)
+    optimizer.step()
+    second = nn.Parameter(first.detach().clone())
+    ours = FlatAdam(second, lr=0.1, eps=1e-5)
+    load_optimizer_state(ours, copy.deepcopy(optimizer_state(optimizer)))
+    for parameters, each in ((first, optimizer), (second, ours)):
+        parameters.grad = torch.arange(5.0).flip(0)
+        each.step()
+    assert torch.equal(first, second)

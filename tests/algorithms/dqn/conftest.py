@@ -19,6 +19,7 @@ def tiny(env: Any = "CartPole-v1", **values: Any) -> DQNConfig:
         "num_env_steps_per_iteration": 64,
         "replay_capacity": 256,
         "target_network_update_freq": 20,
+        "training_intensity": None,
         "seed": 3,
         "model_config": {"fcnet_hiddens": [16]},
     }
