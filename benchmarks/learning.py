@@ -41,6 +41,7 @@ class Goal:
         floor: The least mean return.
         settings: Those that are not the algorithm's defaults, JSON values.
         evaluate_every: Env steps between evaluations, of which the best counts; None evaluates at the end alone.
+        part: What it is about, where there are several on one env.
     """
 
     algo: str
@@ -49,9 +50,27 @@ class Goal:
     floor: float
     settings: dict[str, Any] = field(default_factory=dict)
     evaluate_every: int | None = None
+    part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.algo} {self.env_id}"
+        return f"{self.algo} {self.where}"
+
+    @property
+    def where(self) -> str:
+        """The env and the part."""
+        return f"{self.env_id}, {self.part}" if self.part else self.env_id
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "double": {"double_q": True},
+    "dueling": {"dueling": True},
+    "3-step": {"n_step": 3},
+    "prioritized": {"prioritized_replay": True},
+    "51 atoms": {"num_atoms": 51, "v_min": 0.0, "v_max": 100.0},
+    "noisy": {"noisy": True},
+}
+"""Settings that turn on each part of Rainbow; all others are off."""
 
 
 GOALS = {
@@ -74,8 +93,15 @@ GOALS = {
             Goal("DQN", "LunarLander-v3", 300_000, 200, evaluate_every=5000),
         )
     },
+    "DQN-parts": {
+        part: Goal(
+            "DQN", "CartPole-v1", 50_000, 475, {"double_q": False, "n_step": 1} | on, evaluate_every=5000, part=part
+        )
+        for part, on in PARTS.items()
+    },
 }
-ENVS = list(dict.fromkeys(env_id for goals in GOALS.values() for env_id in goals))
+"""Table → what it is about → goal."""
+ENVS = list(dict.fromkeys(goal.env_id for goals in GOALS.values() for goal in goals.values()))
 
 Report = Callable[[int, float], None]  # called after each iteration: env steps so far, mean return in training
 
@@ -84,8 +110,7 @@ Report = Callable[[int, float], None]  # called after each iteration: env steps 
 class Run:
     """What one run came to: the mean return of the greedy episodes that count, and of the last ones."""
 
-    algo: str
-    env_id: str
+    goal: str
     seed: int
     env_steps: int
     figure: float
@@ -95,7 +120,7 @@ class Run:
 
     def __str__(self) -> str:
         return (
-            f"{self.algo} {self.env_id} seed {self.seed}: {self.figure:,.1f} greedy ({self.last:,.1f} at the end), "
+            f"{self.goal} seed {self.seed}: {self.figure:,.1f} greedy ({self.last:,.1f} at the end), "
             f"{self.window:,.1f} in training, {self.env_steps:,} steps in {self.seconds:,.0f} s"
         )
 
@@ -121,7 +146,7 @@ class Row:
         """The line as text, by column."""
         at_the_end = {} if self.goal.evaluate_every is None else {"at the end": _listed(run.last for run in self.runs)}
         return {
-            "env": self.goal.env_id,
+            "env": self.goal.where,
             "budget": f"{self.goal.budget:,}",
             "figure": f"{self.figure:,.0f}",
             "all seeds": _listed(run.figure for run in self.runs),
@@ -169,7 +194,7 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
             figures.append(algorithm.evaluate()["env_runners"]["episode_return_mean"])
         steps = algorithm.env_steps
     numbers = (round(number, 2) for number in (max(figures), figures[-1], window, seconds))
-    return Run(goal.algo, goal.env_id, seed, steps, *numbers)
+    return Run(str(goal), seed, steps, *numbers)
 
 
 def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> Run:
@@ -233,18 +258,18 @@ def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> li
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     runs.sort(key=lambda run: run.seed)
-    return [Row(goal, [run for run in runs if (run.algo, run.env_id) == (goal.algo, goal.env_id)]) for goal in goals]
+    return [Row(goal, [run for run in runs if run.goal == str(goal)]) for goal in goals]
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table of one algorithm for the page, and which settings were not its defaults."""
+def markdown(rows: list[Row], name: str) -> str:
+    """The table called `name` for the page, and which settings were not the algorithm's defaults."""
     header = tuple(rows[0].cells())
     lines = [header, ("---",) * len(header), *(tuple(row.cells().values()) for row in rows)]
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    tuned = [f"- {row.goal.env_id}: {_settings(row.goal)}" for row in rows if row.goal.settings]
+    tuned = [f"- {row.goal.where}: {_settings(row.goal)}" for row in rows if row.goal.settings]
     stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
-    seeds, algo = len(rows[0].runs), rows[0].goal.algo
-    command = f"python -m benchmarks.learning --algo {algo} --seeds {seeds}"
+    seeds = len(rows[0].runs)
+    command = f"python -m benchmarks.learning --algo {name} --seeds {seeds}"
     return f"{table}{stated}\n\nMedians of {seeds} seeds, `{command}`. {machine()}."
 
 
@@ -252,12 +277,12 @@ def _settings(goal: Goal) -> str:
     return ", ".join(f"`{name}={value!r}`" for name, value in goal.settings.items())
 
 
-def show(rows: list[Row], console: Console) -> None:
-    """Print the table of one algorithm."""
+def show(rows: list[Row], name: str, console: Console) -> None:
+    """Print the table called `name`."""
     if not console.is_terminal:
-        print(markdown(rows))
+        print(markdown(rows, name))
         return
-    table = Table(*rows[0].cells(), title=rows[0].goal.algo, box=box.SIMPLE)
+    table = Table(*rows[0].cells(), title=name, box=box.SIMPLE)
     for row in rows:
         table.add_row(*row.cells().values(), style=None if row.reached else "bold")
     console.print(table)
@@ -275,7 +300,7 @@ def _one(goal: Goal, seed: int) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--algo", nargs="+", choices=list(GOALS), default=list(GOALS), help="default: all")
+    parser.add_argument("--algo", nargs="+", choices=list(GOALS), default=list(GOALS), help="tables; default: all")
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS, help="those it has goals for; default: all")
     parser.add_argument("--seeds", type=int, default=5, help="runs on each env (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (default: %(default)s)")
@@ -287,16 +312,18 @@ def main() -> None:
         return
     if args.seeds < 1 or args.workers < 1 or (args.write and (args.seeds < 5 or set(args.envs) != set(ENVS))):
         parser.error("--seeds and --workers must be at least 1; --write takes all envs and at least 5 seeds")
-    goals = [goal for algo in args.algo for goal in GOALS[algo].values() if goal.env_id in args.envs]
-    if not goals:
+    chosen = {name: [goal for goal in GOALS[name].values() if goal.env_id in args.envs] for name in args.algo}
+    if not (goals := [goal for each in chosen.values() for goal in each]):
         parser.error(f"{', '.join(args.algo)} has no goal on {', '.join(args.envs)}")
     console = Console()
     rows = measure(goals, args.seeds, args.workers, console)
-    for algo in dict.fromkeys(goal.algo for goal in goals):
-        table = [row for row in rows if row.goal.algo == algo]
-        show(table, console)
+    for name, goals in chosen.items():
+        if not goals:
+            continue
+        table = [row for row in rows if row.goal in goals]
+        show(table, name, console)
         if args.write:
-            write(markdown(table), DOC, algo)
+            write(markdown(table, name), DOC, name)
             console.print(f"written to {DOC}", highlight=False)
 
 

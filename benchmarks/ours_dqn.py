@@ -21,6 +21,7 @@ def config(job: DQNJob, seed: int) -> DQNConfig:
             lr=job.lr,
             gamma=job.gamma,
             double_q=True,
+            n_step=1,
             td_error_loss_fn="huber",
             epsilon=[[0, 1.0], [job.explore_steps, job.final_epsilon]],
             train_batch_size_per_learner=job.batch_size,

@@ -48,7 +48,7 @@ class DQNConfig(AlgorithmConfig):
     )
     dueling: bool = _net("dueling")
     n_step: int | tuple[int, int] = setting(
-        1, "training", "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
+        3, "training", "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
     )
     num_atoms: int = _net("num_atoms", ge=1)
     v_min: float | None = _net("v_min")

@@ -150,7 +150,7 @@ class DQNConfig(AlgorithmConfig):
                 Q-learning).
             dueling (bool, default False): Whether the state's value and the advantages of the actions have a head each
                 (dueling nets).
-            n_step (int | tuple[int, int], >= 1, default 1): Rewards summed up before a value is asked for; a pair draws
+            n_step (int | tuple[int, int], >= 1, default 3): Rewards summed up before a value is asked for; a pair draws
                 the number for each row.
             num_atoms (int, >= 1, default 1): Atoms of the distribution of returns of each action; 1 predicts the mean
                 alone.

@@ -19,7 +19,7 @@ CARTPOLE = Goal("PPO", "CartPole-v1", 5000, 475)
 def row(*figures: float, floor: float = 475, **others: Any) -> Row:
     goal = Goal("PPO", "CartPole-v1", 100_000, floor, **others)
     runs = [
-        Run("PPO", "CartPole-v1", seed, 98_304, figure, figure - 20, figure - 50, 30.0)
+        Run("PPO CartPole-v1", seed, 98_304, figure, figure - 20, figure - 50, 30.0)
         for seed, figure in enumerate(figures)
     ]
     return Row(goal, runs)
@@ -37,19 +37,21 @@ def test_the_figure_is_the_median_of_the_seeds() -> None:
         "floor": "≥ 475",
         "reached": "yes",
     }
-    assert "| CartPole-v1 | 100,000 | 480 |" in markdown([row(500, 100, 480)])
-    assert "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`" in markdown([row(500, 100, 480)])
+    assert "| CartPole-v1 | 100,000 | 480 |" in markdown([row(500, 100, 480)], "PPO")
+    assert "Medians of 3 seeds, `python -m benchmarks.learning --algo PPO --seeds 3`" in markdown(
+        [row(500, 100, 480)], "PPO"
+    )
 
 
 def test_where_the_best_evaluation_counts_the_last_one_stands_beside_it() -> None:
-    table = markdown([row(500, 100, evaluate_every=5000)])
+    table = markdown([row(500, 100, evaluate_every=5000)], "DQN")
     assert "| all seeds | at the end | training window |" in table
     assert "| 500, 100 | 480, 80 | 450, 50 |" in table
 
 
 def test_settings_that_are_no_defaults_are_stated() -> None:
-    assert "Settings" not in markdown([row(500)])
-    text = markdown([row(500), row(500, settings={"lr": 1e-3, "n_step": 3})])
+    assert "Settings" not in markdown([row(500)], "PPO")
+    text = markdown([row(500), row(500, settings={"lr": 1e-3, "n_step": 3})], "DQN")
     assert "\n\nSettings other than the defaults:\n\n- CartPole-v1: `lr=0.001`, `n_step=3`\n\nMedians" in text
 
 
@@ -62,7 +64,7 @@ def test_a_run_apart_reports_as_it_goes() -> None:
     reports: list[int] = []
     run = train_apart(CARTPOLE, 3, lambda steps, mean: reports.append(steps))
     assert reports == [2048, 4096]  # a third batch would not fit
-    assert (run.algo, run.env_id, run.seed, run.env_steps) == ("PPO", "CartPole-v1", 3, 4096)
+    assert (run.goal, run.seed, run.env_steps) == ("PPO CartPole-v1", 3, 4096)
     assert 8 <= run.figure <= 500
     assert 8 <= run.window <= 500
     assert run.last == run.figure
@@ -113,16 +115,15 @@ def test_the_best_evaluation_counts(
 
 def test_measure_sorts_runs_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(goal: Goal, seed: int, report: object) -> Run:
-        return Run(goal.algo, goal.env_id, seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
+        return Run(str(goal), seed, goal.budget, float(seed), 0.0, 0.0, 0.0)
 
     monkeypatch.setattr(learning, "train_apart", fake)
     goals = [GOALS["PPO"]["CartPole-v1"], GOALS["PPO"]["LunarLander-v3"], GOALS["DQN"]["CartPole-v1"]]
+    goals += [GOALS["DQN-parts"]["noisy"], GOALS["DQN-parts"]["dueling"]]
     rows = measure(goals, 3, 2, Console(quiet=True))
     assert [found.goal for found in rows] == goals
-    assert [[run.seed for run in found.runs] for found in rows] == [[0, 1, 2]] * 3
-    assert [{(run.algo, run.env_id) for run in found.runs} for found in rows] == [
-        {(goal.algo, goal.env_id)} for goal in goals
-    ]
+    assert [[run.seed for run in found.runs] for found in rows] == [[0, 1, 2]] * 5
+    assert [{run.goal for run in found.runs} for found in rows] == [{str(goal)} for goal in goals]
 
 
 def test_an_algorithm_without_goals_on_the_envs_is_refused() -> None:
@@ -134,9 +135,10 @@ def test_an_algorithm_without_goals_on_the_envs_is_refused() -> None:
 
 def test_every_goal_can_be_set_up_and_its_table_has_a_place() -> None:
     text = DOC.read_text(encoding="utf-8")
-    assert GOALS.keys() == ALGORITHMS.keys()
-    for algo, goals in GOALS.items():
-        assert text.count(f"<!-- {algo}: begin -->") == text.count(f"<!-- {algo}: end -->") == 1
-        for env_id, goal in goals.items():
-            assert (goal.algo, goal.env_id) == (algo, env_id)
-            config_class(algo)(**goal.settings).environment(env_id).validate()
+    assert {goal.algo for goals in GOALS.values() for goal in goals.values()} == ALGORITHMS.keys()
+    for name, goals in GOALS.items():
+        assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1
+        assert len({str(goal) for goal in goals.values()}) == len(goals)
+        for key, goal in goals.items():
+            assert key in (goal.env_id, goal.part)
+            config_class(goal.algo)(**goal.settings).environment(goal.env_id).validate()

@@ -20,6 +20,7 @@ def tiny(env: Any = "CartPole-v1", **values: Any) -> DQNConfig:
         "replay_capacity": 256,
         "target_network_update_freq": 20,
         "training_intensity": None,
+        "n_step": 1,
         "seed": 3,
         "model_config": {"fcnet_hiddens": [16]},
     }
