@@ -1,11 +1,17 @@
 """How much memory there is, asked before a large buffer is allocated."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from catalog.errors import explain_error
+
+LARGE = 10**9
+"""Bytes from which on it is worth a warning, which Python shows unless told not to."""
+
+logger = logging.getLogger("algorithms.replay")
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -42,7 +48,7 @@ def _cgroup_limits() -> Iterator[int]:
 
 
 def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> None:
-    """See that a buffer of ``capacity`` transitions and ``needed`` bytes can be held.
+    """Log how many bytes a buffer of ``capacity`` transitions needs, and see that there are so many.
 
     Args:
         needed: Bytes.
@@ -52,14 +58,20 @@ def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> N
     Raises:
         MemoryError: If it surely cannot; says which capacity could.
     """
-    limit = memory_limit()
+    limit, each = memory_limit(), needed / capacity
+    level = logging.WARNING if needed >= LARGE else logging.INFO
+    logger.log(level, "Replay of %s steps: %s, %s bytes a step", f"{capacity:,}", _readable(needed), f"{each:,.0f}")
     if limit is not None and needed > limit:
         raise MemoryError(
             explain_error(
                 f"a replay buffer of {capacity:,} transitions",
                 expected=f"at most the {limit:,} bytes of memory there are",
-                got=f"{needed:,} bytes, {needed / capacity:,.0f} for each transition",
+                got=f"{needed:,} bytes, {each:,.0f} for each transition",
                 remedy=f"Set replay_capacity to at most {largest(limit):,}, or frame_stack_axis if observations stack "
                 "frames.",
             )
         )
+
+
+def _readable(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= LARGE else f"{size / 1e6:.1f} MB"

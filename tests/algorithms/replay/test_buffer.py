@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, replay_bytes
+from algorithms.replay import buffer as buffer_module
 from algorithms.replay import memory as memory_of_buffer
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Episode, RLModuleSpec, Rollout
@@ -511,3 +513,23 @@ def test_memory_that_is_not_known_is_no_obstacle(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory_of_buffer.os, "sysconf", unknown)
     assert memory_of_buffer.memory_limit() is None
     memory_of_buffer.check_memory(10**30, 1, lambda limit: 0)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "level", "size"), [(1000, logging.INFO, "28.5 MB"), (10**6, logging.WARNING, "28.2 GB")]
+)
+def test_the_bytes_are_told_before_they_are_allocated(
+    capacity: int, level: int, size: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: Any) -> None:
+        raise RuntimeError("allocated")
+
+    monkeypatch.setattr(memory_of_buffer, "memory_limit", lambda: None)
+    monkeypatch.setattr(buffer_module, "ObservationRows", stop)
+    with caplog.at_level(logging.INFO, "algorithms.replay"), pytest.raises(RuntimeError, match="allocated"):
+        ReplayBuffer(
+            ATARI, spaces.Discrete(3), capacity=capacity, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0)
+        )
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert f"Replay of {capacity:,} steps: {size}" in record.getMessage()

@@ -1,0 +1,38 @@
+"""DQN learns, with its defaults and with each part of Rainbow: a small goal always, the rest where there is time."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from statistics import median
+
+import pytest
+
+from benchmarks.learning import GOALS, Goal, train_apart
+
+SEEDS = 5
+WORKERS = 2
+
+
+def runs(goal: Goal, seeds: int) -> list[float]:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return [run.figure for run in pool.map(partial(train_apart, goal), range(seeds))]
+
+
+def test_the_defaults_learn() -> None:
+    figures = runs(Goal("DQN", "CartPole-v1", 20_000, 200, evaluate_every=5000), 2)
+    assert min(figures) >= 200, figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", list(GOALS["DQN"]))
+def test_every_goal_is_reached(env_id: str) -> None:
+    goal = GOALS["DQN"][env_id]
+    figures = runs(goal, SEEDS)
+    assert median(figures) >= goal.floor, figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", list(GOALS["DQN-parts"]))
+def test_each_part_of_rainbow_alone_solves_cartpole(part: str) -> None:
+    goal = GOALS["DQN-parts"][part]
+    figures = runs(goal, SEEDS)
+    assert median(figures) >= goal.floor, figures
