@@ -29,10 +29,12 @@ import torch
 from algorithms import AlgorithmConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_config
+from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.ppo import PPOCatalog, PPOConfig
+from algorithms.registry import ALGORITHMS
 from algorithms.run_folder import flatten
 from algorithms.settings import settings_of
-from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
+from catalog import Catalog, DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
 from catalog.registry import Registry, distributions, models
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +78,17 @@ def names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
+QUICK = {
+    "rollout_fragment_length": None,
+    "minibatch_size": None,
+    "num_epochs": 1,
+    "num_steps_sampled_before_learning_starts": 256,
+    "num_env_steps_per_iteration": 512,
+    "evaluation_duration": 2,
+}
+"""Settings, of those a config has, with which a snippet takes a moment."""
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -87,12 +100,14 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     def tiny_build(config: Any) -> Any:
         config.validate()  # what the user wrote, before it is made small
         tiny = config.copy()
-        tiny.update({"train_batch_size_per_learner": 8 * tiny.num_envs_per_env_runner, "rollout_fragment_length": None})
-        tiny.update({"minibatch_size": None, "num_epochs": 1, "evaluation_duration": 2})
-        return real_build(tiny)
+        quick = QUICK | {"train_batch_size_per_learner": 8 * tiny.num_envs_per_env_runner}
+        return real_build(
+            tiny.update({name: value for name, value in quick.items() if name in settings_of(type(tiny))})
+        )
 
     module = ModuleType("__main__")
     rules, registry, threads = [list(table._rules) for table in TABLES], dict(gym.registry), torch.get_num_threads()
+    algorithms = dict(ALGORITHMS)
     named = [dict(known._known) for known in REGISTRIES]
     monkeypatch.setattr(AlgorithmConfig, "build", tiny_build)
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -102,6 +117,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         table._rules[:] = saved
     for known, saved in zip(REGISTRIES, named, strict=True):
         known._known = saved
+    ALGORITHMS.clear()
+    ALGORITHMS.update(algorithms)
     gym.registry.clear()
     gym.registry.update(registry)
     torch.set_num_threads(threads)
@@ -227,17 +244,28 @@ def test_the_first_screen_leads_to_the_loss_and_the_benchmarks() -> None:
     assert "<!-- speed:end -->" in readme
 
 
-def test_defaults_that_are_shown_are_those_of_the_code() -> None:
-    settings = vars(DefaultModelConfig()) | {name: getattr(PPOConfig(), name) for name in settings_of(PPOConfig)}
-    table = prose_of(ROOT / "docs" / "ppo.md").partition("## Defaults, and RLlib's")[2]
+@pytest.mark.parametrize(
+    ("page", "config", "model_config", "catalog_class"),
+    [
+        ("ppo.md", PPOConfig(), DefaultModelConfig(), PPOCatalog),
+        ("dqn.md", DQNConfig(), DQNModelConfig(), DQNCatalog),
+    ],
+    ids=["PPO", "DQN"],
+)
+def test_defaults_that_are_shown_are_those_of_the_code(
+    page: str, config: AlgorithmConfig, model_config: DefaultModelConfig, catalog_class: type[Catalog]
+) -> None:
+    settings = vars(model_config) | {name: getattr(config, name) for name in settings_of(type(config))}
+    table = prose_of(ROOT / "docs" / page).partition("## Defaults, and RLlib's")[2]
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", table, re.M))
     assert len(shown) > 15
     for name, text in shown.items():
         if text == "by action space":  # None: PPOCatalog decides
             assert settings[name] is None
-        elif name == "vf_share_layers":
+        elif name in ("vf_share_layers", "normalize_observations"):  # None: the catalog decides
             assert settings[name] is None
-            assert text == str(PPOCatalog(gym.spaces.Discrete(2), gym.spaces.Discrete(2)).model_config.vf_share_layers)
+            decided = catalog_class(gym.spaces.Discrete(2), gym.spaces.Discrete(2)).model_config
+            assert text == str(getattr(decided, name))
         elif text.isalpha() and text not in ("None", "True", "False"):
             assert settings[name] == text
         else:
@@ -250,12 +278,23 @@ def test_defaults_that_are_shown_are_those_of_the_code() -> None:
 LOOP = ROOT / "docs" / "the-loop.md"
 
 
+def described_metrics(page: Path) -> list[str]:
+    return re.findall(
+        r"^\| `([\w/]+)` \|", prose_of(page).partition("## What is measured")[2].partition("\n## ")[0], re.M
+    )
+
+
 def test_every_metric_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
     config = PPOConfig().environment("CartPole-v1").evaluation(evaluation_interval=1)
     with config.build() as algorithm:
         reported = dict(flatten(algorithm.train()))
-    described = re.findall(r"^\| `([\w/]+)` \|", prose_of(LOOP).partition("## What is measured")[2], re.M)
-    assert sorted(described) == sorted(reported)
+    assert sorted(described_metrics(LOOP)) == sorted(reported)
+
+
+def test_the_page_of_dqn_describes_what_it_reports_besides(script: ModuleType) -> None:
+    with DQNConfig().environment("CartPole-v1").build() as algorithm:
+        reported = dict(flatten(algorithm.train())).keys() - {*described_metrics(LOOP)}
+    assert sorted(described_metrics(ROOT / "docs" / "dqn.md")) == sorted(reported)
 
 
 def test_the_frames_are_those_that_are_listed(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
