@@ -248,7 +248,7 @@ class ReplayBuffer:
             block = self.sampleable[rows, columns]
             num = np.count_nonzero(block)
             if num:
-                self.num_transitions -= num
+                self.num_transitions -= int(num)
                 if self._row_priorities is not None:
                     self._row_priorities.remove(self._places(block, rows, columns))
                 block[:] = False
@@ -257,7 +257,7 @@ class ReplayBuffer:
         """Let the valid ones among ``count`` new rows from ``begin`` on be sampled."""
         if count > self.kept_rows:  # the first of them serve as older frames alone
             valid = valid & (np.arange(count) >= count - self.kept_rows)[:, None]
-        self.num_transitions += np.count_nonzero(valid)
+        self.num_transitions += int(np.count_nonzero(valid))
         for rows, part in self._spans(begin, count):
             self.sampleable[rows, columns] = valid[part]
             if self._row_priorities is not None:
