@@ -44,6 +44,7 @@ _FROM_ELSEWHERE = {
     "sgd_minibatch_size": "Use .training(minibatch_size=...).",
     "num_sgd_iter": "Use .training(num_epochs=...).",
     "learning_rate": "Use .training(lr=...).",
+    "replay_buffer_config": "Use .replay(replay_capacity=..., prioritized_replay=..., ...).",
     "model": "Use .rl_module(model_config=...).",
     "normalize_actions": "Use .rl_module(model_config={'normalize_actions': ...}).",
     "num_rollout_workers": "Use .env_runners(num_env_runners=...).",

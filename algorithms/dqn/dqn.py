@@ -114,12 +114,12 @@ class DQNConfig(AlgorithmConfig):
     num_env_steps_per_iteration: int = setting(1000, "reporting", "Environment steps per call of train().", ge=1)
 
     @classmethod
-    def rainbow(cls, *, v_min: float, v_max: float, **values: Any) -> "DQNConfig":
+    def rainbow(cls, **values: Any) -> "DQNConfig":
         """All six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy nets.
 
         Args:
-            v_min, v_max: Least and greatest discounted return that the atoms stand for.
-            **values: Further settings, or others than Rainbow's.
+            **values: Further settings, or others than Rainbow's. ``v_min`` and ``v_max`` must be set before ``build()``,
+                here or with ``training()``: the range of discounted returns belongs to the task.
         """
         parts = {
             "double_q": True,
@@ -131,7 +131,7 @@ class DQNConfig(AlgorithmConfig):
             "num_atoms": 51,
             "noisy": True,
         }
-        return cls().update(parts | {"v_min": v_min, "v_max": v_max} | values)
+        return cls().update(parts | values)
 
     @property
     def algo_class(self) -> type["DQN"]:

@@ -80,6 +80,13 @@ def test_rainbow_is_every_part_in_one_config() -> None:
     assert (config.num_atoms, config.v_min, config.v_max, config.n_step, config.lr) == (51, -5.0, 5.0, 4, 1e-4)
     assert config.epsilon_schedule == 0.0
     config.environment("CartPole-v1").validate()
+    with pytest.raises(ValueError, match=r"v_min: expected a number, since num_atoms=51, got None"):
+        DQNConfig.rainbow().environment("CartPole-v1").build()
+
+
+def test_what_rllib_calls_otherwise_is_told() -> None:
+    with pytest.raises(TypeError, match=r"replay_buffer_config.*Use \.replay\(replay_capacity="):
+        DQNConfig().training(replay_buffer_config={"capacity": 10})
 
 
 def test_noisy_nets_go_without_random_actions_unless_told() -> None:
