@@ -118,8 +118,8 @@ class DQNConfig(AlgorithmConfig):
         """All six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy nets.
 
         Args:
-            **values: Further settings, or others than Rainbow's. ``v_min`` and ``v_max`` must be set before ``build()``,
-                here or with ``training()``: the range of discounted returns belongs to the task.
+            **values: Further settings, or others than Rainbow's. ``v_min`` and ``v_max`` must be set before build(),
+                here or with training(): the range of discounted returns belongs to the task.
         """
         parts = {
             "double_q": True,
