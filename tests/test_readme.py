@@ -40,6 +40,8 @@ from catalog.registry import Registry, distributions, models
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+COMMANDS = [run for path in EXAMPLES for run in re.findall(r"``python (examples/[^`]+)``", path.read_text("utf-8"))]
+"""How the examples say they are run, without ``python``; one that does not is a part of another beside it."""
 TABLES = (encoder_rules, action_distribution_rules, action_converter_rules)
 REGISTRIES: tuple[Registry[Any], ...] = (models, distributions)
 
@@ -158,12 +160,25 @@ def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) ->
             assert_shown(shown, came, where)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=names(EXAMPLES))
-def test_examples_run(example: Path, script: ModuleType) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, *arguments = command.split()
+    example = ROOT / name
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(example.parent)  # as python does
     text = example.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
     assert execute(text, example, 0, script)  # each ends by telling something
-    assert f"]({example.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_example_is_run_and_named_on_the_first_page() -> None:
+    run, readme = {ROOT / command.split()[0] for command in COMMANDS}, (ROOT / "README.md").read_text(encoding="utf-8")
+    for example in EXAMPLES:
+        if example in run:
+            assert f"]({example.relative_to(ROOT).as_posix()})" in readme
+        else:
+            users = [path for path in run if path.parent == example.parent]
+            assert any(f"\nfrom {example.stem} import " in path.read_text(encoding="utf-8") for path in users)
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------

@@ -105,6 +105,24 @@ def test_split_values_equals_a_slow_oracle(rollout: Rollout) -> None:
 
 
 @given(rollouts)
+@settings(deadline=None, max_examples=80)
+def test_following_observations_equal_a_slow_oracle(rollout: Rollout) -> None:
+    following, obs = rollout.following_observations()["x"], rollout["obs"]["x"]
+    steps = len(rollout.valid)
+    finals = {(t, n): k for k, (t, n) in enumerate(rollout.final_index.tolist())}
+    for t, n in zip(*(places.tolist() for places in rollout.valid.nonzero(as_tuple=True)), strict=True):
+        if (t, n) in finals:
+            expected = rollout.final_obs["x"][finals[t, n]]
+        elif t + 1 < steps and not rollout.valid[t + 1, n]:
+            expected = obs[t + 1, n]  # the final observation in line
+        elif rollout["terminateds"][t, n]:
+            expected = obs[t, n]  # what followed is not known
+        else:
+            expected = obs[t + 1, n] if t + 1 < steps else rollout.last_obs["x"][n]
+        assert following[t, n] == expected
+
+
+@given(rollouts)
 @settings(deadline=None, max_examples=40)
 def test_valid_rows_keeps_exactly_the_valid(rollout: Rollout) -> None:
     batch = rollout.valid_rows([Columns.OBS, Columns.ACTION_DIST_INPUTS])
