@@ -201,8 +201,8 @@ def _parse(
             default = NEW_RUN_DIR if name == "run_dir" else vars(defaults)[name]
             doc = f"{item.doc} ({item.bounds})" if str(item.bounds) else item.doc
             groups.setdefault(item.section, []).append(_flag(name, hint, default, doc))
-    model, hints = DefaultModelConfig.from_any(defaults.model_config), get_type_hints(DefaultModelConfig)
-    for item in dataclasses.fields(DefaultModelConfig):
+    model, hints = defaults.model_config_class.from_any(defaults.model_config), get_type_hints(DefaultModelConfig)
+    for item in dataclasses.fields(DefaultModelConfig):  # what an algorithm adds is among its own settings
         hint = flag_type(hints[item.name])
         groups.setdefault("model", []).append(_flag(item.name, hint, vars(model)[item.name], item.metadata["doc"]))
     members = []
@@ -368,7 +368,7 @@ def _config(algo: type[AlgorithmConfig], flags: TrainFlags | ExplainFlags) -> Al
         for name, value in vars(group).items():
             item = known[name]
             config.update({name: check_value(f"--{_kebab(name)}", value, item.hint, item.bounds, item.doc)})
-    base = DefaultModelConfig.from_any(config.model_config)
+    base = config.model_config_class.from_any(config.model_config)
     given = vars(vars(flags)["model"])
     changed = {name: value for name, value in given.items() if value != vars(base)[name]}
     return config.update({"model_config": dataclasses.replace(base, **changed)}) if changed else config

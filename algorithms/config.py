@@ -135,6 +135,12 @@ class AlgorithmConfig(SettingsBase, ABC):
     def default_rl_module_spec(self) -> RLModuleSpec:
         """Module and catalog class where ``rl_module_spec`` names none."""
 
+    @property
+    def model_config_class(self) -> type[DefaultModelConfig]:
+        """The model settings of the algorithm's own nets, with its defaults."""
+        catalog_class = self.default_rl_module_spec().catalog_class
+        return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
+
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
         """The module to build: what the settings say, filled up with the algorithm's defaults and the env's spaces."""
         spec = self.rl_module_spec or RLModuleSpec()

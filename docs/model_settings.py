@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from algorithms.dqn import DQNModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
 
 PAGE = Path(__file__).with_name("model-settings.md")
@@ -44,6 +45,14 @@ default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]}
 the whole. `use_lstm` and `use_gru` cannot differ by part.
 """
 
+DQN = """\
+## DQN's
+
+[`DQNModelConfig`](../algorithms/dqn/module.py) adds settings of its own, which `DQNConfig().training(...)` sets too, and
+has other defaults for some of those above ([why](dqn.md#defaults-and-rllibs)). A dict is filled up with its defaults; a
+`DefaultModelConfig` is taken with all its values.
+"""
+
 RULES = """\
 ## Which rule reads which setting
 
@@ -54,7 +63,7 @@ shows the rule that fired, those passed over, and the values of these settings. 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([INTRODUCTION, *_settings(), RULES, *_rules()])
+    return "\n".join([INTRODUCTION, *_settings(), DQN, *_settings_of_dqn(), RULES, *_rules()])
 
 
 def _settings() -> list[str]:
@@ -64,9 +73,21 @@ def _settings() -> list[str]:
             title, sentence = SECTIONS[item.name]
             lines += ["", f"## {title}", "", sentence, ""] if lines else [f"## {title}", "", sentence, ""]
             lines += _row("Setting", "Default", "Takes", "Shapes", "What it is"), "| --- " * 5 + "|"
-        told = item.metadata
-        lines.append(_row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"]))
+        lines.append(_setting(item))
     return [*lines, ""]
+
+
+def _settings_of_dqn() -> list[str]:
+    shared = {item.name: _default(item) for item in dataclasses.fields(DefaultModelConfig)}
+    fields = dataclasses.fields(DQNModelConfig)
+    own = [item for item in fields if item.name not in shared or _default(item) != shared[item.name]]
+    own.sort(key=lambda item: item.name in shared)
+    return [_row("Setting", "Default", "Takes", "Shapes", "What it is"), "| --- " * 5 + "|", *map(_setting, own), ""]
+
+
+def _setting(item: dataclasses.Field[object]) -> str:
+    told = item.metadata
+    return _row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"])
 
 
 def _rules() -> list[str]:

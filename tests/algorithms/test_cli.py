@@ -17,6 +17,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from gymnasium import spaces
 
 import catalog_rl
 from algorithms import Algorithm
@@ -408,3 +409,13 @@ def test_explain_builds_no_algorithm(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(Algorithm, "__init__", lambda self, config: pytest.fail("an algorithm was built"))
     assert main(["explain", "CartPole-v1"]) == 0
     assert capsys.readouterr().out.startswith("PPOCatalog\n")
+
+
+def test_the_nets_of_an_algorithm_keep_its_own_defaults() -> None:
+    config, _ = train_config(["dqn", "CartPole-v1", "--fcnet-use-layernorm", "--dueling"])
+    model_config = config.get_rl_module_spec(spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).model_config
+    assert (model_config.fcnet_use_layernorm, model_config.dueling) == (True, True)
+    assert (model_config.fcnet_hiddens, model_config.fcnet_activation) == ((256, 256), "relu")
+    assert model_config.fcnet_kernel_initializer is None
+    other, _ = train_config(["ppo", "CartPole-v1", "--fcnet-use-layernorm"])
+    assert DefaultModelConfig.from_any(other.model_config).fcnet_hiddens == (64, 64)
