@@ -48,9 +48,9 @@ the whole. `use_lstm` and `use_gru` cannot differ by part.
 DQN = """\
 ## DQN's
 
-[`DQNModelConfig`](../algorithms/dqn/module.py) adds settings of its own, which `DQNConfig().training(...)` sets too, and
-has other defaults for some of those above ([why](dqn.md#defaults-and-rllibs)). A dict is filled up with its defaults; a
-`DefaultModelConfig` is taken with all its values.
+[`DQNModelConfig`](../algorithms/dqn/module.py) adds settings of its own, which `DQNConfig().training(...)` sets too,
+and has other defaults for some of those above ([why](dqn.md#defaults-and-rllibs)). A dict is filled up with its
+defaults; a `DefaultModelConfig` is taken with all its values.
 """
 
 RULES = """\
