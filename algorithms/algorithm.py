@@ -104,6 +104,10 @@ class Algorithm(ABC):
         """
         start = perf_counter()
         sections = self.training_step()
+        if not isinstance(sections, dict):
+            where, got = f"{type(self).__name__}.training_step()", type(sections).__name__
+            remedy = "Return {'learners': ...}."
+            raise TypeError(explain_error(where, expected="a dict of sections of the result", got=got, remedy=remedy))
         self.metrics.add_timers(sections.pop("timers", {}))
         result = self.metrics.finish_iteration(perf_counter() - start) | sections
         interval = self.config.evaluation_interval

@@ -104,7 +104,7 @@ def explain(args: Sequence[str]) -> int:
     """Show what the catalog decides for ENV, and why."""
     name = _value_of("--algo", args)
     algo = _config_class(DEFAULT_ALGO if name is None else name)
-    known = {name: known for name, known in settings_of(algo).items() if name in _EXPLAINED}
+    known = {name: known for name, known in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
     flags = _parse(ExplainFlags, "rlmodule explain", args, algo, known)
     config = _config(algo, flags)
     env = make_vector_env(flags.env, config.env_config, 1, config.gym_env_vectorize_mode)

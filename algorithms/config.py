@@ -45,6 +45,9 @@ class AlgorithmConfig(SettingsBase, ABC):
     records_action_dist: ClassVar[bool] = True
     """Whether rollouts hold ``action_dist_inputs`` and ``action_logp``, for algorithms that compare policies."""
 
+    net_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that shape the nets, besides those in ``model_config``."""
+
     env: str | type | Callable[..., Any] | None = setting(
         None,
         "environment",
@@ -69,7 +72,8 @@ class AlgorithmConfig(SettingsBase, ABC):
     rollout_fragment_length: int | None = setting(
         None,
         "env_runners",
-        "Steps of each environment per rollout; None derives it from the train batch size.",
+        "Steps of each environment per rollout; None lets the algorithm choose: PPO goes by its train batch size, DQN "
+        "takes 1.",
         ge=1,
     )
 

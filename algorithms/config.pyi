@@ -18,6 +18,7 @@ from rlmodule.specs import RLModuleSpec
 class AlgorithmConfig(SettingsBase, ABC):
     section_docs: ClassVar[dict[str, str]]
     records_action_dist: ClassVar[bool]
+    net_settings: ClassVar[tuple[str, ...]]
     env: str | type | Callable[..., Any] | None = ...
     env_config: dict[str, Any] = ...
     num_env_runners: int = ...
@@ -88,8 +89,8 @@ class AlgorithmConfig(SettingsBase, ABC):
             num_envs_per_env_runner (int, >= 1, default 8): Environments that each runner steps together as one vector.
             gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
                 environments are stepped in turn, in a process each, or by the vector class registered for the id.
-            rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None
-                derives it from the train batch size.
+            rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None lets
+                the algorithm choose: PPO goes by its train batch size, DQN takes 1.
         """
 
     def learners(

@@ -70,6 +70,7 @@ class TrainingSession:
 
         Raises:
             OSError: If ``run_dir`` cannot be written to, or holds another run.
+            RuntimeError: If an iteration samples no env step.
             KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
@@ -88,7 +89,17 @@ class TrainingSession:
         first_step, start = self.algorithm.env_steps, perf_counter()
         evaluation = math.nan
         while True:
+            before = self.algorithm.env_steps
             result = self.algorithm.train()
+            if self.algorithm.env_steps == before:
+                raise RuntimeError(
+                    explain_error(
+                        f"{type(self.algorithm).__name__}.training_step()",
+                        expected="an iteration that samples env steps, since learn() counts them",
+                        got="none",
+                        remedy="Call self.sample() in it, or call train() in a loop of your own.",
+                    )
+                )
             if self.folder is not None:
                 self.folder.append(result)
             if "evaluation" in result:

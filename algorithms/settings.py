@@ -28,7 +28,19 @@ from catalog.errors import closest, explain_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
+
+    on_the_class = classmethod
 else:
+
+    class on_the_class(classmethod):
+        """A class method that makes a new config, and so refuses to be called on one, which it would leave alone."""
+
+        def __get__(self, instance: object, owner: type | None = None) -> Any:
+            if instance is not None:
+                where, name = f"{type(instance).__name__}.{self.__func__.__name__}()", type(instance).__name__
+                remedy = f"Begin with it: config = {name}.{self.__func__.__name__}(...)."
+                raise TypeError(explain_error(where, expected="the class", got="a config", remedy=remedy))
+            return super().__get__(instance, owner)
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
         """Nothing: only type checkers read it, and Python 3.10 does not have it in ``typing``."""
@@ -44,6 +56,20 @@ _FROM_ELSEWHERE = {
     "sgd_minibatch_size": "Use .training(minibatch_size=...).",
     "num_sgd_iter": "Use .training(num_epochs=...).",
     "learning_rate": "Use .training(lr=...).",
+    "num_epochs": "It is a setting of PPO; DQN has .training(training_intensity=...).",
+    "minibatch_size": "It is a setting of PPO; the batch of DQN is train_batch_size_per_learner.",
+    "batch_size": "Use .training(train_batch_size_per_learner=...).",
+    "buffer_size": "Use .replay(replay_capacity=...).",
+    "learning_starts": "Use .training(num_steps_sampled_before_learning_starts=...).",
+    "train_freq": "Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).",
+    "gradient_steps": "Use .training(training_intensity=...), the steps trained on per step sampled.",
+    "target_update_interval": "Use .training(target_network_update_freq=...).",
+    "exploration_config": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
+    "exploration_fraction": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
+    "exploration_initial_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
+    "exploration_final_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
+    "max_grad_norm": "Use .training(grad_clip=...).",
+    "hiddens": "Use .rl_module(model_config={'head_fcnet_hiddens': [...]}).",
     "replay_buffer_config": "Use .replay(replay_capacity=..., prioritized_replay=..., ...).",
     "model": "Use .rl_module(model_config=...).",
     "normalize_actions": "Use .rl_module(model_config={'normalize_actions': ...}).",

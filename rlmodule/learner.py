@@ -122,7 +122,7 @@ class Learner(ABC):
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """Forward, loss, backward, clip, step. Nothing here waits for the device."""
         rows, fwd_out = self.forward_rows(module_id, batch)
-        loss, metrics = self.compute_loss_for_module(module_id, rows, fwd_out)
+        loss, metrics = self._checked_loss(self.compute_loss_for_module(module_id, rows, fwd_out))
         if isinstance(module := self.module[module_id], ExtraLossAPI):
             loss = self._add_extra_losses(loss, module.compute_extra_losses(rows, fwd_out), module_id, metrics)
         parameters = self.parameters[module_id]
@@ -132,6 +132,22 @@ class Learner(ABC):
         self.optimizers[module_id].step()
         metrics["total_loss"] = loss
         return {name: value.detach() for name, value in metrics.items()}
+
+    def _checked_loss(self, returned: Any) -> tuple[Tensor, Metrics]:
+        """What ``compute_loss_for_module`` returned, if it is a scalar tensor and a dict."""
+        if isinstance(returned, tuple) and len(returned) == 2:
+            loss, metrics = returned
+            if isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict):
+                return loss, metrics
+        shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in _as_tuple(returned)]
+        raise TypeError(
+            explain_error(
+                f"{type(self).__name__}.compute_loss_for_module()",
+                expected="a scalar tensor and a dict of tensors to report",
+                got=" and ".join(shapes),
+                remedy="Return (loss.mean(), {'name': value}).",
+            )
+        )
 
     def _update_observation_statistics(self, module_id: str, batch: Batch) -> None:
         """Let the module take in the observations it was just trained on."""
@@ -364,6 +380,10 @@ def row_minibatches(batch: Batch, size: int | None, generator: torch.Generator) 
     starts = [start for start in range(0, rows, size) if start == 0 or rows - start > 1]
     for start, stop in zip(starts, [*starts[1:], rows], strict=True):
         yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def join_metrics(history: Sequence[Metrics]) -> Metrics:

@@ -6,23 +6,27 @@ from time import perf_counter
 from typing import Any, ClassVar, Literal
 
 from gymnasium import Space
+from torch import Tensor
 
 from algorithms.algorithm import Algorithm
 from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
-from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule
+from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, check_exploration
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay
-from algorithms.settings import setting, settings
+from algorithms.settings import on_the_class, setting, settings
 from catalog.errors import explain_error
-from rlmodule import DEFAULT_MODULE_ID, RLModuleSpec
-from rlmodule.apis import EpsilonGreedyAPI
+from rlmodule import DEFAULT_MODULE_ID, EpsilonGreedyAPI, RLModuleSpec
 from rlmodule.learner import Metrics
 from rlmodule.randomness import seed_sequence
 from rlmodule.schedules import value_at
 
 NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
 """Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
+
+
+PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
+"""Settings that mean nothing without ``prioritized_replay``."""
 
 
 def _net(name: str, *, ge: float | None = None, gt: float | None = None) -> Any:
@@ -38,6 +42,7 @@ class DQNConfig(AlgorithmConfig):
     section_docs: ClassVar[dict[str, str]] = {"replay": "What is remembered and how it is drawn."}
 
     records_action_dist: ClassVar[bool] = False
+    net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
 
     lr = 5e-4
     grad_clip = 10.0
@@ -113,9 +118,9 @@ class DQNConfig(AlgorithmConfig):
 
     num_env_steps_per_iteration: int = setting(1000, "reporting", "Environment steps per call of train().", ge=1)
 
-    @classmethod
+    @on_the_class
     def rainbow(cls, **values: Any) -> "DQNConfig":
-        """All six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy nets.
+        """A new config with all six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy.
 
         Args:
             **values: Further settings, or others than Rainbow's. ``v_min`` and ``v_max`` must be set before build(),
@@ -130,8 +135,10 @@ class DQNConfig(AlgorithmConfig):
             "prioritized_replay_beta": [[0, 0.4], [100_000, 1.0]],
             "num_atoms": 51,
             "noisy": True,
-        }
-        return cls().update(parts | values)
+        } | values
+        if not parts["prioritized_replay"]:
+            parts = {name: value for name, value in parts.items() if name in values or name not in PRIORITIZED_SETTINGS}
+        return cls().update(parts)
 
     @property
     def algo_class(self) -> type["DQN"]:
@@ -185,7 +192,12 @@ class DQNConfig(AlgorithmConfig):
         least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
         if least > most:
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
-        DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
+        self._check_net_settings()
+        for name in PRIORITIZED_SETTINGS:
+            if not self.prioritized_replay and getattr(self, name) != getattr(type(self)(), name):
+                raise self._invalid(
+                    name, "its default without prioritized_replay", "Set that to True, or leave this out."
+                )
         slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
         for needed, why in (
             (batch, f"train_batch_size_per_learner={batch}"),
@@ -201,6 +213,12 @@ class DQNConfig(AlgorithmConfig):
                 "Make it larger, or the batch smaller.",
             )
         self._check_intensity()
+
+    def _check_net_settings(self) -> None:
+        try:
+            DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
+        except ValueError as error:  # here they are settings of their own
+            raise ValueError(str(error).replace("model_config.", f"{type(self).__name__}.", 1)) from None
 
     def _check_intensity(self) -> None:
         """Whether ``training_intensity`` gives every iteration an update."""
@@ -228,6 +246,7 @@ class DQN(Algorithm):
         self._steps_counted = 0
         """Steps sampled since learning began, which ``training_intensity`` goes by."""
         try:
+            check_exploration(module, self.env_runner_group.local_runner.module)
             self.replay = self._make_replay()
         except BaseException:
             self.stop()
@@ -235,9 +254,10 @@ class DQN(Algorithm):
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         history, seconds = [], {"replay": 0.0, "update": 0.0}
-        goal = self.env_steps + self.config.num_env_steps_per_iteration
+        goal, epsilon = self.env_steps + self.config.num_env_steps_per_iteration, 0.0
         while self.env_steps < goal:
-            self._explorer.set_epsilon(value_at(self.config.epsilon_schedule, self.env_steps))
+            epsilon = value_at(self.config.epsilon_schedule, self.env_steps)
+            self._explorer.set_epsilon(epsilon)
             before = self.env_steps
             rollout = self.sample()
             start = perf_counter()
@@ -245,8 +265,13 @@ class DQN(Algorithm):
             seconds["replay"] += perf_counter() - start
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
+        learned = self.learner_group.summarize_updates(history)
+        for numbers in learned.values():
+            numbers["epsilon"] = epsilon
+            if self.config.prioritized_replay:
+                numbers["prioritized_replay_beta"] = value_at(self.config.prioritized_replay_beta, self.env_steps)
         return {
-            "learners": self.learner_group.summarize_updates(history),
+            "learners": learned,
             "replay_buffer": {"num_transitions": self.replay.num_transitions, "num_bytes": self.replay.num_bytes},
             "timers": seconds,
         }
@@ -260,7 +285,7 @@ class DQN(Algorithm):
         learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
         if config.prioritized_replay:
-            self.replay.update_priorities(sample, learned[DEFAULT_MODULE_ID]["td_error"])
+            self.replay.update_priorities(sample, _td_errors(learned[DEFAULT_MODULE_ID]))
         seconds["replay"] += drawn - start + perf_counter() - updated
         seconds["update"] += updated - drawn
         return learned
@@ -281,6 +306,7 @@ class DQN(Algorithm):
         config, module = self.config, self.get_module()
         sequences = None
         if module.is_stateful():
+            self._check_learning_starts(module.max_seq_len)
             sequences = SequenceReplay(
                 length=module.max_seq_len, burn_in=config.burn_in_len, initial_state=module.get_initial_state()
             )
@@ -309,6 +335,23 @@ class DQN(Algorithm):
             seed=seed_sequence(self.run_seed, "replay"),
         )
 
+    def _check_learning_starts(self, length: int) -> None:
+        """Whether the first batch finds as many complete sequences of ``length`` as it takes."""
+        config = self.config
+        slots = max(1, config.num_env_runners) * config.num_envs_per_env_runner
+        most = config.n_step[1] if isinstance(config.n_step, tuple) else config.n_step
+        sequences = max(1, config.train_batch_size_per_learner // length)
+        needed = slots * (config.burn_in_len + length * -(-sequences // slots) + most - 1)
+        if config.num_steps_sampled_before_learning_starts < needed:
+            raise ValueError(
+                explain_error(
+                    "DQNConfig.num_steps_sampled_before_learning_starts",
+                    expected=f"at least {needed}: {sequences} sequences of {length} steps from {slots} environments",
+                    got=config.num_steps_sampled_before_learning_starts,
+                    remedy="Make it larger, or the batch, max_seq_len or burn_in_len smaller.",
+                )
+            )
+
     def get_state(self) -> dict[str, Any]:
         state = super().get_state() | {"steps_counted": self._steps_counted}
         return state | {"replay": self.replay.get_state()} if self.config.replay_in_checkpoints else state
@@ -316,5 +359,18 @@ class DQN(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._steps_counted = state["steps_counted"]
-        if "replay" in state:
+        if "replay" in state and self.config.replay_in_checkpoints:
             self.replay.set_state(state["replay"])
+
+
+def _td_errors(metrics: Metrics) -> Tensor:
+    if "td_error" not in metrics:
+        raise ValueError(
+            explain_error(
+                "metrics of compute_loss_for_module()",
+                expected="'td_error', one per row, since prioritized_replay=True",
+                got=", ".join(metrics),
+                remedy="Report it, or turn prioritized_replay off.",
+            )
+        )
+    return metrics["td_error"]

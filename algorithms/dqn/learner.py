@@ -40,6 +40,8 @@ class DQNLearner(BatchLearner):
         for module_id, module in self.module.items():
             if settings.num_atoms > 1:
                 check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
+            if settings.noisy:
+                check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
             self.choosing[module_id].share_tensors_of(module)
         self._target_parameters = {name: FlatParameters(module.parameters()) for name, module in self.target.items()}
         self.last_target_update = 0
@@ -49,7 +51,11 @@ class DQNLearner(BatchLearner):
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
         """Distance of the values of the actions taken from their targets (Mnih et al. 2015, eq. 1; for atoms Bellemare
-        et al. 2017, Algorithm 1), weighted as the replay says."""
+        et al. 2017, Algorithm 1), weighted as the replay says.
+
+        A loss of one's own reports ``td_error`` ``[B]`` where draws go by errors, and ``qf`` ``[B]``, the values of the
+        actions taken, if they shall be told.
+        """
         module, embeddings = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         targets, actions = batch[Columns.VALUE_TARGETS], batch[Columns.ACTIONS].unsqueeze(-1)
         if self.settings.num_atoms > 1:
@@ -73,9 +79,19 @@ class DQNLearner(BatchLearner):
             if isinstance(net, NoisyNetAPI):
                 net.resample_noise(self.generator)
         targets = self.compute_targets(module_id, batch)
+        self._check_targets(targets, batch)
         if Columns.NEXT_ROWS in batch:
             targets = _lay_out(targets, batch)
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
+
+    def _check_targets(self, targets: Tensor, batch: Batch) -> None:
+        rows = batch[Columns.VALID_ROWS if Columns.NEXT_ROWS in batch else Columns.REWARDS].shape[0]
+        atoms = self.settings.num_atoms
+        expected = (rows,) if atoms == 1 else (rows, atoms)
+        if targets.shape != expected:  # [B, 1] would be compared with each of [B]
+            where, remedy = f"{type(self).__name__}.compute_targets()", "Return one target for each row."
+            got = f"shape {tuple(targets.shape)}"
+            raise ValueError(explain_error(where, expected=f"shape {expected}", got=got, remedy=remedy))
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """What the value of each row's action should be ``[B]``: the rewards of its window, and the target net's value
@@ -112,24 +128,14 @@ class DQNLearner(BatchLearner):
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)
-        td_error, values = rest.pop("td_error"), rest.pop("qf")
-        if not td_error.isfinite().all():
-            raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}, TD errors of module {module_id!r}",
-                    expected="finite numbers",
-                    got=f"{int((~td_error.isfinite()).sum())} of {td_error.numel()} that are not",
-                    remedy="Lower lr or grad_clip, look at the scale of rewards, and resume from a checkpoint: the "
-                    "weights are no longer of use.",
-                )
-            )
-        return super().summarize(module_id, rest) | {
-            "td_error_mean": float(td_error.abs().mean()),
-            "qf_mean": float(values.mean()),
-            "qf_min": float(values.min()),
-            "qf_max": float(values.max()),
-            "num_target_updates": float(self.num_target_updates),
-        }
+        results = {"num_target_updates": float(self.num_target_updates)}
+        if (td_error := rest.pop("td_error", None)) is not None:
+            _require_finite(td_error, f"{type(self).__name__}, TD errors of module {module_id!r}")
+            results["td_error_mean"] = float(td_error.abs().mean())
+        if (values := rest.pop("qf", None)) is not None:
+            low, high = values.aminmax()
+            results |= {"qf_mean": float(values.mean()), "qf_min": float(low), "qf_max": float(high)}
+        return super().summarize(module_id, rest) | results
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | {
@@ -165,6 +171,20 @@ class _Following:
         columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
         following = flatten_sequences(columns, self._batch[Columns.NEXT_ROWS])
         return following, following[Columns.EMBEDDINGS]
+
+
+def _require_finite(td_error: Tensor, where: str) -> None:
+    finite = td_error.isfinite()
+    if not finite.all():
+        raise ValueError(
+            explain_error(
+                where,
+                expected="finite numbers",
+                got=f"{int((~finite).sum())} of {td_error.numel()} that are not",
+                remedy="Lower lr or grad_clip, look at the scale of rewards, and resume from a checkpoint: the weights "
+                "are no longer of use.",
+            )
+        )
 
 
 def _lay_out(targets: Tensor, batch: Batch) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import tree
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -18,7 +19,17 @@ from catalog.model_config import MODULE, is_int, is_number, model_flag, model_se
 from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
 from catalog.probing import probe_head
-from rlmodule import Columns, DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, RLModule
+from catalog.spaces import zero_batch
+from rlmodule import (
+    Columns,
+    DistributionalQNetAPI,
+    EpsilonGreedyAPI,
+    InferenceOnlyAPI,
+    NoisyNetAPI,
+    QNetAPI,
+    RLModule,
+)
+from rlmodule.sequences import initial_states
 
 ALWAYS_GREEDY = 1e6
 """Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""
@@ -216,7 +227,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     greedy_bonus: Tensor
 
     def setup(self) -> None:
-        catalog, config = self.catalog, self.catalog.model_config
+        catalog = self.catalog
+        if not isinstance(catalog, DQNCatalog):
+            got, remedy = type(catalog).__name__, "Derive yours from DQNCatalog."
+            raise TypeError(explain_error("catalog of DQNModule", expected="a DQNCatalog", got=got, remedy=remedy))
+        config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder: Encoder = catalog.build_trunk()
@@ -235,8 +250,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
         """``head``, which must fit between the latent and what it is for."""
-        latent_dims = self.catalog.for_function(function).latent_dims
-        return probe_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
+        latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
+        if self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
+            expected, remedy = "a NoisyHead, since noisy=True", "Build a NoisyHeadConfig, or leave noisy out."
+            raise TypeError(explain_error(where, expected=expected, got=type(head).__name__, remedy=remedy))
+        return probe_head(head, latent_dims, width, where)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]
@@ -347,6 +365,48 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         if self.num_atoms == 1:
             return _joined(value, actions, allowed, -1)
         return _joined(value.unsqueeze(-2), actions, None if allowed is None else allowed.unsqueeze(-1), -2)
+
+
+def check_exploration(module: RLModule, acting: RLModule) -> None:
+    """See that what ``set_epsilon`` sets on ``module`` reaches the copy that acts, and that its values fit the actions.
+
+    Raises:
+        ValueError: If it does not; says what to do.
+    """
+    assert isinstance(module, EpsilonGreedyAPI)
+    assert isinstance(module, QNetAPI)
+    assert isinstance(module.action_space, spaces.Discrete)
+    leading = (1, 1) if module.is_stateful() else (1,)
+    obs = zero_batch(module.input_space, leading)
+    if module.action_mask is not None:  # which must leave something to choose
+        env_part, key = module.env_part(obs), module.action_mask.key
+        env_part[key] = tree.map_structure(torch.ones_like, env_part[key])
+    batch: dict[str, Any] = {Columns.OBS: obs}
+    if module.is_stateful():
+        batch |= {Columns.STARTS: torch.ones(leading, dtype=torch.bool), Columns.STATE_IN: initial_states(module, 1)}
+    with torch.no_grad():
+        embeddings = module.forward_train(batch).get(Columns.EMBEDDINGS)
+        shape, expected = (
+            tuple(module.compute_q_values(batch, embeddings).shape),
+            (*leading, int(module.action_space.n)),
+        )
+        said = []
+        for epsilon in (1.0, 0.0):
+            module.set_epsilon(epsilon)
+            said.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
+    if shape != expected:
+        where, remedy = f"{type(module).__name__}.compute_q_values()", "Return one value for each action."
+        raise ValueError(explain_error(where, expected=f"shape {expected}", got=f"shape {shape}", remedy=remedy))
+    if torch.equal(*said):
+        raise ValueError(
+            explain_error(
+                f"{type(module).__name__}.set_epsilon()",
+                expected="another forward_exploration() of the copy that acts for epsilon=1 than for epsilon=0",
+                got="the same",
+                remedy="Keep epsilon in a buffer that set_epsilon() fills in place, and let _forward_exploration() go "
+                "by it, as DQNModule does.",
+            )
+        )
 
 
 def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:

@@ -344,7 +344,7 @@ class ReplayBuffer:
             batch[Columns.WEIGHTS] = column
         return ReplaySample(batch, drawn, owners)
 
-    def update_priorities(self, sample: ReplaySample, td_errors: Tensor) -> None:
+    def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
         """Tell what the TD errors ``[B]`` of ``sample`` came to, for sequences those ``[R]`` of its valid rows; nothing
         to do where draws are uniform.
 
@@ -352,7 +352,7 @@ class ReplayBuffer:
             ValueError: If one is NaN or infinite.
         """
         if self.priorities is not None:
-            self.priorities.update(sample.indices, td_errors.detach().cpu().numpy(), sample.owners)
+            self.priorities.update(sample.indices, torch.as_tensor(td_errors).detach().cpu().numpy(), sample.owners)
 
     def _draw(self, num: int, flags: np.ndarray, rows_in_use: int, num_true: int) -> np.ndarray:
         """``num`` places at which ``flags`` ``[rows, N]`` are true, each equally likely: drawn among all, and again
@@ -377,7 +377,7 @@ class ReplayBuffer:
         return (self.heads.take(columns) - 1 - rows) % self.rows
 
     def gather_rows(self, places: np.ndarray) -> dict[str, Tree]:
-        """The transitions that begin at ``places`` ``[B]``, over up to n steps.
+        """The transitions that begin at ``places`` ``[B]``, where ``sampleable`` is True, over up to n steps.
 
         A window ends early with its episode, before a row that is no transition, and at the newest row.
 
@@ -482,7 +482,8 @@ class ReplayBuffer:
                     "state of a replay buffer",
                     expected=", ".join(f"{name} {here[name]}" for name in differing),
                     got=", ".join(f"{name} {there.get(name)}" for name in differing),
-                    remedy="Load it into a buffer of the same spaces, envs and settings.",
+                    remedy="Load it into a buffer of the same spaces, envs and settings; or begin with an empty one: "
+                    "from_checkpoint(..., replay_in_checkpoints=False).",
                 )
             )
         self._forget(slice(0, self.num_envs))

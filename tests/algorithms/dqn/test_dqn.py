@@ -1,7 +1,7 @@
 """DQN runs: what an iteration does, how much it trains, and that a run is the same twice and after a pause."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 import tree
 
 from algorithms import Algorithm
-from algorithms.dqn import DQN, DQNConfig
+from algorithms.dqn import DQN, DQNCatalog, DQNConfig, DQNLearner
+from algorithms.ppo import PPOCatalog
+from rlmodule import EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.testing import differences
 from tests.algorithms.dqn.conftest import tiny
 
@@ -188,3 +190,154 @@ def test_learners_of_the_other_kind_are_told_apart() -> None:
 def test_burn_in_needs_something_to_bring_up() -> None:
     with pytest.raises(ValueError, match=r"burn_in_len: expected 0, since the module has no recurrent state, got 3"):
         tiny(burn_in_len=3).build()
+
+
+def test_a_recurrent_net_needs_enough_before_it_learns() -> None:
+    model_config = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 20}
+    needed = r"learning_starts: expected at least 40, for|learning_starts: expected at least 40: 1 sequences of 20"
+    with pytest.raises(ValueError, match=needed):
+        tiny(model_config=model_config).build()
+    with tiny(model_config=model_config, num_steps_sampled_before_learning_starts=40).build() as algorithm:
+        assert algorithm.train()["learners"]["default_policy"]["qf_loss"] >= 0
+
+
+def test_a_checkpoint_goes_on_with_another_replay(tmp_path: Path) -> None:
+    with tiny().build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"state of a replay buffer: .*replay_in_checkpoints=False"):
+        Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512)
+    with Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512, replay_in_checkpoints=False) as other:
+        assert isinstance(other, DQN)
+        assert (other.env_steps, other.replay.num_transitions) == (64, 0)
+        other.train()
+
+
+def test_a_checkpoint_of_other_envs_is_told_apart(tmp_path: Path) -> None:
+    with tiny(replay_in_checkpoints=False).build() as algorithm:
+        algorithm.save(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"state of an env runner: expected one of 4 envs, got one of 2"):
+        Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=4)
+
+
+def test_epsilon_and_beta_are_reported() -> None:
+    config = tiny(
+        epsilon=[[0, 1.0], [100, 0.0]], prioritized_replay=True, prioritized_replay_beta=[[0, 0.0], [128, 1.0]]
+    )
+    with config.build() as algorithm:
+        numbers = algorithm.train()["learners"]["default_policy"]
+    assert numbers["epsilon"] == pytest.approx(1 - 62 / 100)
+    assert numbers["prioritized_replay_beta"] == pytest.approx(0.5)
+
+
+class Bare(RLModule, QNetAPI, EpsilonGreedyAPI):
+    """A module of one's own; ``explore`` and ``width`` say what is wrong with it."""
+
+    explore: ClassVar[bool] = True
+    width: ClassVar[int] = 2
+
+    def setup(self) -> None:
+        self.net = torch.nn.Linear(4, self.width)
+        self.register_buffer("epsilon", torch.ones(()))
+
+    def set_epsilon(self, epsilon: float) -> None:
+        self.epsilon.fill_(epsilon)
+
+    def compute_q_values(self, batch: Any, embeddings: Any = None) -> Any:
+        return self.net(batch["obs"])
+
+    def _forward(self, batch: Any) -> Any:
+        return {"action_dist_inputs": self.compute_q_values(batch)}
+
+    def _forward_exploration(self, batch: Any) -> Any:
+        greedy = self.compute_q_values(batch) * 1000.0
+        return {"action_dist_inputs": torch.where(self.epsilon > 0.5, 0.0, greedy) if self.explore else greedy}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "settings", "message"),
+    [
+        ({}, {}, ""),
+        ({"explore": False}, {}, r"set_epsilon\(\): expected another forward_exploration\(\)"),
+        ({"width": 3}, {}, r"compute_q_values\(\): expected shape \(1, 2\), got shape \(1, 3\)"),
+        ({}, {"noisy": True}, r"DQNLearner with noisy=True.*NoisyNetAPI \(resample_noise\)"),
+        ({}, {"num_atoms": 5, "v_min": 0.0, "v_max": 1.0}, r"num_atoms > 1.*DistributionalQNetAPI"),
+    ],
+)
+def test_modules_of_ones_own_are_checked_at_build(
+    attributes: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    module_class = type("Mine", (Bare,), attributes)
+    config = tiny(rl_module_spec=RLModuleSpec(module_class=module_class), model_config=None, **settings)
+    if not message:
+        with config.build() as algorithm:
+            assert np.isfinite(algorithm.train()["learners"]["default_policy"]["qf_loss"])
+        return
+    with pytest.raises((ValueError, TypeError), match=message):
+        config.build()
+
+
+def test_a_head_of_ones_own_must_be_noisy_where_noise_explores() -> None:
+    class Own(DQNCatalog):
+        def build_af_head(self) -> torch.nn.Module:
+            return torch.nn.Linear(*self.latent_dims, 2)
+
+    spec = RLModuleSpec(catalog_class=Own)
+    with tiny(rl_module_spec=spec).build() as algorithm:
+        algorithm.train()
+    with pytest.raises(TypeError, match=r"Own\.build_af_head\(\): expected a NoisyHead, since noisy=True, got Linear"):
+        tiny(rl_module_spec=spec, noisy=True).build()
+
+
+def test_a_catalog_of_another_algorithm_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"catalog of DQNModule: expected a DQNCatalog, got PPOCatalog"):
+        tiny(rl_module_spec=RLModuleSpec(catalog_class=PPOCatalog)).build()
+
+
+class Own(DQNLearner):
+    """A loss of one's own that reports nothing, or targets of a wrong shape."""
+
+    def compute_loss_for_module(self, module_id: str, batch: Any, fwd_out: Any) -> Any:
+        return super().compute_loss_for_module(module_id, batch, fwd_out)[0], {}
+
+
+class Misshapen(DQNLearner):
+    def compute_targets(self, module_id: str, batch: Any) -> Any:
+        return batch["rewards"].unsqueeze(-1)
+
+
+class Unreduced(DQNLearner):
+    def compute_loss_for_module(self, module_id: str, batch: Any, fwd_out: Any) -> Any:
+        return torch.zeros(16, requires_grad=True), {}
+
+
+def test_a_loss_of_ones_own_reports_what_it_likes() -> None:
+    with tiny(learner_class=Own).build() as algorithm:
+        assert "td_error_mean" not in algorithm.train()["learners"]["default_policy"]
+    right = r"expected 'td_error', one per row, since prioritized_replay=True"
+    with tiny(learner_class=Own, prioritized_replay=True).build() as algorithm, pytest.raises(ValueError, match=right):
+        algorithm.train()
+
+
+@pytest.mark.parametrize(
+    ("learner_class", "message"),
+    [
+        (Misshapen, r"Misshapen\.compute_targets\(\): expected shape \(16,\), got shape \(16, 1\)"),
+        (Unreduced, r"Unreduced\.compute_loss_for_module\(\): expected a scalar tensor .*got shape \(16,\) and dict"),
+    ],
+)
+def test_wrong_shapes_are_told(learner_class: type[DQNLearner], message: str) -> None:
+    with tiny(learner_class=learner_class).build() as algorithm, pytest.raises((ValueError, TypeError), match=message):
+        algorithm.train()
+
+
+def test_learning_that_samples_nothing_ends() -> None:
+    class Idle(DQN):
+        def training_step(self) -> dict[str, Any]:
+            return {}
+
+    with (
+        Idle(tiny()) as algorithm,
+        pytest.raises(RuntimeError, match=r"Idle\.training_step\(\): expected an iteration"),
+    ):
+        algorithm.learn(num_env_steps=10)

@@ -110,7 +110,8 @@ def test_noisy_nets_go_without_random_actions_unless_told() -> None:
         ({"n_step": (5, 2)}, ("n_step", "(least, most)", "got (5, 2)")),
         ({"num_steps_sampled_before_learning_starts": 100}, ("learning_starts", "at least", "=128", "got 100")),
         ({"training_intensity": 0.1}, ("training_intensity", "at least 0.128", "1000 steps", "got 0.1")),
-        ({"num_atoms": 51}, ("v_min",)),
+        ({"num_atoms": 51}, ("DQNConfig.v_min",)),
+        ({"prioritized_replay_beta": 0.9}, ("prioritized_replay_beta", "without prioritized_replay", "got 0.9")),
         ({"num_atoms": 51, "v_min": 1.0, "v_max": 1.0}, ("v_max",)),
         ({"v_min": 0.0, "v_max": 1.0}, ("num_atoms",)),
     ],
@@ -157,3 +158,23 @@ def test_round_trip_as_json() -> None:
     config = DQNConfig.rainbow(v_min=-1, v_max=1, n_step=(1, 4)).environment("CartPole-v1")
     assert DQNConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     assert DQNConfig.from_dict(config.to_dict()).n_step == (1, 4)
+
+
+def test_rainbow_is_not_called_on_a_config() -> None:
+    with pytest.raises(TypeError, match=r"DQNConfig\.rainbow\(\): expected the class, got a config\. Begin with it"):
+        DQNConfig().training(lr=1e-2).rainbow(v_min=0, v_max=1)
+
+
+def test_rainbow_without_priorities_is_rainbow_without_their_settings() -> None:
+    config = DQNConfig.rainbow(v_min=0, v_max=1, prioritized_replay=False)
+    config.environment("CartPole-v1").validate()
+    assert config.prioritized_replay_alpha == DQNConfig().prioritized_replay_alpha
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("num_epochs", "training_intensity"), ("buffer_size", "replay_capacity"), ("exploration_fraction", "epsilon")],
+)
+def test_names_of_others_are_answered_with_ours(theirs: str, ours: str) -> None:
+    with pytest.raises(TypeError, match=rf"got the unknown name '{theirs}'.*{ours}"):
+        DQNConfig().training(**{theirs: 1})
