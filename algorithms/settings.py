@@ -68,6 +68,7 @@ _FROM_ELSEWHERE = {
     "exploration_fraction": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
     "exploration_initial_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
     "exploration_final_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
+    "policy_kwargs": "Use .rl_module(model_config={'fcnet_hiddens': [256, 256]}).",
     "max_grad_norm": "Use .training(grad_clip=...).",
     "hiddens": "Use .rl_module(model_config={'head_fcnet_hiddens': [...]}).",
     "replay_buffer_config": "Use .replay(replay_capacity=..., prioritized_replay=..., ...).",

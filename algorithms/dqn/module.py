@@ -251,7 +251,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
         """``head``, which must fit between the latent and what it is for."""
         latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
-        if self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
+        if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             expected, remedy = "a NoisyHead, since noisy=True", "Build a NoisyHeadConfig, or leave noisy out."
             raise TypeError(explain_error(where, expected=expected, got=type(head).__name__, remedy=remedy))
         return probe_head(head, latent_dims, width, where)

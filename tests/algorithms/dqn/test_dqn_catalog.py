@@ -109,14 +109,14 @@ def test_explain_lists_heads_and_settings() -> None:
         assert part in text
     assert "overridden" not in text
     plain = " ".join(DQNCatalog(BOX, THREE, {"functions": {"more": {"output_dim": 2}}}).explain().split())
-    assert "q head MLPHead 64 → 3" in plain
+    assert "q head MLPHead 256 → 3" in plain
     assert "more head MLPHead 64 → 2" in plain
     assert "state value" not in plain
     assert "settings of its own" not in PPOCatalog(BOX, THREE).explain()
 
 
 def test_noisy_heads_are_those_of_the_catalog() -> None:
-    catalog = DQNCatalog(BOX, THREE, {"noisy": True, "sigma0": 0.2, "head_fcnet_hiddens": [5]})
+    catalog = DQNCatalog(BOX, THREE, {"noisy": True, "fcnet_hiddens": [64], "sigma0": 0.2, "head_fcnet_hiddens": [5]})
     head = catalog.build_af_head()
     assert isinstance(head, NoisyHead)
     config = NoisyHeadConfig(input_dims=(64,), output_layer_dim=3, hidden_layer_dims=(5,), sigma0=0.2)
@@ -158,7 +158,7 @@ def test_noisy_heads_are_those_of_the_catalog() -> None:
         ),
         (
             {"noisy": True, "head_fcnet_kernel_initializer": "zeros_"},
-            r"model_config\.head_fcnet_kernel_initializer: expected its default 'orthogonal_', since noisy",
+            r"model_config\.head_fcnet_kernel_initializer: expected its default None, since noisy",
         ),
         (
             {"noisy": True, "functions": {"q": {"head_fcnet_bias_initializer": "ones_"}}},
