@@ -243,8 +243,8 @@ class DQN(Algorithm):
         module = self.get_module()
         assert isinstance(module, EpsilonGreedyAPI)  # which the learner requires
         self._explorer = module
-        self._steps_counted = 0
-        """Steps sampled since learning began, which ``training_intensity`` goes by."""
+        self._steps_owed = 0.0
+        """Env steps that ``training_intensity`` asks to be trained on, and that were not yet: less than a batch."""
         try:
             check_exploration(module, self.env_runner_group.local_runner.module)
             self.replay = self._make_replay()
@@ -297,10 +297,11 @@ class DQN(Algorithm):
             return 0
         if config.training_intensity is None:
             return 1
-        self._steps_counted += sampled
-        # the small number is for products that should be whole and are not
-        batches = config.training_intensity * self._steps_counted / config.train_batch_size_per_learner + 1e-9
-        return floor(batches) - self.learner_group.num_updates
+        self._steps_owed += config.training_intensity * sampled
+        # the small number is for sums that should be whole and are not
+        batches = floor(self._steps_owed / config.train_batch_size_per_learner + 1e-9)
+        self._steps_owed -= batches * config.train_batch_size_per_learner
+        return batches
 
     def _make_replay(self) -> ReplayBuffer:
         config, module = self.config, self.get_module()
@@ -353,12 +354,12 @@ class DQN(Algorithm):
             )
 
     def get_state(self) -> dict[str, Any]:
-        state = super().get_state() | {"steps_counted": self._steps_counted}
+        state = super().get_state() | {"steps_owed": self._steps_owed}
         return state | {"replay": self.replay.get_state()} if self.config.replay_in_checkpoints else state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._steps_counted = state["steps_counted"]
+        self._steps_owed = state["steps_owed"]
         if "replay" in state and self.config.replay_in_checkpoints:
             self.replay.set_state(state["replay"])
 
