@@ -341,3 +341,17 @@ def test_learning_that_samples_nothing_ends() -> None:
         pytest.raises(RuntimeError, match=r"Idle\.training_step\(\): expected an iteration"),
     ):
         algorithm.learn(num_env_steps=10)
+
+
+def test_what_is_owed_is_still_owed_after_a_pause(tmp_path: Path) -> None:
+    with tiny(training_intensity=0.3).build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+        owed = algorithm.get_state()["steps_owed"]
+    assert 0 < owed < 16
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert other.get_state()["steps_owed"] == owed
+    with Algorithm.from_checkpoint(tmp_path / "c", training_intensity=16.0) as other:
+        updates = other.learner_group.num_updates
+        other.train()
+        assert other.learner_group.num_updates - updates == int((owed + 16 * 64) / 16)
