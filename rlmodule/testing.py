@@ -150,6 +150,14 @@ class RLModuleContract(ABC):
             out = out | {Columns.ACTION_DIST_INPUTS: module.compute_q_values(batch, out[Columns.EMBEDDINGS])}
         return out
 
+    def embedded(self, module: RLModule) -> tuple[dict[str, Tree], Tensor | None]:
+        """Rows of random observations and the ``embeddings`` that ``forward_train`` hands on of them."""
+        batch = self.batch(module)
+        out = module.forward_train(batch)
+        if not module.is_stateful():
+            return batch, out.get(Columns.EMBEDDINGS)
+        return flatten_sequences(batch, None), embeddings_of(module, out).flatten(0, 1)
+
     def passes(self, module: RLModule) -> dict[str, Forward]:
         """The three forward passes by name, each with ``action_dist_inputs``."""
         return {
@@ -273,11 +281,7 @@ class RLModuleContract(ABC):
         module = self.build()
         if not isinstance(module, ValueFunctionAPI):
             return
-        batch = self.batch(module)
-        out = module.forward_train(batch)
-        embeddings = out.get(Columns.EMBEDDINGS)
-        if module.is_stateful():
-            embeddings, batch = embeddings_of(module, out).flatten(0, 1), flatten_sequences(batch, None)
+        batch, embeddings = self.embedded(module)
         values = module.compute_values(batch, embeddings)
         assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]),), tuple(values.shape)
         assert values.isfinite().all()
@@ -289,11 +293,7 @@ class RLModuleContract(ABC):
         module = self.build()
         if not isinstance(module, QNetAPI):
             return
-        batch = self.batch(module)
-        out = module.forward_train(batch)
-        embeddings = out.get(Columns.EMBEDDINGS)
-        if module.is_stateful():
-            embeddings, batch = embeddings_of(module, out).flatten(0, 1), flatten_sequences(batch, None)
+        batch, embeddings = self.embedded(module)
         values = module.compute_q_values(batch, embeddings)
         width = module.action_dist_cls.required_input_dim(module.action_space)
         assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]), width), tuple(values.shape)

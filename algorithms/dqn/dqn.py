@@ -37,7 +37,7 @@ def _net(name: str, *, ge: float | None = None, gt: float | None = None) -> Any:
 
 @settings
 class DQNConfig(AlgorithmConfig):
-    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` turns all of them on."""
+    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` begins a config with all on."""
 
     section_docs: ClassVar[dict[str, str]] = {"replay": "What is remembered and how it is drawn."}
 
