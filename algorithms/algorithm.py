@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.registry import config_class
+from algorithms.run_folder import RunReport, run_name
 from catalog.errors import explain_error
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.metrics import RunMetrics, episode_summary
+from rlmodule.metrics import RunMetrics
 from rlmodule.policy import Policy
 from rlmodule.randomness import int_seed, torch_stream
 
@@ -42,10 +44,17 @@ class Algorithm(ABC):
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
+        self._callbacks = config.callback_caller()
+        self._evaluation = Evaluation(self, self._callbacks)
+        self._report: RunReport | None = None
         with torch.random.fork_rng(devices=[]):
             # module construction draws from torch's global generator; everything after has streams of its own
             torch.manual_seed(int_seed(self.run_seed, "module"))
-            self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed)
+            self.env_runner_group = EnvRunnerGroup(
+                config,
+                run_seed=self.run_seed,
+                on_env=lambda env: self._callbacks.call("on_environment_created", env=env, in_evaluation=False),
+            )
             try:
                 self.module_spec, self.learner_group = self._build_modules()
             except BaseException:
@@ -54,7 +63,6 @@ class Algorithm(ABC):
         self.policy = Policy(self.env_runner_group.local_runner.module, torch_stream(self.run_seed, "policy"))
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
-        self._evaluation_group: EnvRunnerGroup | None = None
         torch.set_num_threads(self._num_threads())
 
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
@@ -85,6 +93,17 @@ class Algorithm(ABC):
         """Env steps sampled in the whole run."""
         return self.metrics.env_steps
 
+    @property
+    def report(self) -> RunReport:
+        """What writes the log and the checkpoints of ``run_dir``; opened when it is first needed.
+
+        Raises:
+            OSError, ImportError: See :class:`RunReport`.
+        """
+        if self._report is None:
+            self._report = RunReport(self)
+        return self._report
+
     def sample(self) -> Rollout:
         """One train batch from the env runners, counted."""
         rollouts = []
@@ -92,17 +111,29 @@ class Algorithm(ABC):
             self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
         ):
             self.metrics.add_rollout(rollout)
+            self._call_back(rollout)
             rollouts.append(rollout)
         return Rollout.concat(rollouts)
 
+    def _call_back(self, rollout: Rollout) -> None:
+        self._callbacks.call("on_sample_end", algorithm=self, rollout=rollout)
+        if self._callbacks.listens("on_episode_end"):
+            for episode in finished_episodes(rollout, in_evaluation=False):
+                self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
+
     def train(self) -> dict[str, Any]:
-        """One iteration.
+        """One iteration; its result is also logged, if there is a ``run_dir`` or a logger that needs none.
 
         Returns:
             Nested dict: ``env_runners`` (returns, lengths, step counts), ``learners`` by module id, ``timers`` in
             seconds, ``training_iteration``, ``time_total_s``, and ``evaluation`` in iterations that evaluate.
+
+        Raises:
+            OSError, ImportError: In the first iteration, if ``run_dir`` cannot be written to or holds another run, or
+                a logger misses its package.
+            RuntimeError: If a callback raises; names it.
         """
-        start = perf_counter()
+        report, start = self.report, perf_counter()
         sections = self.training_step()
         if not isinstance(sections, dict):
             where, got = f"{type(self).__name__}.training_step()", type(sections).__name__
@@ -114,8 +145,11 @@ class Algorithm(ABC):
         if interval is not None and self.metrics.iterations % interval == 0:
             start = perf_counter()
             result["evaluation"] = self.evaluate()
+            self.metrics.note_evaluation(result["evaluation"]["env_runners"]["episode_return_mean"])
             self.metrics.seconds += perf_counter() - start
             result["time_total_s"] = self.metrics.seconds
+        self._callbacks.call("on_train_result", algorithm=self, result=result)
+        report.write(result)
         return result
 
     def learn(
@@ -123,8 +157,8 @@ class Algorithm(ABC):
     ) -> dict[str, Any]:
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``target_return`` is reached.
 
-        With ``run_dir`` set, progress.jsonl grows as it goes, and the checkpoint and learning_curve.png stand there
-        at the end. Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and
+        With ``run_dir`` set, the log grows as it goes, and the checkpoint and learning_curve.png stand there at the
+        end. Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and
         returns; a second one interrupts at once.
 
         Args:
@@ -145,47 +179,40 @@ class Algorithm(ABC):
 
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
-    def evaluate(self) -> dict[str, Any]:
-        """Play ``evaluation_duration`` episodes in envs of their own, each on a fresh seed.
+    def evaluate(
+        self,
+        *,
+        num_episodes: int | None = None,
+        num_env_steps: int | None = None,
+        explore: bool | None = None,
+        num_videos: int | None = None,
+        video_dir: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Play with the current weights, in envs of their own; nothing of it enters the training.
 
-        Every env plays an equal share of them, so that short episodes are not counted more often than long ones.
+        Args:
+            num_episodes: Episodes to play; None, as for the following, goes by the settings of ``evaluation``.
+            num_env_steps: Steps to play instead, of all its envs together; the episodes that end within them count.
+            explore: Whether to sample actions instead of taking the most likely ones.
+            num_videos: Further episodes to film.
+            video_dir: Folder for the films; None takes one below ``run_dir``.
+            progress: Show a live bar (on a terminal).
+
+        Returns:
+            Nested dict: ``env_runners`` (returns, lengths, ``num_episodes``, ``num_env_steps``); ``videos``, a list of
+            path, return and length of each, if there are any; ``custom_metrics``, what callbacks logged.
 
         Raises:
+            ValueError: If both lengths are given, a number is less than 1, or films have no folder.
             RuntimeError: If episodes do not end.
+            ImportError: If there is no package to write films with; says how to install it.
         """
-        runner = self._make_evaluation_group().local_runner
-        runner.reset()
-        episodes, envs = self.config.evaluation_duration, runner.num_envs
-        wanted = [episodes // envs + (slot < episodes % envs) for slot in range(envs)]
-        returns: list[float] = []
-        lengths: list[int] = []
-        since_end = 0
-        while any(wanted):
-            stats = runner.sample(EVALUATION_FRAGMENT, explore=self.config.evaluation_explore).stats
-            since_end = 0 if len(stats["episode_slots"]) else since_end + EVALUATION_FRAGMENT
-            if since_end > EVALUATION_LIMIT:
-                raise RuntimeError(
-                    explain_error(
-                        "evaluate()",
-                        expected="episodes that end",
-                        got=f"none that did in the last {EVALUATION_LIMIT:,} steps of {envs} envs",
-                        remedy="Limit their length: gymnasium.wrappers.TimeLimit, or max_episode_steps.",
-                    )
-                )
-            finished = zip(stats["episode_slots"], stats["episode_returns"], stats["episode_lengths"], strict=True)
-            for slot, episode_return, length in finished:
-                if wanted[slot]:
-                    wanted[slot] -= 1
-                    returns.append(float(episode_return))
-                    lengths.append(int(length))
-        return {"env_runners": episode_summary(returns, lengths) | {"num_episodes": len(returns)}}
-
-    def _make_evaluation_group(self) -> EnvRunnerGroup:
-        if self._evaluation_group is None:
-            with torch.random.fork_rng(devices=[]):
-                self._evaluation_group = EnvRunnerGroup(self.config, run_seed=self.run_seed, role="evaluation_env")
-                self._evaluation_group.build_modules(self.module_spec, self.get_module())
-        return self._evaluation_group
+        plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
+        with self.metrics.logging_apart():
+            evaluation = self._evaluation.run(plan, progress)
+            self._callbacks.call("on_evaluate_end", algorithm=self, evaluation=evaluation)
+        return evaluation
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The learner's module: the weights being trained, value function included."""
@@ -197,15 +224,13 @@ class Algorithm(ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves: a tree of tensors and JSON-able values."""
-        state = {
+        return {
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "metrics": self.metrics.get_state(),
             "policy": self.policy.generator.get_state(),
+            "evaluation": self._evaluation.get_state(),
         }
-        if self._evaluation_group is not None:
-            state["evaluation"] = self._evaluation_group.get_state()
-        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_state` gave. Envs start new episodes."""
@@ -213,8 +238,7 @@ class Algorithm(ABC):
         self.env_runner_group.set_state(state["env_runners"])
         self.metrics.set_state(state["metrics"])
         self.policy.generator.set_state(state["policy"])
-        if "evaluation" in state:
-            self._make_evaluation_group().set_state(state["evaluation"])
+        self._evaluation.set_state(state["evaluation"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`."""
@@ -224,7 +248,9 @@ class Algorithm(ABC):
             "config": self.config.to_dict(),
             "state": self.get_state(),
         }
-        return save_checkpoint(path, content)
+        written = save_checkpoint(path, content)
+        self._callbacks.call("on_checkpoint", algorithm=self, path=written)
+        return written
 
     @staticmethod
     def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
@@ -249,19 +275,18 @@ class Algorithm(ABC):
         return algorithm
 
     def stop(self) -> None:
-        """Close all envs."""
+        """Close all envs and loggers."""
         self.env_runner_group.stop()
-        if self._evaluation_group is not None:
-            self._evaluation_group.stop()
+        self._evaluation.stop()
+        if self._report is not None:
+            self._report.close()
+            self._report = None
+
+    def __repr__(self) -> str:
+        return f"<{run_name(self)}, seed {self.run_seed}, {self.env_steps:,} env steps>"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-
-EVALUATION_FRAGMENT = 64
-"""Steps per call of the runner while evaluating; a few may be played in vain at the end."""
-EVALUATION_LIMIT = 200_000
-"""Steps per env without the end of an episode after which an evaluation gives up."""

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gymnasium import Space
 
+from algorithms.callbacks import CALLBACKS, CallbackCaller, Callbacks
 from algorithms.checks import Schedule
 from algorithms.encoding import check_allowed, check_named_imports
-from algorithms.settings import SettingsBase, setting, settings
-from catalog.errors import explain_error
+from algorithms.loggers import check_loggers
+from algorithms.presets import Preset
+from algorithms.settings import SettingsBase, on_the_class, setting, settings
+from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
 from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
@@ -38,7 +41,9 @@ class AlgorithmConfig(SettingsBase, ABC):
         "training": "The algorithm's arithmetic.",
         "rl_module": "The networks.",
         "evaluation": "Episodes played on the side, to measure the policy.",
+        "callbacks": "Code of yours that a run calls as it goes.",
         "reporting": "What a run tells and where it writes it.",
+        "checkpointing": "What a run keeps, to go on from or to act with.",
         "debugging": "Reproducing a run.",
     }
 
@@ -47,6 +52,9 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     net_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that shape the nets, besides those in ``model_config``."""
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
 
     env: str | type | Callable[..., Any] | None = setting(
         None,
@@ -112,16 +120,78 @@ class AlgorithmConfig(SettingsBase, ABC):
     evaluation_interval: int | None = setting(
         None, "evaluation", "Iterations between evaluations; None evaluates only on request.", ge=1
     )
-    evaluation_duration: int = setting(20, "evaluation", "Episodes per evaluation.", ge=1)
+    evaluation_duration: int = setting(
+        20, "evaluation", "Length of an evaluation, in the unit that evaluation_duration_unit names.", ge=1
+    )
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
+        "episodes",
+        "evaluation",
+        "What evaluation_duration counts: episodes, or steps of all its environments together; then those episodes "
+        "count that end within them.",
+    )
     evaluation_explore: bool = setting(
         False, "evaluation", "Whether evaluation samples its actions instead of taking the most likely ones."
+    )
+    evaluation_num_envs: int | None = setting(
+        None,
+        "evaluation",
+        "Environments of its own that an evaluation steps together; None takes num_envs_per_env_runner.",
+        ge=1,
+    )
+    evaluation_env_config: dict[str, Any] | None = setting(
+        None, "evaluation", "What to evaluate with in place of env_config; None takes env_config."
+    )
+    evaluation_num_videos: int = setting(
+        0,
+        "evaluation",
+        "Further episodes to film in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
+        ge=0,
+    )
+
+    callbacks_class: type[Callbacks] | None = setting(
+        None, "callbacks", "A class derived from Callbacks, of which a run makes one; None for none.", positional=True
+    )
+    on_environment_created: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(env, in_evaluation) when a vector of environments was made; None for nothing."
+    )
+    on_sample_end: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(algorithm, rollout) when a rollout was sampled; None for nothing."
+    )
+    on_episode_end: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(algorithm, episode) for every finished episode; None for nothing."
+    )
+    on_evaluate_end: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(algorithm, evaluation) after an evaluation; None for nothing."
+    )
+    on_train_result: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(algorithm, result) after an iteration; None for nothing."
+    )
+    on_checkpoint: Callable[..., Any] | None = setting(
+        None, "callbacks", "Called as fn(algorithm, path) when a checkpoint was written; None for nothing."
     )
 
     metrics_num_episodes_for_smoothing: int = setting(
         100, "reporting", "Most recent episodes over which returns and lengths are averaged.", ge=1
     )
     run_dir: str | None = setting(
-        None, "reporting", "Folder for progress.jsonl, learning_curve.png and the checkpoint; None writes nothing."
+        None,
+        "reporting",
+        "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files.",
+    )
+    loggers: list[str | Callable[..., Any]] | None = setting(
+        None,
+        "reporting",
+        "Where results go: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
+        "fn(run) that makes one; None takes the first two if there is a run_dir.",
+    )
+
+    checkpoint_interval: int | None = setting(
+        None, "checkpointing", "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
+    )
+    keep_best_checkpoint: bool = setting(
+        True,
+        "checkpointing",
+        "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
     )
 
     seed: int | None = setting(None, "debugging", "Seed of every random stream of the run; None draws a new one.", ge=0)
@@ -138,6 +208,37 @@ class AlgorithmConfig(SettingsBase, ABC):
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec:
         """Module and catalog class where ``rl_module_spec`` names none."""
+
+    @on_the_class
+    def preset(cls, env_id: str) -> Self:
+        """A config with the env and the settings that :attr:`presets` has for ``env_id``.
+
+        Raises:
+            ValueError: If there is none; names those there are.
+        """
+        if env_id not in cls.presets:
+            where, remedy = f"{cls.__name__}.preset()", f"Begin with {cls.__name__}().{closest(env_id, cls.presets)}"
+            expected = f"one of {', '.join(cls.presets)}" if cls.presets else "an env with a preset; there is none yet"
+            raise ValueError(explain_error(where, expected=expected, got=repr(env_id), remedy=remedy))
+        return cls(env=env_id, **cls.presets[env_id].settings)
+
+    @property
+    def records_episode_infos(self) -> bool:
+        """Whether rollouts tell the last ``info`` of every episode that ended."""
+        return self.callback_caller().listens("on_episode_end")
+
+    def callback_caller(self) -> CallbackCaller:
+        """What calls the callbacks; makes a new object of ``callbacks_class``."""
+        return CallbackCaller(self.callbacks_class, {name: getattr(self, name) for name in CALLBACKS})
+
+    def for_evaluation(self) -> Self:
+        """This config with what differs in an evaluation, for the env runners that play it."""
+        changed: dict[str, Any] = {}
+        if self.evaluation_env_config is not None:
+            changed["env_config"] = self.evaluation_env_config
+        if self.evaluation_num_envs is not None:
+            changed["num_envs_per_env_runner"] = self.evaluation_num_envs
+        return self.copy().update(changed)
 
     @property
     def model_config_class(self) -> type[DefaultModelConfig]:
@@ -191,6 +292,13 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "a model config in one place",
                 "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
             )
+        self.callback_caller()
+        check_loggers(self.loggers, self.run_dir)
+        for name in ("checkpoint_interval", "evaluation_num_videos"):
+            if getattr(self, name) and self.run_dir is None:
+                other = "None" if name == "checkpoint_interval" else "0"
+                remedy = "Set one: .reporting(run_dir='runs/mine')."
+                raise self._invalid(name, f"{other}, since there is no run_dir to write to", remedy)
         self.get_rollout_fragment_length()
 
     def get_rollout_fragment_length(self) -> int:

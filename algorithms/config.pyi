@@ -8,8 +8,10 @@ from gymnasium import Space
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
+from algorithms.callbacks import CallbackCaller, Callbacks
 from algorithms.checks import Schedule
-from algorithms.settings import SettingsBase, settings
+from algorithms.presets import Preset
+from algorithms.settings import SettingsBase, on_the_class, settings
 from catalog.model_config import DefaultModelConfig
 from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
@@ -19,6 +21,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     section_docs: ClassVar[dict[str, str]]
     records_action_dist: ClassVar[bool]
     net_settings: ClassVar[tuple[str, ...]]
+    presets: ClassVar[Mapping[str, Preset]]
     env: str | type | Callable[..., Any] | None = ...
     env_config: dict[str, Any] = ...
     num_env_runners: int = ...
@@ -38,9 +41,23 @@ class AlgorithmConfig(SettingsBase, ABC):
     rl_module_spec: RLModuleSpec | None = ...
     evaluation_interval: int | None = ...
     evaluation_duration: int = ...
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = ...
     evaluation_explore: bool = ...
+    evaluation_num_envs: int | None = ...
+    evaluation_env_config: dict[str, Any] | None = ...
+    evaluation_num_videos: int = ...
+    callbacks_class: type[Callbacks] | None = ...
+    on_environment_created: Callable[..., Any] | None = ...
+    on_sample_end: Callable[..., Any] | None = ...
+    on_episode_end: Callable[..., Any] | None = ...
+    on_evaluate_end: Callable[..., Any] | None = ...
+    on_train_result: Callable[..., Any] | None = ...
+    on_checkpoint: Callable[..., Any] | None = ...
     metrics_num_episodes_for_smoothing: int = ...
     run_dir: str | None = ...
+    loggers: list[str | Callable[..., Any]] | None = ...
+    checkpoint_interval: int | None = ...
+    keep_best_checkpoint: bool = ...
     seed: int | None = ...
     @property
     @abstractmethod
@@ -49,6 +66,12 @@ class AlgorithmConfig(SettingsBase, ABC):
     def default_learner_class(self) -> type[Learner]: ...
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec: ...
+    @on_the_class
+    def preset(cls, env_id: str) -> Self: ...
+    @property
+    def records_episode_infos(self) -> bool: ...
+    def callback_caller(self) -> CallbackCaller: ...
+    def for_evaluation(self) -> Self: ...
     @property
     def model_config_class(self) -> type[DefaultModelConfig]: ...
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec: ...
@@ -155,26 +178,89 @@ class AlgorithmConfig(SettingsBase, ABC):
         *,
         evaluation_interval: int | None = ...,
         evaluation_duration: int = ...,
+        evaluation_duration_unit: Literal["episodes", "timesteps"] = ...,
         evaluation_explore: bool = ...,
+        evaluation_num_envs: int | None = ...,
+        evaluation_env_config: dict[str, Any] | None = ...,
+        evaluation_num_videos: int = ...,
     ) -> Self:
         """Episodes played on the side, to measure the policy. A setting left out keeps its value; returns the config.
 
         Args:
             evaluation_interval (int | None, >= 1, default None): Iterations between evaluations; None evaluates only on
                 request.
-            evaluation_duration (int, >= 1, default 20): Episodes per evaluation.
+            evaluation_duration (int, >= 1, default 20): Length of an evaluation, in the unit that
+                evaluation_duration_unit names.
+            evaluation_duration_unit (Literal['episodes', 'timesteps'], default 'episodes'): What evaluation_duration
+                counts: episodes, or steps of all its environments together; then those episodes count that end within
+                them.
             evaluation_explore (bool, default False): Whether evaluation samples its actions instead of taking the most
                 likely ones.
+            evaluation_num_envs (int | None, >= 1, default None): Environments of its own that an evaluation steps
+                together; None takes num_envs_per_env_runner.
+            evaluation_env_config (dict[str, Any] | None, default None): What to evaluate with in place of env_config;
+                None takes env_config.
+            evaluation_num_videos (int, >= 0, default 0): Further episodes to film in every evaluation, as MP4 below
+                run_dir; needs the extra catalog-rl[video].
         """
 
-    def reporting(self, *, metrics_num_episodes_for_smoothing: int = ..., run_dir: str | None = ...) -> Self:
+    def callbacks(
+        self,
+        callbacks_class: type[Callbacks] | None = ...,
+        *,
+        on_environment_created: Callable[..., Any] | None = ...,
+        on_sample_end: Callable[..., Any] | None = ...,
+        on_episode_end: Callable[..., Any] | None = ...,
+        on_evaluate_end: Callable[..., Any] | None = ...,
+        on_train_result: Callable[..., Any] | None = ...,
+        on_checkpoint: Callable[..., Any] | None = ...,
+    ) -> Self:
+        """Code of yours that a run calls as it goes. A setting left out keeps its value; returns the config.
+
+        Args:
+            callbacks_class (type[Callbacks] | None, default None): A class derived from Callbacks, of which a run makes
+                one; None for none.
+            on_environment_created (Callable[..., Any] | None, default None): Called as fn(env, in_evaluation) when a
+                vector of environments was made; None for nothing.
+            on_sample_end (Callable[..., Any] | None, default None): Called as fn(algorithm, rollout) when a rollout was
+                sampled; None for nothing.
+            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every
+                finished episode; None for nothing.
+            on_evaluate_end (Callable[..., Any] | None, default None): Called as fn(algorithm, evaluation) after an
+                evaluation; None for nothing.
+            on_train_result (Callable[..., Any] | None, default None): Called as fn(algorithm, result) after an
+                iteration; None for nothing.
+            on_checkpoint (Callable[..., Any] | None, default None): Called as fn(algorithm, path) when a checkpoint was
+                written; None for nothing.
+        """
+
+    def reporting(
+        self,
+        *,
+        metrics_num_episodes_for_smoothing: int = ...,
+        run_dir: str | None = ...,
+        loggers: list[str | Callable[..., Any]] | None = ...,
+    ) -> Self:
         """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
 
         Args:
             metrics_num_episodes_for_smoothing (int, >= 1, default 100): Most recent episodes over which returns and
                 lengths are averaged.
-            run_dir (str | None, default None): Folder for progress.jsonl, learning_curve.png and the checkpoint; None
-                writes nothing.
+            run_dir (str | None, default None): Folder for logs, checkpoints, videos and learning_curve.png; None writes
+                no files.
+            loggers (list[str | Callable[..., Any]] | None, default None): Where results go: 'jsonl', 'tensorboard',
+                'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None takes the first
+                two if there is a run_dir.
+        """
+
+    def checkpointing(self, *, checkpoint_interval: int | None = ..., keep_best_checkpoint: bool = ...) -> Self:
+        """What a run keeps, to go on from or to act with. A setting left out keeps its value; returns the config.
+
+        Args:
+            checkpoint_interval (int | None, >= 1, default None): Iterations between checkpoints in run_dir; None writes
+                one when learn() ends.
+            keep_best_checkpoint (bool, default True): Whether run_dir/best_checkpoint holds the weights of the
+                evaluation with the best mean return so far.
         """
 
     def debugging(self, *, seed: int | None = ...) -> Self:

@@ -1,10 +1,14 @@
-"""The folder of a run: what it told while it ran, what it looked like, and the checkpoint to go on from.
+"""The folder of a run: what it told while it ran, what it looked like, and the checkpoints to go on from.
 
 ::
 
+    run.json              what ran: algorithm, env, seed, settings
     progress.jsonl        one line per iteration: its result as flat JSON
+    events.out.tfevents…  the same for TensorBoard
     learning_curve.png    returns against env steps
-    checkpoint/           what Algorithm.save wrote
+    checkpoint/           what Algorithm.save wrote last
+    best_checkpoint/      the same, of the best evaluation
+    videos/               of evaluations
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from algorithms.loggers import LoggedRun, Logger, make_loggers
+from algorithms.loggers.jsonl import STEPS, read_rows
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
-STEPS = "env_runners/num_env_steps_sampled_lifetime"
 TRAINING_RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 
@@ -34,8 +39,7 @@ EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 class RunFolder:
     """Where a run writes.
 
-    A run that goes on (from its checkpoint, or by a second ``learn``) appends to its own lines; lines of steps that
-    its weights have not seen, written after the checkpoint, are dropped.
+    A run that goes on (from its checkpoint, or by a second ``learn``) appends to what is there.
 
     Args:
         path: The folder; made if there is none.
@@ -51,34 +55,24 @@ class RunFolder:
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.checkpoint = self.path / "checkpoint"
+        self.best_checkpoint = self.path / "best_checkpoint"
+        self.about = self.path / "run.json"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.progress.touch()
+            self.about.touch()
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-        if env_steps == 0 and (self.progress.stat().st_size or self.checkpoint.exists()):
+        if env_steps == 0 and (self.about.stat().st_size or self.checkpoint.exists()):
             remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
             expected, got = "a folder without a run in it", "one with an earlier run"
             raise FileExistsError(explain_error(f"run_dir {str(path)!r}", expected=expected, got=got, remedy=remedy))
-        self._drop_rows_after(env_steps)
-
-    def _drop_rows_after(self, env_steps: int) -> None:
-        text = self.progress.read_text(encoding="utf-8")
-        kept = "".join(f"{line}\n" for line, row in _parsed(text) if row[STEPS] <= env_steps)
-        if kept != text:
-            self.progress.write_text(kept, encoding="utf-8")
-
-    def append(self, result: Mapping[str, Any]) -> None:
-        """Add one iteration's result to progress.jsonl; it is on disk when this returns."""
-        with open(self.progress, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(flatten(result)), default=str) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """What progress.jsonl holds, one flat dict per iteration; a line that was cut off is left out."""
-        return [row for _, row in _parsed(self.progress.read_text(encoding="utf-8"))]
+        """What progress.jsonl holds, one flat dict per iteration; nothing if there is none."""
+        return read_rows(self.progress) if self.progress.exists() else []
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
-        """Draw learning_curve.png from progress.jsonl.
+        """Draw learning_curve.png from progress.jsonl, if there is one.
 
         Args:
             title: What ran.
@@ -89,6 +83,8 @@ class RunFolder:
         from matplotlib.ticker import EngFormatter
 
         rows = self.rows()
+        if not rows:
+            return
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
         for key, style, label in (
@@ -107,6 +103,60 @@ class RunFolder:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(self.learning_curve, dpi=120)
+
+
+class RunReport:
+    """Writes what a run tells and keeps: its log, and in its folder the checkpoints asked for.
+
+    Args:
+        algorithm: The run.
+
+    Raises:
+        OSError: If ``run_dir`` cannot be written to, or holds another run.
+        ImportError: If a logger needs a package that is not installed.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        config, self._algorithm = algorithm.config, algorithm
+        self.folder: RunFolder | None = None
+        if config.run_dir is not None:
+            self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
+        run = LoggedRun(
+            name=run_name(algorithm),
+            folder=None if self.folder is None else self.folder.path,
+            env_steps=algorithm.env_steps,
+            seed=algorithm.run_seed,
+            config=config.to_dict(),
+        )
+        self._loggers: list[Logger] = make_loggers(config.loggers, run)
+        if self.folder is not None:
+            about = {"algorithm": type(algorithm).__name__, "name": run.name, "seed": run.seed, "config": run.config}
+            self.folder.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+    def write(self, result: Mapping[str, Any]) -> None:
+        """Log one iteration's result, and write the checkpoints that are due after it."""
+        values = dict(flatten(result))
+        for logger in self._loggers:
+            logger.log(values, self._algorithm.env_steps)
+        if self.folder is None:
+            return
+        algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
+        if self._is_best(result):
+            algorithm.save(self.folder.best_checkpoint)
+        if interval is not None and result["training_iteration"] % interval == 0:
+            algorithm.save(self.folder.checkpoint)
+
+    def _is_best(self, result: Mapping[str, Any]) -> bool:
+        assert self.folder is not None
+        if "evaluation" not in result or not self._algorithm.config.keep_best_checkpoint:
+            return False
+        mean, best = result["evaluation"]["env_runners"]["episode_return_mean"], self._algorithm.metrics.best_evaluation
+        return mean == best or (not math.isnan(mean) and not self.folder.best_checkpoint.exists())
+
+    def close(self) -> None:
+        """Write what is left."""
+        for logger in self._loggers:
+            logger.close()
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -157,12 +207,3 @@ def _cannot_write(path: Path, error: OSError) -> OSError:
     remedy = "Choose another run_dir, or None to write nothing."
     expected, got = "a folder to write to", error.strerror or str(error)
     return OSError(explain_error(f"run_dir {str(path)!r}", expected=expected, got=got, remedy=remedy))
-
-
-def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Lines of a progress.jsonl and what they say, but for one that a crash has cut off."""
-    for line in text.splitlines():
-        try:
-            yield line, json.loads(line)
-        except ValueError:
-            continue

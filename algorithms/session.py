@@ -8,25 +8,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from algorithms.progress import Show, display
 from algorithms.run_folder import RunFolder, new_run_dir, run_name
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-
-SECONDS_BETWEEN_LINES = 10.0
-"""Least time between two lines of progress where there is no terminal."""
-SECONDS_BETWEEN_REDRAWS = 0.2
-
-Show: TypeAlias = Callable[[int, str], None]
-"""Shows progress: steps done and a line of facts."""
 
 
 class TrainingSession:
@@ -74,11 +68,10 @@ class TrainingSession:
             KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
-        run_dir = self.algorithm.config.run_dir
-        if run_dir is not None:
-            self.folder = RunFolder(run_dir, env_steps=self.algorithm.env_steps)
+        self.folder = self.algorithm.report.folder
+        waiting = "first iteration …"
         with self._listening():
-            with self._display() as show:
+            with display(self.num_env_steps, enabled=self.progress, waiting=waiting) as show:
                 result = self._train(show)
             self._save()
         if self.stopped_by is signal.SIGTERM:
@@ -100,8 +93,6 @@ class TrainingSession:
                         remedy="Call self.sample() in it, or call train() in a loop of your own.",
                     )
                 )
-            if self.folder is not None:
-                self.folder.append(result)
             if "evaluation" in result:
                 evaluation = result["evaluation"]["env_runners"]["episode_return_mean"]
             done = self.algorithm.env_steps - first_step
@@ -164,58 +155,6 @@ class TrainingSession:
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
             # not print(): the handler may run in the middle of another one
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
-
-    # --- display ------------------------------------------------------------------------------------------------------
-
-    def _display(self) -> AbstractContextManager[Show]:
-        if not self.progress:
-            return nullcontext(lambda done, facts: None)
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            return _live(self.num_env_steps)
-        return _lines()
-
-
-@contextmanager
-def _lines() -> Iterator[Show]:
-    """A line on stderr every :data:`SECONDS_BETWEEN_LINES` at most, and the last one."""
-    shown_at, waiting = perf_counter(), ""
-
-    def show(done: int, facts: str) -> None:
-        nonlocal shown_at, waiting
-        waiting = facts
-        if perf_counter() - shown_at >= SECONDS_BETWEEN_LINES:
-            print(facts, file=sys.stderr, flush=True)
-            shown_at, waiting = perf_counter(), ""
-
-    try:
-        yield show
-    finally:
-        if waiting:
-            print(waiting, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _live(total: int) -> Iterator[Show]:
-    """A bar with the facts beside it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
-    drawn_at = 0.0
-    # drawn between iterations, not by a thread that would take time from them
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, expand=True) as bar:
-        task = bar.add_task("", total=total, facts="first iteration …")
-        bar.refresh()
-
-        def show(done: int, facts: str) -> None:
-            nonlocal drawn_at
-            now = perf_counter()
-            bar.update(task, completed=min(done, total), facts=facts)
-            if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
-                bar.refresh()
-                drawn_at = now
-
-        yield show
 
 
 def _check_number(name: str, value: object, expected: str, kind: type, example: str, least: float = -math.inf) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import tree
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from catalog.base import Tree
@@ -66,26 +66,39 @@ class EnvRunner:
         run_seed: Seed of the run; every env and its action noise derive their own stream from it.
         first_env_index: Global index of this runner's first env.
         role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
+        on_env: Told of the vector env once it is made.
 
     Raises:
         ValueError, TypeError, RuntimeError: If the env cannot be made; see :func:`make_vector_env`.
     """
 
-    def __init__(self, settings: RunnerSettings, *, run_seed: int, first_env_index: int = 0, role: str = "env") -> None:
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        *,
+        run_seed: int,
+        first_env_index: int = 0,
+        role: str = "env",
+        on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
+    ) -> None:
         assert settings.env is not None
         self.num_envs = settings.num_envs_per_env_runner
         self.env = make_vector_env(settings.env, settings.env_config, self.num_envs, settings.gym_env_vectorize_mode)
+        if on_env is not None:
+            on_env(self.env)
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
         self._guard = guard_for(self.env)
         mode = autoreset_mode(self.env)
         self._resets_in_a_step = mode is AutoresetMode.NEXT_STEP
+        self._resets_at_once = mode is AutoresetMode.SAME_STEP
         self._after_step = {
             AutoresetMode.SAME_STEP: self._after_same_step,
             AutoresetMode.NEXT_STEP: self._after_next_step,
             AutoresetMode.DISABLED: self._after_disabled,
         }[mode]
         self._records_action_dist = settings.records_action_dist
+        self._infos: list[dict[str, Any]] | None = [] if settings.records_episode_infos else None
         self._nested_actions = isinstance(self.action_space, spaces.Dict | spaces.Tuple)
         # an env may write into an array it is given; single envs get a Discrete action as a number
         self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
@@ -151,7 +164,8 @@ class EnvRunner:
             A rollout of its own arrays; what it holds never changes afterwards. It has the column
             ``action_dist_inputs`` if the settings ask for it, and then ``action_logp`` if it explored. ``stats`` has
             ``episode_returns``, ``episode_lengths``, ``episode_slots`` (finished episodes in order of time) and the
-            seconds ``env_step``, ``forward``, ``bookkeeping``.
+            seconds ``env_step``, ``forward``, ``bookkeeping``; and, if the settings ask for them and an episode
+            ended, ``episode_infos``: the ``info`` of its last step for each.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite; names env and step.
@@ -167,6 +181,8 @@ class EnvRunner:
             final_index, final_obs = self._finals(data)
         except Exception:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
+            if self._infos is not None:
+                self._infos.clear()
             raise
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -176,6 +192,8 @@ class EnvRunner:
             with torch.no_grad():
                 columns[Columns.ACTION_LOGP] = self.module.action_dist_cls.from_logits(dist_inputs).logp(actions)
         stats = self._finished_episodes(data) | seconds
+        if self._infos is not None:
+            self._infos.clear()
         self._steps += num_steps
         stats["bookkeeping"] = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         return Rollout(
@@ -194,7 +212,7 @@ class EnvRunner:
         forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
         noise = self._noise.take(num_steps) if explore else None
         resample_noise = self._resample_noise if explore else None
-        nested, copies = self._nested_actions, self._copies_actions
+        nested, copies, infos = self._nested_actions, self._copies_actions, self._infos
         needs_starts = data.state_in is not None or bool(data.previous)
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
@@ -233,6 +251,8 @@ class EnvRunner:
                     data.rewards[t] = rewards
                     data.terminateds[t] = terminateds
                     data.truncateds[t] = truncateds
+                    if infos is not None:
+                        infos += last_infos(info, terminateds | truncateds, self._resets_at_once)
                     obs = after_step(data, t, obs, info)
                     write_row(data.env_obs, t + 1, obs)
                     if needs_starts:
@@ -391,6 +411,7 @@ class EnvRunner:
         ended = data.terminateds | data.truncateds
         if not np.count_nonzero(ended):
             return _NOTHING_FINISHED
+        infos = {} if self._infos is None else {"episode_infos": self._infos.copy()}
         rows, slots = np.nonzero(ended)
         returns: list[float] = []
         lengths: list[int] = []
@@ -406,6 +427,7 @@ class EnvRunner:
             "episode_returns": np.array(returns),
             "episode_lengths": np.array(lengths, dtype=np.int64),
             "episode_slots": slots,
+            **infos,
         }
 
     def get_state(self) -> dict[str, Any]:
@@ -427,6 +449,34 @@ class EnvRunner:
     def stop(self) -> None:
         """Close the envs."""
         self.env.close()
+
+
+def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool) -> list[dict[str, Any]]:
+    """The ``info`` of the last step of each env that ``ended`` marks, as one env would have returned it.
+
+    Args:
+        info: Of a vector step: arrays by env, with the mask ``_key`` beside ``key``.
+        ended: ``[N]``.
+        resets_at_once: Whether ``info`` is already of the next episodes, and has that of the ended ones below
+            ``final_info``.
+    """
+    if resets_at_once:
+        info = info.get("final_info", {})
+    return [_info_of(info, slot) for slot in np.flatnonzero(ended).tolist()]
+
+
+def _info_of(info: Mapping[str, Any], slot: int) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    for key, values in info.items():
+        mask = info.get(f"_{key}")
+        if key.startswith("_") or key == "final_obs" or (mask is not None and not mask[slot]):
+            continue
+        if isinstance(values, Mapping):
+            own[key] = _info_of(values, slot)
+        else:
+            value = values[slot] if isinstance(values, np.ndarray | list | tuple | Tensor) else values
+            own[key] = value.item() if isinstance(value, np.generic) else value
+    return own
 
 
 def _as_arrays(actions: Tree) -> Tree:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from gymnasium.vector import VectorEnv
 
 from catalog.errors import explain_error
 from rlmodule.env_runner import EnvRunner
@@ -22,10 +24,18 @@ class EnvRunnerGroup:
         settings: Which env, how many, how vectorised.
         run_seed: Seed of the run.
         role: ``"env"`` or ``"evaluation_env"``.
+        on_env: Told of every vector env once it is made.
     """
 
-    def __init__(self, settings: RunnerSettings, *, run_seed: int, role: str = "env") -> None:
-        self.local_runner = EnvRunner(settings, run_seed=run_seed, role=role)
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        *,
+        run_seed: int,
+        role: str = "env",
+        on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
+    ) -> None:
+        self.local_runner = EnvRunner(settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space = self.local_runner.observation_space
         self.action_space = self.local_runner.action_space
 

@@ -1,7 +1,9 @@
 """What a run counts: env steps, finished episodes, seconds per phase."""
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rlmodule.rollout import Rollout
@@ -22,6 +24,9 @@ class RunMetrics:
         self.seconds = 0.0
         self.env_steps = 0
         self.episodes = 0
+        self.best_evaluation: float | None = None
+        """The greatest mean return of an evaluation so far."""
+        self._logged: dict[str, list[float]] = {}
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
         self._begin()
@@ -47,6 +52,31 @@ class RunMetrics:
         for phase, value in seconds.items():
             self._timers[phase] = self._timers.get(phase, 0.0) + value
 
+    def log_value(self, name: str, value: float) -> None:
+        """Report a number of your own: the mean of what was logged in an iteration stands under ``custom_metrics`` of
+        its result, and what was logged in an evaluation under those of the evaluation."""
+        self._logged.setdefault(name, []).append(float(value))
+
+    def take_logged(self) -> dict[str, dict[str, float]]:
+        """The section ``custom_metrics``, and nothing if nothing was logged; begins anew."""
+        means = {name: sum(values) / len(values) for name, values in self._logged.items()}
+        self._logged = {}
+        return {"custom_metrics": means} if means else {}
+
+    @contextmanager
+    def logging_apart(self) -> Iterator[None]:
+        """Keep what is logged inside, and not taken there, out of the iteration's means."""
+        before, self._logged = self._logged, {}
+        try:
+            yield
+        finally:
+            self._logged = before
+
+    def note_evaluation(self, mean: float) -> None:
+        """Keep the mean return of an evaluation if it is the best so far; NaN never is."""
+        if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
+            self.best_evaluation = mean
+
     def finish_iteration(self, seconds: float) -> dict[str, Any]:
         """The counters' part of an iteration's result; starts the next iteration.
 
@@ -67,6 +97,7 @@ class RunMetrics:
             },
             "timers": self._timers,
         }
+        result |= self.take_logged()
         self._begin()
         return result
 
@@ -77,6 +108,7 @@ class RunMetrics:
             "seconds": self.seconds,
             "env_steps": self.env_steps,
             "episodes": self.episodes,
+            "best_evaluation": self.best_evaluation,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
         }
@@ -85,6 +117,7 @@ class RunMetrics:
         """Restore what :meth:`get_state` gave."""
         self.iterations, self.seconds = state["iterations"], state["seconds"]
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
+        self.best_evaluation = state["best_evaluation"]
         self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
         self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
 

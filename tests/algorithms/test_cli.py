@@ -22,7 +22,8 @@ from gymnasium import spaces
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.checks import Bounds, is_schedule
-from algorithms.cli import COMMANDS, UsageError, flag_type, main, train_config
+from algorithms.cli import COMMANDS, main, train_config
+from algorithms.cli.flags import UsageError, flag_type
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.settings import settings_of

@@ -259,6 +259,7 @@ def test_a_policy_that_explores_resamples_noise_with_its_own_generator() -> None
 
 class Unrecorded(Settings):
     records_action_dist: ClassVar[bool] = False
+    records_episode_infos: ClassVar[bool] = False
 
 
 @pytest.mark.parametrize("length", [1, 30])

@@ -247,6 +247,7 @@ class Settings:
     """What runners and learners read."""
 
     records_action_dist: ClassVar[bool] = True
+    records_episode_infos: ClassVar[bool] = False
     env: Any = "CartPole-v1"
     env_config: dict[str, Any] = field(default_factory=dict)
     num_envs_per_env_runner: int = 3

@@ -1,0 +1,74 @@
+"""Showing how far a long action is: a live bar on a terminal, else a plain line now and then."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
+from typing import TypeAlias
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Least time between two lines of progress where there is no terminal."""
+SECONDS_BETWEEN_REDRAWS = 0.2
+
+Show: TypeAlias = Callable[[int, str], None]
+"""Shows progress: how much is done and a line of facts."""
+
+
+def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "") -> AbstractContextManager[Show]:
+    """What shows the progress of an action on stderr.
+
+    Args:
+        total: How much there is to do.
+        enabled: False shows nothing.
+        lines: Whether to print lines where there is no terminal; False shows nothing there.
+        waiting: The facts before any are known.
+    """
+    if enabled and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return _live(total, waiting)
+    return _lines() if enabled and lines else nullcontext(lambda done, facts: None)
+
+
+@contextmanager
+def _lines() -> Iterator[Show]:
+    """A line on stderr every :data:`SECONDS_BETWEEN_LINES` at most, and the last one."""
+    shown_at, waiting = perf_counter(), ""
+
+    def show(done: int, facts: str) -> None:
+        nonlocal shown_at, waiting
+        waiting = facts
+        if perf_counter() - shown_at >= SECONDS_BETWEEN_LINES:
+            print(facts, file=sys.stderr, flush=True)
+            shown_at, waiting = perf_counter(), ""
+
+    try:
+        yield show
+    finally:
+        if waiting:
+            print(waiting, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _live(total: int, waiting: str) -> Iterator[Show]:
+    """A bar with the facts beside it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
+    drawn_at = 0.0
+    # drawn between iterations, not by a thread that would take time from them
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, expand=True) as bar:
+        task = bar.add_task("", total=total, facts=waiting)
+        bar.refresh()
+
+        def show(done: int, facts: str) -> None:
+            nonlocal drawn_at
+            now = perf_counter()
+            bar.update(task, completed=min(done, total), facts=facts)
+            if now - drawn_at >= SECONDS_BETWEEN_REDRAWS:
+                bar.refresh()
+                drawn_at = now
+
+        yield show
