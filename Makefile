@@ -12,9 +12,10 @@ export PYGAME_HIDE_SUPPORT_PROMPT ?= 1
 export MPLBACKEND ?= Agg
 export PYRIGHT_PYTHON_IGNORE_WARNINGS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning check format stubs bench clean
+.PHONY: help install train test test-learning check format stubs docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,9 +53,12 @@ format: $(STAMP) ## format the code and fix what the linter can
 stubs: $(STAMP) ## write the type stubs of the config builders anew
 	$(BIN)/python -m algorithms.stubs
 
+docs: $(STAMP) ## build the documentation as a site: site/index.html
+	$(BIN)/mkdocs build --strict
+
 bench: $(STAMP) ## our speed beside bare PyTorch loops, in one run
 	$(BIN)/python -m benchmarks.run
 
 clean: ## remove .venv and everything built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SMALL_NET = 1_000_000
 """Parameters below which one thread is faster than handing the work out to several."""
+THREADS_AT_FIRST = torch.get_num_threads()
+"""Those of the process before any run set its own, which later runs would find instead."""
 
 
 class Algorithm(ABC):
@@ -45,9 +48,12 @@ class Algorithm(ABC):
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
         self._callbacks = config.callback_caller()
+        self._shows_rollouts = self._callbacks.listens("on_sample_end", "on_episode_end")
+        self.learning_stopped = False
+        """Whether :meth:`stop_learning` was called since the last :meth:`learn` began."""
         self._evaluation = Evaluation(self, self._callbacks)
         self._report: RunReport | None = None
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _one_thread():
             # module construction draws from torch's global generator; everything after has streams of its own
             torch.manual_seed(int_seed(self.run_seed, "module"))
             self.env_runner_group = EnvRunnerGroup(
@@ -56,6 +62,7 @@ class Algorithm(ABC):
                 on_env=lambda env: self._callbacks.call("on_environment_created", env=env, in_evaluation=False),
             )
             try:
+                torch.manual_seed(int_seed(self.run_seed, "module"))  # whatever envs and callbacks drew
                 self.module_spec, self.learner_group = self._build_modules()
             except BaseException:
                 self.env_runner_group.stop()
@@ -77,7 +84,7 @@ class Algorithm(ABC):
         if self.config.torch_num_threads is not None:
             return self.config.torch_num_threads
         size = sum(p.numel() for p in self.get_module().parameters())
-        return 1 if size < SMALL_NET else torch.get_num_threads()
+        return 1 if size < SMALL_NET else THREADS_AT_FIRST
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
@@ -105,21 +112,32 @@ class Algorithm(ABC):
         return self._report
 
     def sample(self) -> Rollout:
-        """One train batch from the env runners, counted."""
+        """One train batch from the env runners, counted.
+
+        Raises:
+            RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start.
+        """
         rollouts = []
         for rollout in self.env_runner_group.sample(
             self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
         ):
             self.metrics.add_rollout(rollout)
-            self._call_back(rollout)
+            if self._shows_rollouts:
+                self._show(rollout)
             rollouts.append(rollout)
         return Rollout.concat(rollouts)
 
-    def _call_back(self, rollout: Rollout) -> None:
-        self._callbacks.call("on_sample_end", algorithm=self, rollout=rollout)
-        if self._callbacks.listens("on_episode_end"):
-            for episode in finished_episodes(rollout, in_evaluation=False):
-                self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
+    def _show(self, rollout: Rollout) -> None:
+        """Let callbacks see ``rollout`` and the episodes that ended in it."""
+        try:
+            self._callbacks.call("on_sample_end", algorithm=self, rollout=rollout)
+            if self._callbacks.listens("on_episode_end"):
+                for episode in finished_episodes(rollout, in_evaluation=False):
+                    self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
+        except BaseException:
+            # the rollout is lost to a replay, which must not take the next one for its continuation
+            self.env_runner_group.local_runner.reset()
+            raise
 
     def train(self) -> dict[str, Any]:
         """One iteration; its result is also logged, if there is a ``run_dir`` or a logger that needs none.
@@ -131,7 +149,7 @@ class Algorithm(ABC):
         Raises:
             OSError, ImportError: In the first iteration, if ``run_dir`` cannot be written to or holds another run, or
                 a logger misses its package.
-            RuntimeError: If a callback raises; names it.
+            RuntimeError: If a callback raises; names it. The next call goes on with another iteration.
         """
         report, start = self.report, perf_counter()
         sections = self.training_step()
@@ -149,8 +167,14 @@ class Algorithm(ABC):
             self.metrics.seconds += perf_counter() - start
             result["time_total_s"] = self.metrics.seconds
         self._callbacks.call("on_train_result", algorithm=self, result=result)
+        self._add_logged(result)
         report.write(result)
         return result
+
+    def _add_logged(self, result: dict[str, Any]) -> None:
+        """Put what was logged by a callback that saw ``result`` beside what was before."""
+        for section, means in self.metrics.take_logged().items():
+            result.setdefault(section, {}).update(means)
 
     def learn(
         self, *, num_env_steps: int, target_return: float | None = None, progress: bool = False
@@ -160,6 +184,8 @@ class Algorithm(ABC):
         With ``run_dir`` set, the log grows as it goes, and the checkpoint and learning_curve.png stand there at the
         end. Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and
         returns; a second one interrupts at once.
+
+        A callback ends it by :meth:`stop_learning`.
 
         Args:
             num_env_steps: Steps to sample from now on, over all envs.
@@ -178,6 +204,10 @@ class Algorithm(ABC):
         from algorithms.session import TrainingSession
 
         return TrainingSession(self, num_env_steps, target_return, progress).run()
+
+    def stop_learning(self) -> None:
+        """Let the running :meth:`learn` end with this iteration, as if its steps were spent; a callback calls it."""
+        self.learning_stopped = True
 
     def evaluate(
         self,
@@ -212,6 +242,7 @@ class Algorithm(ABC):
         with self.metrics.logging_apart():
             evaluation = self._evaluation.run(plan, progress)
             self._callbacks.call("on_evaluate_end", algorithm=self, evaluation=evaluation)
+            self._add_logged(evaluation)
         return evaluation
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
@@ -246,6 +277,7 @@ class Algorithm(ABC):
             "algorithm": type(self).__name__,
             "run_seed": self.run_seed,
             "config": self.config.to_dict(),
+            "modules": {DEFAULT_MODULE_ID: _described(self.get_module())},
             "state": self.get_state(),
         }
         written = save_checkpoint(path, content)
@@ -264,14 +296,19 @@ class Algorithm(ABC):
 
         Raises:
             FileNotFoundError, ValueError: If there is no checkpoint, it is damaged, needs an import that is not
-                allowed, or a setting that must be passed again.
+                allowed, or a setting that must be passed again. Callbacks it names can also be left out, as
+                ``on_train_result=None``.
         """
         content = load_checkpoint(path)
         config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
         if config.seed is None:
             config.seed = content["run_seed"]
         algorithm = config.build()
-        algorithm.set_state(content["state"])
+        try:
+            algorithm.set_state(content["state"])
+        except BaseException:
+            algorithm.stop()
+            raise
         return algorithm
 
     def stop(self) -> None:
@@ -290,3 +327,19 @@ class Algorithm(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Orthogonal weights differ by the number of threads, which an earlier run in this process may have changed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _described(module: RLModule) -> dict[str, Any]:
+    """What a checkpoint tells of a module to who only looks at it; what is not a parameter is a buffer."""
+    return {"class": type(module).__name__, "parameters": [name for name, _ in module.named_parameters()]}

@@ -10,19 +10,21 @@
 
     config.callbacks(Watch)
 
-All arguments go by keyword. What is not listened to costs nothing.
+All arguments go by keyword, and what is returned is ignored. What is not listened to costs nothing.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
 
+from algorithms.encoding import check_allowed
 from catalog.errors import closest, explain_error
 from rlmodule.rollout import Rollout
 
@@ -50,25 +52,28 @@ class FinishedEpisode:
 
 
 class Callbacks:
-    """What a run calls as it goes; override what is of interest. One object is made for each run.
+    """What a run calls as it goes; override what is of interest. One object is made for each run, without arguments.
 
     Raises:
-        TypeError: When a subclass is defined, if a method's name begins with ``on_`` and is none of these.
+        TypeError: When a subclass is defined, if a method's name begins with ``on_`` and is none of these, or it cannot
+            be called with the arguments of its callback.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in vars(cls):
+        for name in dir(cls):  # which has the methods of a mixin too
             if name.startswith("on_") and name not in CALLBACKS:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
                 expected = f"one of {', '.join(CALLBACKS)}"
-                raise TypeError(explain_error(cls.__name__, expected=expected, got=name, remedy=remedy))
+                raise TypeError(explain_error(cls.__qualname__, expected=expected, got=name, remedy=remedy))
+            if name in CALLBACKS and _overrides(cls, name):
+                _check_arguments(name, _as_called(cls, name), f"def {name}(self, *, {', '.join(parameters_of(name))})")
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
-        """A vector of environments was made, for training or to evaluate in."""
+        """A vector of environments was made, for training or to evaluate in; the algorithm is not complete yet."""
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
-        """A rollout was sampled for training; what it holds must not be changed."""
+        """A rollout was sampled for training, and is not learned from yet; what it holds must not be changed."""
 
     def on_episode_end(self, *, algorithm: Algorithm, episode: FinishedEpisode) -> None:
         """An episode ended, in training or in an evaluation; called once its rollout is complete."""
@@ -80,16 +85,83 @@ class Callbacks:
         """An iteration is over; what is added to ``result`` is returned by ``train()`` and logged."""
 
     def on_checkpoint(self, *, algorithm: Algorithm, path: Path) -> None:
-        """A checkpoint is complete at ``path``."""
+        """A checkpoint was written, and is complete at ``path``."""
 
 
 CALLBACKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 """The names of all callbacks."""
 
+CALLBACK_SETTINGS = ("callbacks_class", *CALLBACKS)
+"""Settings of the section ``callbacks``; a run does the same work if all of them are None."""
+
 
 def parameters_of(name: str) -> tuple[str, ...]:
     """What the callback ``name`` is called with, by keyword."""
     return tuple(inspect.signature(vars(Callbacks)[name]).parameters)[1:]
+
+
+def listens(name: str, callbacks_class: type[Callbacks] | None, function: Callable[..., Any] | None) -> bool:
+    """Whether the callback ``name`` has anything to call; makes no object of the class."""
+    return function is not None or (callbacks_class is not None and _overrides(callbacks_class, name))
+
+
+def check_callbacks(
+    callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
+) -> None:
+    """Whether :class:`CallbackCaller` can call these, as far as can be told before the run.
+
+    Raises:
+        TypeError: If a function cannot be called with the arguments of its callback, or the class cannot be made
+            without any; names it.
+    """
+    for name, function in functions.items():
+        if function is not None:
+            _check_arguments(name, function, f"def {name}({', '.join(parameters_of(name))})")
+    if callbacks_class is not None:
+        try:
+            inspect.signature(callbacks_class).bind()
+        except TypeError as error:
+            remedy = "Give each of them a default, or take the value from an attribute of the class."
+            expected = "a class that is made without arguments"
+            where = f"callbacks_class {callbacks_class.__qualname__}"
+            raise TypeError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from None
+
+
+def check_saved_callbacks(where: str, saved: Mapping[str, Any], allow: Sequence[str] | None) -> None:
+    """Whether the callbacks of a file can be had again, asked of all of them at once.
+
+    Args:
+        where: The config, as the error names it.
+        saved: Setting → what :func:`algorithms.encoding.encode` wrote.
+        allow: See :func:`algorithms.encoding.decode`.
+
+    Raises:
+        ValueError: If they cannot; says how to pass them again, and how to do without.
+    """
+    lost: dict[str, str] = {}
+    modules: list[str] = []
+    for name, value in saved.items():
+        match value:
+            case {"__pass_again__": str(what)}:
+                lost[name] = what
+            case {"__import__": str(path)}:
+                try:
+                    check_allowed(path, where, allow)
+                except ValueError:
+                    lost[name] = path
+                    modules.append(path.partition(":")[0])
+    if not lost:
+        return
+    nothing = ", ".join(f"{name}=None" for name in lost)
+    trusted = f"; or import them, if you trust them: allow={sorted(set(modules))}" if modules else ""
+    raise ValueError(
+        explain_error(
+            f"{where}: {', '.join(lost)}",
+            expected="the callbacks themselves, which were saved by name alone",
+            got=", ".join(lost.values()),
+            remedy=f"Do without them: {nothing}; or pass them again, under these names{trusted}.",
+        )
+    )
 
 
 class CallbackCaller:
@@ -98,27 +170,22 @@ class CallbackCaller:
     Args:
         callbacks_class: See :class:`Callbacks`; made here. None for none.
         functions: Callback name → function; those that are None do not listen.
-
-    Raises:
-        TypeError: If a function cannot be called with the arguments of its callback; names both.
     """
 
     def __init__(
-        self, callbacks_class: type[Callbacks] | None, functions: dict[str, Callable[..., Any] | None]
+        self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
     ) -> None:
-        self._listeners: dict[str, list[Callable[..., Any]]] = {name: [] for name in CALLBACKS}
         made = None if callbacks_class is None else callbacks_class()
+        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
         for name, listeners in self._listeners.items():
-            if made is not None and getattr(type(made), name) is not getattr(Callbacks, name):
-                listeners.append(getattr(made, name))
+            if made is not None and _overrides(type(made), name):
+                listeners.append(("callbacks_class", getattr(made, name)))
             if (function := functions.get(name)) is not None:
-                listeners.append(function)
-            for listener in listeners:
-                _check_signature(name, listener)
+                listeners.append((name, function))
 
-    def listens(self, name: str) -> bool:
+    def listens(self, *names: str) -> bool:
         """Whether anything is to be called."""
-        return bool(self._listeners[name])
+        return any(self._listeners[name] for name in names)
 
     def call(self, name: str, **arguments: Any) -> None:
         """Call all that listens to ``name``, the class first.
@@ -126,17 +193,30 @@ class CallbackCaller:
         Raises:
             RuntimeError: If one raises; names it, and has the error as its cause.
         """
-        for listener in self._listeners[name]:
+        for setting, listener in self._listeners[name]:
             try:
                 listener(**arguments)
             except Exception as error:
-                where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}"
-                remedy = f"Correct it, or leave it out: .callbacks({name}=None)."
+                where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
+                remedy = f"Correct it, or leave it out: .callbacks({setting}=None)."
                 raise RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy)) from error
 
 
-def _check_signature(name: str, listener: Callable[..., Any]) -> None:
+def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:
+    return getattr(callbacks_class, name) is not getattr(Callbacks, name)
+
+
+def _as_called(cls: type[Callbacks], name: str) -> Callable[..., Any]:
+    """A method as an object of ``cls`` has it, without making one."""
+    method = inspect.getattr_static(cls, name)
+    return MethodType(method, cls) if isinstance(method, FunctionType) else getattr(cls, name)
+
+
+def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -> None:
     names = parameters_of(name)
+    if not callable(listener):
+        where, remedy = f"callback {name}", f"Write {definition}, or leave it out."
+        raise TypeError(explain_error(where, expected="a method", got=repr(listener), remedy=remedy))
     try:
         signature = inspect.signature(listener)
     except ValueError:  # some built-ins do not tell
@@ -146,8 +226,7 @@ def _check_signature(name: str, listener: Callable[..., Any]) -> None:
     except TypeError:
         where = f"callback {name} ({_described(listener)})"
         expected, got = f"arguments by keyword: {', '.join(names)}", f"one that takes {signature}"
-        remedy = f"Define it as def {name}({', '.join(names)})."
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from None
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=f"Write {definition}.")) from None
 
 
 def _described(listener: Callable[..., Any]) -> str:

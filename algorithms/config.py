@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gymnasium import Space
 
-from algorithms.callbacks import CALLBACKS, CallbackCaller, Callbacks
+from algorithms.callbacks import (
+    CALLBACK_SETTINGS,
+    CALLBACKS,
+    CallbackCaller,
+    Callbacks,
+    check_callbacks,
+    check_saved_callbacks,
+    listens,
+)
 from algorithms.checks import Schedule
 from algorithms.encoding import check_allowed, check_named_imports
 from algorithms.loggers import check_loggers
@@ -149,16 +157,19 @@ class AlgorithmConfig(SettingsBase, ABC):
     )
 
     callbacks_class: type[Callbacks] | None = setting(
-        None, "callbacks", "A class derived from Callbacks, of which a run makes one; None for none.", positional=True
+        None,
+        "callbacks",
+        "A class derived from Callbacks, of which a run makes one without arguments; None for none.",
+        positional=True,
     )
     on_environment_created: Callable[..., Any] | None = setting(
         None, "callbacks", "Called as fn(env, in_evaluation) when a vector of environments was made; None for nothing."
     )
     on_sample_end: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, rollout) when a rollout was sampled; None for nothing."
+        None, "callbacks", "Called as fn(algorithm, rollout) when a rollout was sampled to train on; None for nothing."
     )
     on_episode_end: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, episode) for every finished episode; None for nothing."
+        None, "callbacks", "Called as fn(algorithm, episode) for every episode that ended; None for nothing."
     )
     on_evaluate_end: Callable[..., Any] | None = setting(
         None, "callbacks", "Called as fn(algorithm, evaluation) after an evaluation; None for nothing."
@@ -225,20 +236,23 @@ class AlgorithmConfig(SettingsBase, ABC):
     @property
     def records_episode_infos(self) -> bool:
         """Whether rollouts tell the last ``info`` of every episode that ended."""
-        return self.callback_caller().listens("on_episode_end")
+        return listens("on_episode_end", self.callbacks_class, self.on_episode_end)
 
     def callback_caller(self) -> CallbackCaller:
         """What calls the callbacks; makes a new object of ``callbacks_class``."""
-        return CallbackCaller(self.callbacks_class, {name: getattr(self, name) for name in CALLBACKS})
+        return CallbackCaller(self.callbacks_class, self._callback_functions())
+
+    def _callback_functions(self) -> dict[str, Callable[..., Any] | None]:
+        return {name: getattr(self, name) for name in CALLBACKS}
 
     def for_evaluation(self) -> Self:
-        """This config with what differs in an evaluation, for the env runners that play it."""
+        """A frozen copy of this config with what differs in an evaluation, for the env runners that play it."""
         changed: dict[str, Any] = {}
         if self.evaluation_env_config is not None:
             changed["env_config"] = self.evaluation_env_config
         if self.evaluation_num_envs is not None:
             changed["num_envs_per_env_runner"] = self.evaluation_num_envs
-        return self.copy().update(changed)
+        return self.copy().update(changed).freeze()
 
     @property
     def model_config_class(self) -> type[DefaultModelConfig]:
@@ -261,7 +275,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         """The algorithm, made from a frozen copy of this config.
 
         Raises:
-            ValueError: See :meth:`validate`.
+            ValueError, TypeError: See :meth:`validate`.
         """
         config = self.copy()
         config.validate()
@@ -273,6 +287,7 @@ class AlgorithmConfig(SettingsBase, ABC):
 
         Raises:
             ValueError: If settings contradict each other, or ask for what this version cannot do.
+            TypeError: If a callback cannot be called as it is going to be.
         """
         if self.env is None:
             raise self._invalid(
@@ -292,7 +307,7 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "a model config in one place",
                 "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
             )
-        self.callback_caller()
+        check_callbacks(self.callbacks_class, self._callback_functions())
         check_loggers(self.loggers, self.run_dir)
         for name in ("checkpoint_interval", "evaluation_num_videos"):
             if getattr(self, name) and self.run_dir is None:
@@ -345,6 +360,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
         if "env" not in objects and isinstance(env, str) and ":" in env:
             check_allowed(env, f"{cls.__name__}.env", allow)
+        saved = {name: data.get(name) for name in CALLBACK_SETTINGS if name not in objects}
+        check_saved_callbacks(cls.__name__, saved, allow)
         config = super().from_dict(data, allow=allow, **objects)
         for name in ("model_config", "rl_module_spec"):
             if name not in objects:

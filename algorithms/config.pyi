@@ -71,6 +71,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     @property
     def records_episode_infos(self) -> bool: ...
     def callback_caller(self) -> CallbackCaller: ...
+    def _callback_functions(self) -> dict[str, Callable[..., Any] | None]: ...
     def for_evaluation(self) -> Self: ...
     @property
     def model_config_class(self) -> type[DefaultModelConfig]: ...
@@ -219,13 +220,13 @@ class AlgorithmConfig(SettingsBase, ABC):
 
         Args:
             callbacks_class (type[Callbacks] | None, default None): A class derived from Callbacks, of which a run makes
-                one; None for none.
+                one without arguments; None for none.
             on_environment_created (Callable[..., Any] | None, default None): Called as fn(env, in_evaluation) when a
                 vector of environments was made; None for nothing.
             on_sample_end (Callable[..., Any] | None, default None): Called as fn(algorithm, rollout) when a rollout was
-                sampled; None for nothing.
-            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every
-                finished episode; None for nothing.
+                sampled to train on; None for nothing.
+            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every episode
+                that ended; None for nothing.
             on_evaluate_end (Callable[..., Any] | None, default None): Called as fn(algorithm, evaluation) after an
                 evaluation; None for nothing.
             on_train_result (Callable[..., Any] | None, default None): Called as fn(algorithm, result) after an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from algorithms.callbacks import CallbackCaller, FinishedEpisode
-from algorithms.films import film
+from algorithms.films import LIMIT, film, never_ends
 from algorithms.progress import display
 from catalog.errors import explain_error
 from rlmodule import EnvRunnerGroup, Rollout
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
 FRAGMENT = 64
-"""Steps per call of the runner while evaluating; a few may be played in vain at the end."""
-LIMIT = 200_000
-"""Steps per env without the end of an episode after which an evaluation gives up."""
+"""Steps of each env per call of the runner; where episodes are counted, a few are played in vain at the end."""
 
 Show = Callable[[int], None]
 """Told how much is played."""
@@ -62,28 +61,42 @@ class EvaluationPlan:
         """The arguments of :meth:`algorithms.Algorithm.evaluate`, filled up from the settings.
 
         Raises:
-            ValueError: If both lengths are given, a number is less than 1, or films have no folder.
+            ValueError: If both lengths are given, one is less than 1, ``explore`` is no bool, films have no folder, or
+                their folder no films.
         """
         given = {"num_episodes": num_episodes, "num_env_steps": num_env_steps}
         if None not in given.values():
             raise _bad_plan("num_episodes=, num_env_steps=", "one of the two", str(given), "Leave one of them out.")
-        for name, value in {**given, "num_videos": num_videos}.items():
-            least = 0 if name == "num_videos" else 1
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise _bad_plan(f"{name}=", f"an int >= {least}", repr(value), f"Pass {name}={least + 1}, for example.")
-        in_episodes = num_env_steps is None and (
-            num_episodes is not None or config.evaluation_duration_unit == "episodes"
-        )
-        videos = config.evaluation_num_videos if num_videos is None else num_videos
+        for name, value in given.items():
+            _check_number(name, value, least=1)
+        _check_number("num_videos", num_videos, least=0)
+        if explore is not None and not isinstance(explore, bool):
+            remedy = "Pass explore=True to sample actions."
+            raise _bad_plan("explore=", "a bool or None", repr(explore), remedy)
+        videos = config.evaluation_num_videos if num_videos is None else int(num_videos)
         if videos and video_dir is None and config.run_dir is None:
             raise _bad_plan("video_dir=", "a folder for the films", "None", "Pass video_dir='films', for example.")
+        if not videos and video_dir is not None:
+            remedy = "Pass num_videos=1, for example, or no video_dir."
+            raise _bad_plan("num_videos=", f"films for video_dir={os.fspath(video_dir)!r}", "none", remedy)
+        count, unit = config.evaluation_duration, config.evaluation_duration_unit
+        if num_episodes is not None:
+            count, unit = num_episodes, "episodes"
+        elif num_env_steps is not None:
+            count, unit = num_env_steps, "timesteps"
         return cls(
-            num_episodes or num_env_steps or config.evaluation_duration,
-            in_episodes,
-            config.evaluation_explore if explore is None else explore,
-            videos,
-            None if video_dir is None else Path(video_dir),
+            count=int(count),
+            in_episodes=unit == "episodes",
+            explore=config.evaluation_explore if explore is None else explore,
+            num_videos=videos,
+            video_dir=None if video_dir is None else Path(video_dir),
         )
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    # bool is an int to Python, but never a number of anything
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least):
+        raise _bad_plan(f"{name}=", f"an int >= {least}", repr(value), f"Pass {name}=5, for example.")
 
 
 def _bad_plan(arguments: str, expected: str, got: str, remedy: str) -> ValueError:
@@ -117,20 +130,20 @@ class Evaluation:
         return self._made
 
     def run(self, plan: EvaluationPlan, progress: bool) -> dict[str, Any]:
-        """Play what ``plan`` says, then film.
+        """Film and play what ``plan`` says.
 
         Returns:
             See :meth:`algorithms.Algorithm.evaluate`.
         """
+        # films come first: it is they that may fail
+        videos = self._film(plan, progress) if plan.num_videos else []
         unit = "episodes" if plan.in_episodes else "steps"
         play = self._episodes if plan.in_episodes else self._timesteps
         with display(plan.count, enabled=progress, lines=False, waiting=f"evaluating {plan.count:,} {unit}") as show:
             played = play(
                 plan.count, plan.explore, lambda done: show(done, f"evaluated {done:,}/{plan.count:,} {unit}")
             )
-        evaluation: dict[str, Any] = {"env_runners": played}
-        if plan.num_videos:
-            evaluation["videos"] = self._film(plan, progress)
+        evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
         return evaluation | self._algorithm.metrics.take_logged()
 
     def _film(self, plan: EvaluationPlan, progress: bool) -> list[dict[str, Any]]:
@@ -154,9 +167,10 @@ class Evaluation:
         ]
 
     def _episodes(self, count: int, explore: bool, show: Show) -> dict[str, float]:
-        """Play ``count`` episodes, each on a fresh seed.
+        """Play ``count`` episodes.
 
-        Every env plays an equal share of them, so that short episodes are not counted more often than long ones.
+        Every env plays an equal share of them, its first ones, so that short episodes are not counted more often than
+        long ones.
 
         Raises:
             RuntimeError: If episodes do not end.
@@ -169,23 +183,16 @@ class Evaluation:
         steps = since_end = 0
         while any(wanted):
             rollout = runner.sample(FRAGMENT, explore=explore)
-            finished = finished_episodes(rollout, in_evaluation=True)
             steps += rollout.num_env_steps
-            since_end = 0 if finished else since_end + FRAGMENT
-            if since_end > LIMIT:
-                raise RuntimeError(
-                    explain_error(
-                        "evaluate()",
-                        expected="episodes that end",
-                        got=f"none that did in the last {LIMIT:,} steps of {envs} envs",
-                        remedy="Limit their length: gymnasium.wrappers.TimeLimit, or max_episode_steps; or evaluate a "
-                        "number of steps: evaluation_duration_unit='timesteps'.",
-                    )
-                )
-            for episode in finished:
+            since_end += FRAGMENT
+            for episode in finished_episodes(rollout, in_evaluation=True):
                 if wanted[episode.env_index]:
                     wanted[episode.env_index] -= 1
                     counted.append(episode)
+                    since_end = 0  # where an episode never ends, those of other envs may do so all the time
+            if since_end > LIMIT:
+                got = f"none that counts in the last {LIMIT:,} steps of each of {envs} envs"
+                raise never_ends("evaluate()", got, "evaluate a number of steps: evaluation_duration_unit='timesteps'")
             show(len(counted))
         return self._summary(counted, steps)
 
@@ -195,10 +202,10 @@ class Evaluation:
         runner = self._group.local_runner
         runner.reset()
         counted: list[FinishedEpisode] = []
-        rows, steps = -(-count // runner.num_envs), 0
-        while rows > 0:
+        steps = 0
+        while steps < count:  # a vector env that resets in a step of its own takes more rows
+            rows = -(-(count - steps) // runner.num_envs)
             rollout = runner.sample(min(rows, FRAGMENT), explore=explore)
-            rows -= len(rollout.valid)
             steps += rollout.num_env_steps
             counted += finished_episodes(rollout, in_evaluation=True)
             show(min(steps, count))
@@ -213,12 +220,17 @@ class Evaluation:
 
     def get_state(self) -> dict[str, Any] | None:
         """State of the env runners; None if there are none yet."""
-        return None if self._made is None else self._made.get_state()
+        if self._made is None:
+            return None
+        return {"num_envs": self._made.local_runner.num_envs, "env_runners": self._made.get_state()}
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore what :meth:`get_state` gave."""
-        if state is not None:
-            self._group.set_state(state)
+        """Restore what :meth:`get_state` gave. Streams belong to envs: for another number of them they begin anew."""
+        if state is not None and state["num_envs"] == self._algorithm.config.for_evaluation().num_envs_per_env_runner:
+            self._group.set_state(state["env_runners"])
+        elif self._made is not None:
+            self._made.stop()
+            self._made = None
 
     def stop(self) -> None:
         """Close its envs."""

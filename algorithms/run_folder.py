@@ -18,22 +18,19 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from algorithms.loggers import LoggedRun, Logger, make_loggers
-from algorithms.loggers.jsonl import STEPS, read_rows
+from algorithms.loggers import LoggedRun, LoggerGroup
+from algorithms.loggers.base import flatten
+from algorithms.loggers.jsonl import read_rows
+from algorithms.plotting import draw_run
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
-
-TRAINING_RETURN = "env_runners/episode_return_mean"
-EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 
 
 class RunFolder:
@@ -63,9 +60,22 @@ class RunFolder:
         except OSError as error:
             raise _cannot_write(self.path, error) from error
         if env_steps == 0 and (self.about.stat().st_size or self.checkpoint.exists()):
-            remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
-            expected, got = "a folder without a run in it", "one with an earlier run"
-            raise FileExistsError(explain_error(f"run_dir {str(path)!r}", expected=expected, got=got, remedy=remedy))
+            remedy = "Choose another; this one ended before its first checkpoint."
+            if self.checkpoint.exists():
+                remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
+            raise self._taken("a folder without a run in it", "one with an earlier run", remedy)
+
+    def refuse_another(self, algorithm: str, seed: int) -> None:
+        """Raise ``FileExistsError`` if run.json tells of a run of another algorithm or seed, whose log would be cut."""
+        if text := self.about.read_text(encoding="utf-8"):
+            about = json.loads(text)
+            told, asked = f"one of {about['algorithm']} with seed {about['seed']}", f"{algorithm} with seed {seed}"
+            if told != f"one of {asked}":
+                raise self._taken(f"a folder without a run in it, or with one of {asked}", told, "Choose another.")
+
+    def _taken(self, expected: str, got: str, remedy: str) -> FileExistsError:
+        where = f"run_dir {str(self.path)!r}"
+        return FileExistsError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     def rows(self) -> list[dict[str, Any]]:
         """What progress.jsonl holds, one flat dict per iteration; nothing if there is none."""
@@ -78,31 +88,8 @@ class RunFolder:
             title: What ran.
             target_return: A return to mark; None marks none.
         """
-        # drawn without pyplot, which would choose a backend for the user's own figures
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import EngFormatter
-
-        rows = self.rows()
-        if not rows:
-            return
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
-        for key, style, label in (
-            (TRAINING_RETURN, "-", "training, recent episodes"),
-            (EVALUATION_RETURN, "o--", "evaluation"),
-        ):
-            points = [(row[STEPS], row[key]) for row in rows if row.get(key) is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
-        if target_return is not None:
-            axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
-        if axes.lines:
-            axes.legend(loc="best", frameon=False)
-        axes.set(title=title, xlabel="env steps", ylabel="mean episode return")
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(self.learning_curve, dpi=120)
+        if rows := self.rows():
+            draw_run(rows, self.learning_curve, title, target_return)
 
 
 class RunReport:
@@ -113,14 +100,21 @@ class RunReport:
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, or holds another run.
-        ImportError: If a logger needs a package that is not installed.
+        ImportError: If a logger, or filming, needs a package that is not installed.
+        RuntimeError: If films are asked for and the env cannot be rendered.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
         config, self._algorithm = algorithm.config, algorithm
+        if config.evaluation_num_videos:
+            from algorithms.films import check_filming  # films are named as run folders are
+
+            check_filming(config.for_evaluation())
         self.folder: RunFolder | None = None
         if config.run_dir is not None:
             self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
+            self.folder.refuse_another(type(algorithm).__name__, algorithm.run_seed)
+        self._best = self._best_so_far()
         run = LoggedRun(
             name=run_name(algorithm),
             folder=None if self.folder is None else self.folder.path,
@@ -128,46 +122,51 @@ class RunReport:
             seed=algorithm.run_seed,
             config=config.to_dict(),
         )
-        self._loggers: list[Logger] = make_loggers(config.loggers, run)
+        self._loggers = LoggerGroup(config.loggers, run)
         if self.folder is not None:
             about = {"algorithm": type(algorithm).__name__, "name": run.name, "seed": run.seed, "config": run.config}
-            self.folder.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            try:
+                self.folder.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+            except OSError:
+                self._loggers.close()
+                raise
+
+    def _best_so_far(self) -> float:
+        """The mean return that the next best checkpoint has to beat; a folder without one takes any."""
+        best = self._algorithm.metrics.best_evaluation
+        return -math.inf if best is None or self.folder is None or not self.folder.best_checkpoint.exists() else best
 
     def write(self, result: Mapping[str, Any]) -> None:
-        """Log one iteration's result, and write the checkpoints that are due after it."""
-        values = dict(flatten(result))
-        for logger in self._loggers:
-            logger.log(values, self._algorithm.env_steps)
+        """Log one iteration's result, and write the checkpoints that are due after it.
+
+        Raises:
+            RuntimeError: If a logger fails; names it.
+        """
+        self._loggers.log(dict(flatten(result)), self._algorithm.env_steps)
         if self.folder is None:
             return
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
         if self._is_best(result):
             algorithm.save(self.folder.best_checkpoint)
-        if interval is not None and result["training_iteration"] % interval == 0:
+        if interval is not None and algorithm.metrics.iterations % interval == 0:
             algorithm.save(self.folder.checkpoint)
 
     def _is_best(self, result: Mapping[str, Any]) -> bool:
-        assert self.folder is not None
+        """Whether it holds the best evaluation so far, of several equal ones the first; NaN never is."""
         if "evaluation" not in result or not self._algorithm.config.keep_best_checkpoint:
             return False
-        mean, best = result["evaluation"]["env_runners"]["episode_return_mean"], self._algorithm.metrics.best_evaluation
-        return mean == best or (not math.isnan(mean) and not self.folder.best_checkpoint.exists())
+        mean = result["evaluation"]["env_runners"]["episode_return_mean"]
+        is_best = mean > self._best
+        self._best = mean if is_best else self._best
+        return is_best
 
     def close(self) -> None:
-        """Write what is left."""
-        for logger in self._loggers:
-            logger.close()
+        """Write what is left.
 
-
-def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a nested result by path, ``env_runners/episode_return_mean``; NaN and infinities become None."""
-    for key, value in result.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}/")
-        else:
-            plain = value.item() if isinstance(value, np.generic) else value
-            lost = isinstance(plain, float) and not math.isfinite(plain)
-            yield f"{prefix}{key}", None if lost else plain
+        Raises:
+            RuntimeError: If a logger fails; names it.
+        """
+        self._loggers.close()
 
 
 def run_name(algorithm: Algorithm) -> str:

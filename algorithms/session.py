@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TrainingSession:
-    """Calls ``algorithm.train()`` until enough steps are sampled, the target is reached or a signal asks to stop.
+    """Calls ``algorithm.train()`` until the steps are sampled, the target is reached, or a signal or callback stops it.
 
     Args:
         algorithm: What to train.
@@ -69,6 +69,7 @@ class TrainingSession:
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
         self.folder = self.algorithm.report.folder
+        self.algorithm.learning_stopped = False
         waiting = "first iteration …"
         with self._listening():
             with display(self.num_env_steps, enabled=self.progress, waiting=waiting) as show:
@@ -100,8 +101,11 @@ class TrainingSession:
             self.seconds = perf_counter() - start
             show(done, self._facts(done, training, evaluation))
             self.reached = self._is_target(result)
-            if self.reached or self.stopped_by is not None or done >= self.num_env_steps:
+            if self.reached or self._is_stopped() or done >= self.num_env_steps:
                 return result
+
+    def _is_stopped(self) -> bool:
+        return self.stopped_by is not None or self.algorithm.learning_stopped
 
     def _is_target(self, result: dict[str, Any]) -> bool:
         if self.target_return is None:

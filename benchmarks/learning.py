@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from algorithms.registry import config_class
 from benchmarks.run import ROOT, machine, write
 
 DOC = ROOT / "docs" / "learning.md"
@@ -61,20 +62,6 @@ class Goal:
         return f"{self.env_id}, {self.part}" if self.part else self.env_id
 
 
-MOUNTAIN_CAR: dict[str, Any] = {
-    "num_envs_per_env_runner": 1,
-    "rollout_fragment_length": 16,
-    "training_intensity": 64.0,
-    "lr": 4e-3,
-    "gamma": 0.98,
-    "double_q": False,
-    "n_step": 1,
-    "target_network_update_freq": 600,
-    "epsilon": [[0, 1.0], [24_000, 0.07]],
-    "replay_capacity": 10_000,
-}
-"""The goal is found only by a policy that keeps to what it does for a while, as a young, fast-moving net happens to."""
-
 PARTS: dict[str, dict[str, Any]] = {
     "none": {},
     "double": {"double_q": True},
@@ -87,26 +74,25 @@ PARTS: dict[str, dict[str, Any]] = {
 """Settings that turn on each part of Rainbow; all others are off."""
 
 
+def _on_presets(algo: str, floors: Mapping[str, float], evaluate_every: int | None = None) -> dict[str, Goal]:
+    """Goals on the envs that `algo` has presets for: their budgets and settings."""
+    presets = config_class(algo).presets
+    return {
+        env_id: Goal(algo, env_id, presets[env_id].num_env_steps, floor, dict(presets[env_id].settings), evaluate_every)
+        for env_id, floor in floors.items()
+    }
+
+
 GOALS = {
-    "PPO": {
-        goal.env_id: goal
-        for goal in (
-            Goal("PPO", "CartPole-v1", 100_000, 475),
-            Goal("PPO", "Acrobot-v1", 300_000, -90),
-            Goal("PPO", "Pendulum-v1", 300_000, -200),
-            Goal("PPO", "LunarLander-v3", 1_000_000, 180),
-            Goal("PPO", "HalfCheetah-v5", 500_000, 1500),
-        )
-    },
-    "DQN": {
-        goal.env_id: goal
-        for goal in (
-            Goal("DQN", "CartPole-v1", 50_000, 475, evaluate_every=5000),
-            Goal("DQN", "Acrobot-v1", 100_000, -90, evaluate_every=5000),
-            Goal("DQN", "MountainCar-v0", 150_000, -120, MOUNTAIN_CAR, evaluate_every=5000),
-            Goal("DQN", "LunarLander-v3", 300_000, 200, evaluate_every=5000),
-        )
-    },
+    "PPO": _on_presets(
+        "PPO",
+        {"CartPole-v1": 475, "Acrobot-v1": -90, "Pendulum-v1": -200, "LunarLander-v3": 180, "HalfCheetah-v5": 1500},
+    ),
+    "DQN": _on_presets(
+        "DQN",
+        {"CartPole-v1": 475, "Acrobot-v1": -90, "MountainCar-v0": -120, "LunarLander-v3": 200},
+        evaluate_every=5000,
+    ),
     "DQN-parts": {
         part: Goal(
             "DQN", "CartPole-v1", 50_000, 475, {"double_q": False, "n_step": 1} | on, evaluate_every=5000, part=part
@@ -186,8 +172,6 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     Raises:
         ValueError: If not even one iteration fits into the budget.
     """
-    from algorithms.registry import config_class  # here, so that the parent of many runs stays small
-
     config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
     every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
     figures: list[float] = []

@@ -137,6 +137,10 @@ class RuleTable(Generic[T]):
 
         return add
 
+    def __iter__(self) -> Iterator[Rule[T]]:
+        """The rules in the order in which they are asked."""
+        return reversed(self._rules)
+
     def find(self, space: Space, model_config: DefaultModelConfig, path: str) -> tuple[Rule[T], list[Rule[T]]]:
         """The rule that fires for ``space`` and those for its class that were passed over.
 

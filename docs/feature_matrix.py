@@ -1,26 +1,19 @@
-"""Write feature-matrix.md, what PPO is tested with, from the cases that the tests run.
+"""Makes feature-matrix.md, what PPO is tested with, from the cases that the tests run."""
 
-``python docs/feature_matrix.py`` writes the page; ``--check`` only tells whether it is current.
-"""
-
-import argparse
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from tables import table_head, table_row
 
-from catalog import (  # noqa: E402
+from catalog import (
     CNNEncoderConfig,
     EmbeddingEncoderConfig,
     ImpalaEncoderConfig,
     MLPEncoderConfig,
     SequenceEncoderConfig,
 )
-from catalog.explain import short_space  # noqa: E402
-from tests.algorithms.ppo.matrix import (  # noqa: E402
+from catalog.explain import short_space
+from tests.algorithms.ppo.matrix import (
     ACTIONS,
     MASKS,
     MEMORIES,
@@ -35,7 +28,6 @@ from tests.algorithms.ppo.matrix import (  # noqa: E402
     refused_mask,
 )
 
-PAGE = Path(__file__).with_name("feature-matrix.md")
 NETS = {
     MLPEncoderConfig: "MLP",
     EmbeddingEncoderConfig: "MLP",
@@ -47,7 +39,7 @@ NETS = {
 INTRODUCTION = """\
 # Feature matrix
 
-<!-- Written by `python docs/feature_matrix.py` from tests/algorithms/ppo/matrix.py; do not edit. -->
+<!-- Written by `python docs/generated.py` from tests/algorithms/ppo/matrix.py; do not edit. -->
 
 What PPO is tested with, all of it together. A run of
 [test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py) builds the algorithm, samples two environments that
@@ -99,66 +91,47 @@ def _ticks(ran: Iterable[Case], columns: dict[str, Callable[[Case], bool]]) -> l
 
 def _observations() -> list[str]:
     columns = _columns()
-    lines = ["## Observations", "", *_head("Observation", "Space", *columns)]
+    lines = ["## Observations", "", *table_head("Observation", "Space", *columns)]
     for name, row in OBSERVATIONS.items():
         ran = [case for case in (*cases(), *meetings()) if case.observation == name]
-        lines.append(_row(_titled(name, row), f"`{short_space(row.space)}`", *_ticks(ran, columns)))
+        lines.append(table_row(_titled(name, row), f"`{short_space(row.space)}`", *_ticks(ran, columns)))
     return [*lines, ""]
 
 
 def _actions() -> list[str]:
     columns, notes = _columns(), dict[str, int]()
-    lines = ["## Actions", "", *_head("Action", "Space", *columns)]
+    lines = ["## Actions", "", *table_head("Action", "Space", *columns)]
     for name, row in ACTIONS.items():
         cells = _ticks([case for case in (*cases(), *meetings()) if case.action == name], columns)
         if not choices(row.space):
             text = refused_mask(name).message().replace(str(row.space), "this space")
             cells[-1] = f"–[^{notes.setdefault(text, len(notes) + 1)}]"
-        lines.append(_row(_titled(name, row), f"`{short_space(row.space)}`", *cells))
+        lines.append(table_row(_titled(name, row), f"`{short_space(row.space)}`", *cells))
     return [*lines, "", *(f"[^{number}]: {text}" for text, number in notes.items()), ""]
 
 
 def _settings() -> list[str]:
     both = [(sharing, mask) for sharing in SHARING for mask in MASKS]
-    lines = ["## Nets", "", *_head("Memory", *(f"{sharing}, {mask}" for sharing, mask in both))]
+    lines = ["## Nets", "", *table_head("Memory", *(f"{sharing}, {mask}" for sharing, mask in both))]
     ran = {(case.memory, case.sharing, case.mask) for case in cases()}
-    lines += [_row(memory, *("✓" if (memory, *pair) in ran else "" for pair in both)) for memory in MEMORIES]
+    lines += [table_row(memory, *("✓" if (memory, *pair) in ran else "" for pair in both)) for memory in MEMORIES]
     return [*lines, ""]
 
 
 def _refused() -> list[str]:
-    lines = ["## Refused", "", "Where the catalog is made, before anything is built.", "", *_head("What", "The error")]
+    lines = [
+        "## Refused",
+        "",
+        "Where the catalog is made, before anything is built.",
+        "",
+        *table_head("What", "The error"),
+    ]
     for name, refused in REFUSED.items():
         text = re.sub(r"(branch in the .* table) \(.*?\), got", r"\1 (…), got", refused.message())
-        lines.append(_row(name, text))
+        lines.append(table_row(name, text))
     return [*lines, ""]
 
 
 def _titled(name: str, row: Row) -> str:
     settings = ", ".join(f"`{key}={value!r}`" for key, value in row.settings.items())
     return f"{name}: {settings}" if settings else name
-
-
-def _head(*cells: str) -> list[str]:
-    return [_row(*cells), "| --- " * len(cells) + "|"]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or with ``--check`` say whether it is stale; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the page of what PPO is tested with.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is stale")
-    if not parser.parse_args(arguments).check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print(f"Stale: {PAGE.name}. Run python docs/feature_matrix.py.", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,18 +1,12 @@
-"""Write model-settings.md, the table of all model settings, from the fields of ``DefaultModelConfig``.
+"""Makes model-settings.md, the table of all model settings, from the fields of ``DefaultModelConfig``."""
 
-``python docs/model_settings.py`` writes the page; ``--check`` only tells whether it is current.
-"""
-
-import argparse
 import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+
+from tables import table_head, table_row
 
 from algorithms.dqn import DQNModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
-
-PAGE = Path(__file__).with_name("model-settings.md")
 
 SECTIONS = {
     "fcnet_hiddens": ("Dense nets", "The MLP of vectors and choices: [observations](observations.md#vectors)."),
@@ -34,7 +28,7 @@ SECTIONS = {
 INTRODUCTION = """\
 # Model settings
 
-<!-- Written by `python docs/model_settings.py` from catalog/model_config.py and the rules; do not edit. -->
+<!-- Written by `python docs/generated.py` from catalog/model_config.py and the rules; do not edit. -->
 
 The fields of [`DefaultModelConfig`](../catalog/model_config.py). Give them as a dict of those that differ from the
 default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]})`. From a shell each is a flag:
@@ -72,7 +66,7 @@ def _settings() -> list[str]:
         if item.name in SECTIONS:
             title, sentence = SECTIONS[item.name]
             lines += ["", f"## {title}", "", sentence, ""] if lines else [f"## {title}", "", sentence, ""]
-            lines += _row("Setting", "Default", "Takes", "Shapes", "What it is"), "| --- " * 5 + "|"
+            lines += table_head("Setting", "Default", "Takes", "Shapes", "What it is")
         lines.append(_setting(item))
     return [*lines, ""]
 
@@ -82,25 +76,21 @@ def _settings_of_dqn() -> list[str]:
     fields = dataclasses.fields(DQNModelConfig)
     own = [item for item in fields if item.name not in shared or _default(item) != shared[item.name]]
     own.sort(key=lambda item: item.name in shared)
-    return [_row("Setting", "Default", "Takes", "Shapes", "What it is"), "| --- " * 5 + "|", *map(_setting, own), ""]
+    return [*table_head("Setting", "Default", "Takes", "Shapes", "What it is"), *map(_setting, own), ""]
 
 
 def _setting(item: dataclasses.Field[object]) -> str:
     told = item.metadata
-    return _row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"])
+    return table_row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"])
 
 
 def _rules() -> list[str]:
-    lines = [_row("Decides", "Rule", "Settings"), "| --- " * 3 + "|"]
+    lines = table_head("Decides", "Rule", "Settings")
     for table in (encoder_rules, action_distribution_rules, action_converter_rules):
         for rule in reversed(table._rules):
             settings = [name for name in rule.settings if not name.endswith("_kwargs")]
-            lines.append(_row(table.what, rule.name, ", ".join(f"`{name}`" for name in settings) or "none"))
+            lines.append(table_row(table.what, rule.name, ", ".join(f"`{name}`" for name in settings) or "none"))
     return [*lines, ""]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _default(item: dataclasses.Field[object]) -> object:
@@ -109,20 +99,3 @@ def _default(item: dataclasses.Field[object]) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     return [*value] if isinstance(value, tuple) else value
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or with ``--check`` say whether it is stale; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the page of all model settings.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is stale")
-    if not parser.parse_args(arguments).check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print(f"Stale: {PAGE.name}. Run python docs/model_settings.py.", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -32,6 +32,7 @@ from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
 from rlmodule.fragment import Fragment, allocate_fragments
+from rlmodule.infos import last_infos
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.randomness import int_seed, numpy_stream, torch_stream
 from rlmodule.rollout import (
@@ -66,7 +67,7 @@ class EnvRunner:
         run_seed: Seed of the run; every env and its action noise derive their own stream from it.
         first_env_index: Global index of this runner's first env.
         role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
-        on_env: Told of the vector env once it is made.
+        on_env: Told of the vector env once it is made; if it raises, that is closed again.
 
     Raises:
         ValueError, TypeError, RuntimeError: If the env cannot be made; see :func:`make_vector_env`.
@@ -85,7 +86,11 @@ class EnvRunner:
         self.num_envs = settings.num_envs_per_env_runner
         self.env = make_vector_env(settings.env, settings.env_config, self.num_envs, settings.gym_env_vectorize_mode)
         if on_env is not None:
-            on_env(self.env)
+            try:
+                on_env(self.env)
+            except BaseException:
+                self.env.close()
+                raise
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
         self._guard = guard_for(self.env)
@@ -98,7 +103,7 @@ class EnvRunner:
             AutoresetMode.DISABLED: self._after_disabled,
         }[mode]
         self._records_action_dist = settings.records_action_dist
-        self._infos: list[dict[str, Any]] | None = [] if settings.records_episode_infos else None
+        self._records_infos = settings.records_episode_infos
         self._nested_actions = isinstance(self.action_space, spaces.Dict | spaces.Tuple)
         # an env may write into an array it is given; single envs get a Discrete action as a number
         self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
@@ -175,14 +180,13 @@ class EnvRunner:
         if self._obs is None:
             self.reset()
         data = self._begin_fragment(num_steps)
+        infos: list[dict[str, Any]] | None = [] if self._records_infos else None
         try:
-            dist_inputs, seconds = self._interact(data, num_steps, explore)
+            dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
             check_finite(data.env_obs, data.rewards, self._steps)
             final_index, final_obs = self._finals(data)
-        except Exception:
+        except BaseException:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
-            if self._infos is not None:
-                self._infos.clear()
             raise
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -191,9 +195,7 @@ class EnvRunner:
         if dist_inputs is not None and explore:
             with torch.no_grad():
                 columns[Columns.ACTION_LOGP] = self.module.action_dist_cls.from_logits(dist_inputs).logp(actions)
-        stats = self._finished_episodes(data) | seconds
-        if self._infos is not None:
-            self._infos.clear()
+        stats = self._finished_episodes(data, infos) | seconds
         self._steps += num_steps
         stats["bookkeeping"] = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         return Rollout(
@@ -206,13 +208,16 @@ class EnvRunner:
             stats=stats,
         )
 
-    def _interact(self, data: Fragment, num_steps: int, explore: bool) -> tuple[Tensor | None, dict[str, float]]:
-        """The loop: fill ``data``; returns distribution inputs, if they are recorded, and seconds."""
+    def _interact(
+        self, data: Fragment, num_steps: int, explore: bool, infos: list[dict[str, Any]] | None
+    ) -> tuple[Tensor | None, dict[str, float]]:
+        """The loop: fill ``data``, and ``infos`` unless it is None; returns distribution inputs, if they are recorded,
+        and seconds."""
         module, env, convert, guard, after_step = self.module, self.env, self._convert, self._guard, self._after_step
         forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
         noise = self._noise.take(num_steps) if explore else None
         resample_noise = self._resample_noise if explore else None
-        nested, copies, infos = self._nested_actions, self._copies_actions, self._infos
+        nested, copies = self._nested_actions, self._copies_actions
         needs_starts = data.state_in is not None or bool(data.previous)
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
@@ -252,7 +257,7 @@ class EnvRunner:
                     data.terminateds[t] = terminateds
                     data.truncateds[t] = truncateds
                     if infos is not None:
-                        infos += last_infos(info, terminateds | truncateds, self._resets_at_once)
+                        infos += last_infos(info, data.terminateds[t] | data.truncateds[t], self._resets_at_once)
                     obs = after_step(data, t, obs, info)
                     write_row(data.env_obs, t + 1, obs)
                     if needs_starts:
@@ -403,15 +408,14 @@ class EnvRunner:
                 )
             )
 
-    def _finished_episodes(self, data: Fragment) -> dict[str, Any]:
-        """Returns and lengths of the episodes that ended in ``data``; carries the open ones over."""
+    def _finished_episodes(self, data: Fragment, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Returns, lengths and ``infos`` of the episodes that ended in ``data``; carries the open ones over."""
         totals = np.add.accumulate(data.rewards, 0, np.float64)
         totals += self._returns
         self._returns = totals[-1]
         ended = data.terminateds | data.truncateds
         if not np.count_nonzero(ended):
             return _NOTHING_FINISHED
-        infos = {} if self._infos is None else {"episode_infos": self._infos.copy()}
         rows, slots = np.nonzero(ended)
         returns: list[float] = []
         lengths: list[int] = []
@@ -427,7 +431,7 @@ class EnvRunner:
             "episode_returns": np.array(returns),
             "episode_lengths": np.array(lengths, dtype=np.int64),
             "episode_slots": slots,
-            **infos,
+            **({} if infos is None else {"episode_infos": infos}),
         }
 
     def get_state(self) -> dict[str, Any]:
@@ -449,34 +453,6 @@ class EnvRunner:
     def stop(self) -> None:
         """Close the envs."""
         self.env.close()
-
-
-def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool) -> list[dict[str, Any]]:
-    """The ``info`` of the last step of each env that ``ended`` marks, as one env would have returned it.
-
-    Args:
-        info: Of a vector step: arrays by env, with the mask ``_key`` beside ``key``.
-        ended: ``[N]``.
-        resets_at_once: Whether ``info`` is already of the next episodes, and has that of the ended ones below
-            ``final_info``.
-    """
-    if resets_at_once:
-        info = info.get("final_info", {})
-    return [_info_of(info, slot) for slot in np.flatnonzero(ended).tolist()]
-
-
-def _info_of(info: Mapping[str, Any], slot: int) -> dict[str, Any]:
-    own: dict[str, Any] = {}
-    for key, values in info.items():
-        mask = info.get(f"_{key}")
-        if key.startswith("_") or key == "final_obs" or (mask is not None and not mask[slot]):
-            continue
-        if isinstance(values, Mapping):
-            own[key] = _info_of(values, slot)
-        else:
-            value = values[slot] if isinstance(values, np.ndarray | list | tuple | Tensor) else values
-            own[key] = value.item() if isinstance(value, np.generic) else value
-    return own
 
 
 def _as_arrays(actions: Tree) -> Tree:

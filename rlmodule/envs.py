@@ -22,6 +22,7 @@ __all__ = [
     "autoreset_mode",
     "check_finite",
     "guard_for",
+    "install_remedy",
     "make_vector_env",
 ]
 
@@ -131,7 +132,7 @@ def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: Vecto
                     **env_config,
                 )
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        remedy = _install_remedy(error)
+        remedy = install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
     except Exception as error:
         raise _id_error(env_id, mode, error) from error
@@ -152,11 +153,24 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
     if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
         remedy = "Use mode 'sync' or 'async'."
         return ValueError(explain_error(where, expected="an id with a vector entry point", got="none", remedy=remedy))
+    if mode == "async" and isinstance(error, EOFError | ConnectionError):
+        return _worker_died(where, error)
     got, remedy = f"{type(error).__name__}: {error}", "Check env_config against the arguments of the env."
     return RuntimeError(explain_error(where, expected="to be made", got=got, remedy=remedy))
 
 
-def _install_remedy(error: Exception) -> str:
+def _worker_died(where: str, error: Exception) -> RuntimeError:
+    """What to raise if a worker process ended before it answered; its own error is on stderr."""
+    remedy = (
+        "See its error above. Where processes are spawned (macOS, Windows), a script must put what it runs below "
+        "if __name__ == '__main__':, and mode 'sync' needs no processes."
+    )
+    got = f"one that ended ({type(error).__name__})"
+    return RuntimeError(explain_error(where, expected="a process for each env", got=got, remedy=remedy))
+
+
+def install_remedy(error: Exception) -> str:
+    """What to do about an `error` of a package that an env misses."""
     text = f"{error} {error.__cause__}".lower()
     for extra in _EXTRAS:
         if extra in text and "gymnasium-robotics" not in text:  # Where Gymnasium sends users of its oldest MuJoCo envs.
@@ -196,8 +210,11 @@ def _from_callable(
 
     env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
     if mode == "async":
-        with _workers_ignore_ctrl_c():
-            made = AsyncVectorEnv(env_fns, **_VECTOR_KWARGS)
+        try:
+            with _workers_ignore_ctrl_c():
+                made = AsyncVectorEnv(env_fns, **_VECTOR_KWARGS)
+        except (EOFError, ConnectionError) as error:
+            raise _worker_died(where, error) from error
         return _accept_single(made)
     vector_env = SyncVectorEnv(env_fns, **_VECTOR_KWARGS)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
@@ -220,7 +237,7 @@ def _call(
         got = f"{type(error).__name__}: {error}"
         remedy = "A class is made as cls(**env_config), a factory is called as fn(env_config)."
         if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-            remedy = _install_remedy(error)
+            remedy = install_remedy(error)
         where = f"env {_name(source)}, env index {index}"
         raise RuntimeError(explain_error(where, expected="an env", got=got, remedy=remedy)) from error
     if isinstance(made, gym.Env | VectorEnv):

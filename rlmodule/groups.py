@@ -24,7 +24,7 @@ class EnvRunnerGroup:
         settings: Which env, how many, how vectorised.
         run_seed: Seed of the run.
         role: ``"env"`` or ``"evaluation_env"``.
-        on_env: Told of every vector env once it is made.
+        on_env: Told of every vector env once it is made; if it raises, that is closed again.
     """
 
     def __init__(

@@ -1,11 +1,17 @@
 """What a run counts: env steps, finished episodes, seconds per phase."""
 
 import math
+import numbers
+import textwrap
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from catalog.errors import explain_error
 from rlmodule.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
@@ -26,7 +32,7 @@ class RunMetrics:
         self.episodes = 0
         self.best_evaluation: float | None = None
         """The greatest mean return of an evaluation so far."""
-        self._logged: dict[str, list[float]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
         self._begin()
@@ -52,14 +58,33 @@ class RunMetrics:
         for phase, value in seconds.items():
             self._timers[phase] = self._timers.get(phase, 0.0) + value
 
-    def log_value(self, name: str, value: float) -> None:
-        """Report a number of your own: the mean of what was logged in an iteration stands under ``custom_metrics`` of
-        its result, and what was logged in an evaluation under those of the evaluation."""
-        self._logged.setdefault(name, []).append(float(value))
+    def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
+        """Report a number of your own.
+
+        The mean of what was logged under a name in an iteration stands under ``custom_metrics`` of its result; what was
+        logged in an evaluation stands there in the result of the evaluation. What is logged between iterations belongs
+        to the next one, and is not part of a checkpoint.
+
+        Args:
+            name: Its name; ``"a/b"`` puts it into a group in TensorBoard.
+            value: A number, or a tensor or array of one. NaN and infinities are taken as they are, so the mean is NaN
+                or infinite too, which loggers leave out.
+
+        Raises:
+            TypeError: If the name is no text, or the value no number.
+        """
+        if not isinstance(name, str) or not name:
+            raise _unloggable("name", "a text", name, "Name what you log.")
+        if isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
+            value = value.item()
+        if not isinstance(value, numbers.Real):
+            raise _unloggable(repr(name), "a number", value, "Log its mean, for example, or each under its own name.")
+        total, count = self._logged.get(name, (0.0, 0))
+        self._logged[name] = total + float(value), count + 1
 
     def take_logged(self) -> dict[str, dict[str, float]]:
         """The section ``custom_metrics``, and nothing if nothing was logged; begins anew."""
-        means = {name: sum(values) / len(values) for name, values in self._logged.items()}
+        means = {name: total / count for name, (total, count) in self._logged.items()}
         self._logged = {}
         return {"custom_metrics": means} if means else {}
 
@@ -120,6 +145,11 @@ class RunMetrics:
         self.best_evaluation = state["best_evaluation"]
         self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
         self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
+
+
+def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError:
+    shown = textwrap.shorten(repr(got), 80)
+    return TypeError(explain_error(f"log_value({what})", expected=expected, got=shown, remedy=remedy))
 
 
 def episode_summary(returns: Any, lengths: Any) -> dict[str, float]:

@@ -14,6 +14,7 @@ _ROLES = (
     "replay",
     "policy",
     "module_noise",
+    "film",
 )
 
 

@@ -14,7 +14,7 @@ ROOT = Path(catalog_rl.__file__).resolve().parent
 ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "algorithms": set()}
 NOT_SHIPPED = {"tests", "benchmarks", "examples"}
 MAY_IMPORT_RAY = {"rlmodule/actors.py"}
-LATE = ("ray", "rich", "matplotlib", "tyro", "tensorboard")
+LATE = ("ray", "rich", "matplotlib", "tyro", "tensorboard", "wandb", "mlflow")
 
 
 def imports(source: str) -> Iterator[tuple[int, str, bool]]:

@@ -1,4 +1,4 @@
-"""What README, CONTRIBUTING and docs/ show is true: snippets run, printed text is what they print, names exist.
+"""What README, CONTRIBUTING, docs/ and examples/ show is true: snippets run, print what is shown, names exist.
 
 How a page is read: the ```python blocks of one page run in order in one namespace, as one script would. A ```text block
 right after one is what it prints, or, if ``<!-- raises -->`` stands before the block, the error it ends with; there
@@ -25,12 +25,19 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import AlgorithmConfig
+from algorithms.callbacks import Callbacks
 from algorithms.cli import main as rlmodule
-from algorithms.cli import train_config
+from algorithms.cli import train_plan
+from algorithms.cli.evaluate import EvaluateFlags
+from algorithms.cli.flags import parse
+from algorithms.cli.inspect import InspectFlags
+from algorithms.cli.plot import PlotFlags
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
-from algorithms.ppo import PPOCatalog, PPOConfig
+from algorithms.loggers.jsonl import JsonlLogger
+from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
 from algorithms.run_folder import flatten
 from algorithms.settings import settings_of
@@ -38,7 +45,10 @@ from catalog import Catalog, DefaultModelConfig, action_converter_rules, action_
 from catalog.registry import Registry, distributions, models
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = [run for path in EXAMPLES for run in re.findall(r"``python (examples/[^`]+)``", path.read_text("utf-8"))]
 """How the examples say they are run, without ``python``; one that does not is a part of another beside it."""
@@ -171,14 +181,13 @@ def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.Monk
     assert execute(text, example, 0, script)  # each ends by telling something
 
 
-def test_every_example_is_run_and_named_on_the_first_page() -> None:
-    run, readme = {ROOT / command.split()[0] for command in COMMANDS}, (ROOT / "README.md").read_text(encoding="utf-8")
-    for example in EXAMPLES:
-        if example in run:
-            assert f"]({example.relative_to(ROOT).as_posix()})" in readme
-        else:
-            users = [path for path in run if path.parent == example.parent]
-            assert any(f"\nfrom {example.stem} import " in path.read_text(encoding="utf-8") for path in users)
+def test_every_example_is_run_and_named_in_the_index() -> None:
+    run, index = {ROOT / command.split()[0] for command in COMMANDS}, ROOT / "examples" / "README.md"
+    listed = re.findall(r"^\| \[`[\w/]+\.py`\]\(([\w/]+\.py)\) \| \S", index.read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted(path.relative_to(index.parent).as_posix() for path in run)
+    for part in set(EXAMPLES) - run:
+        users = [path for path in run if path.parent == part.parent]
+        assert any(f"\nfrom {part.stem} import " in path.read_text(encoding="utf-8") for path in users)
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------
@@ -193,6 +202,28 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 
 
+STAND_INS: dict[str, Any] = {
+    "MyCatalog": PPOCatalog,
+    "MyModule": PPOModule,
+    "MyLearner": PPOLearner,
+    "MyLogger": JsonlLogger,
+    "MyCallbacks": Callbacks,
+    "MyEnv": CartPoleEnv,
+    "make_env": lambda env_config: CartPoleEnv(),
+    "watch": lambda **arguments: None,
+}
+"""What shown commands name in modules of the user's, which are called ``my_...``."""
+
+
+@pytest.fixture
+def modules_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for page in PAGES:
+        for name in re.findall(r"\b(my_\w+):\w", "\n".join(commands_of(page))):
+            module = ModuleType(name)
+            vars(module).update(STAND_INS)
+            monkeypatch.setitem(sys.modules, name, module)
+
+
 def check_command(command: str) -> None:
     """That a shown command line names things there are."""
     words = shlex.split(command, comments=True)
@@ -200,11 +231,18 @@ def check_command(command: str) -> None:
     match program, words[1:]:
         case "make", targets:
             assert set(targets) <= make_targets(), command
-        case "rlmodule", ["train", *args]:
-            config, _ = train_config(args)
-            config.validate()
-        case "rlmodule", ["explain", *args]:
-            assert rlmodule(["explain", *args]) == 0, command
+        case "rlmodule", ["train", *args] if "--help" not in args:
+            if "--load" in args:  # no such run: its flags are those of any other
+                place = args.index("--load")
+                args = ["ppo", "CartPole-v1", *args[:place], *args[place + 2 :]]
+            train_plan(args).config.validate()
+        case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:
+            flags = {"evaluate": EvaluateFlags, "plot": PlotFlags, "inspect": InspectFlags}[name]
+            parse(flags, f"rlmodule {name}", args)
+        case "rlmodule", args:
+            assert rlmodule(args) == 0, command
+        case ".", [path]:
+            assert path == ".venv/bin/activate", command
         case "python", ["-m", module, *args]:
             source = ROOT.joinpath(*module.split(".")).with_suffix(".py")
             assert all(flag in source.read_text() for flag in args if flag.startswith("--")), command
@@ -214,10 +252,13 @@ def check_command(command: str) -> None:
             listed = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
             extras = {extra for arg in args for found in re.findall(r"\[(.+)\]", arg) for extra in found.split(",")}
             assert extras <= set(re.findall(r"^(\w+) = \[", listed, re.M)), command
+        case "tensorboard" | "wandb", _:
+            pass  # not ours
         case _:
             pytest.fail(f"no check for {command!r}")
 
 
+@pytest.mark.usefixtures("modules_of_the_user")
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_commands_exist(page: Path) -> None:
     for command in commands_of(page):
@@ -293,23 +334,44 @@ def test_defaults_that_are_shown_are_those_of_the_code(
 LOOP = ROOT / "docs" / "the-loop.md"
 
 
-def described_metrics(page: Path) -> list[str]:
-    return re.findall(
-        r"^\| `([\w/]+)` \|", prose_of(page).partition("## What is measured")[2].partition("\n## ")[0], re.M
-    )
+METRICS = ROOT / "docs" / "metrics.md"
 
 
-def test_every_metric_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
-    config = PPOConfig().environment("CartPole-v1").evaluation(evaluation_interval=1)
-    with config.build() as algorithm:
+def described_metrics(algorithm: str) -> dict[str, str]:
+    """Path → meaning of what metrics.md says that an algorithm reports."""
+    others = {"PPO", "DQN"} - {algorithm}
+    found: dict[str, str] = {}
+    for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", prose_of(METRICS), re.M | re.S):
+        for path, meaning in re.findall(r"^\| `([\w/]+)` \| (.+) \|$", text, re.M):
+            if not any(title == f"Learning: {other}" or meaning.startswith(f"{other}: ") for other in others):
+                found[path] = meaning
+    return found
+
+
+def log_under_name(algorithm: Any, **event: Any) -> None:
+    algorithm.metrics.log_value("NAME", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked_for"),
+    [(PPOConfig(), {"use_kl_loss": True}), (DQNConfig(), {"prioritized_replay": True})],
+    ids=["PPO", "DQN"],
+)
+def test_every_metric_is_described_and_every_described_one_is_there(
+    config: AlgorithmConfig, asked_for: dict[str, bool], script: ModuleType
+) -> None:
+    described = described_metrics(config.algo_class.__name__)
+    conditional = {path for path, meaning in described.items() if meaning.startswith("with `")}
+    own = {path for path in described if path.endswith("/NAME")}
+    plain = config.copy().environment("CartPole-v1").evaluation(evaluation_interval=1).debugging(seed=1)
+    with plain.build() as algorithm:
         reported = dict(flatten(algorithm.train()))
-    assert sorted(described_metrics(LOOP)) == sorted(reported)
-
-
-def test_the_page_of_dqn_describes_what_it_reports_besides(script: ModuleType) -> None:
-    with DQNConfig().environment("CartPole-v1").build() as algorithm:
-        reported = dict(flatten(algorithm.train())).keys() - {*described_metrics(LOOP)}
-    assert sorted(described_metrics(ROOT / "docs" / "dqn.md")) == sorted(reported)
+    assert sorted(reported) == sorted(described.keys() - conditional - own)
+    # samples are those of training; that one of its episodes ends is not sure, but those of an evaluation do
+    full = plain.copy().update(asked_for).callbacks(on_sample_end=log_under_name, on_episode_end=log_under_name)
+    with full.build() as algorithm:
+        reported = dict(flatten(algorithm.train()))
+    assert sorted(reported) == sorted(described)
 
 
 def test_the_frames_are_those_that_are_listed(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The ``rlmodule`` command, a module for each subcommand."""
 
 from algorithms.cli.main import COMMANDS, main
-from algorithms.cli.train import train_config
+from algorithms.cli.train import train_plan
 
-__all__ = ["COMMANDS", "main", "train_config"]
+__all__ = ["COMMANDS", "main", "train_plan"]

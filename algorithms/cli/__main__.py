@@ -4,4 +4,5 @@ import sys
 
 from algorithms.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":  # not in the processes of several seeds, which import it
+    sys.exit(main())

@@ -9,13 +9,15 @@ from typing import Annotated
 import tyro
 
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import algorithm_config, config_from, parse_settings, value_of
+from algorithms.cli.flags import algorithm_config, parse_settings, value_of
+from algorithms.cli.values import environment
 from algorithms.settings import settings_of
 from catalog import Catalog
 from rlmodule.envs import make_vector_env
 
 DEFAULT_ALGO = "ppo"
-_EXPLAINED = ("env_config", "gym_env_vectorize_mode")  # besides the model's, all that the catalog depends on
+_EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
+"""Settings besides the model's and those of the nets on which it depends what the catalog decides."""
 
 
 @dataclass(kw_only=True)
@@ -23,7 +25,7 @@ class ExplainFlags:
     """Show which networks and action distribution the catalog chooses for an environment, and why."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """Gymnasium id of the environment."""
+    """Gymnasium id, or a class or factory of yours as my_module:name."""
     algo: str = DEFAULT_ALGO
     """The algorithm whose catalog decides."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -31,13 +33,13 @@ class ExplainFlags:
 
 
 def explain(args: Sequence[str]) -> int:
-    """Show what the catalog decides for ENV, and why."""
+    """Show which networks are chosen for ENV, and why."""
     name = value_of("--algo", args)
     algo = algorithm_config(DEFAULT_ALGO if name is None else name)
     known = {name: known for name, known in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
-    flags = parse_settings(ExplainFlags, "rlmodule explain", args, algo(), known)
-    config = config_from(algo(), flags)
-    env = make_vector_env(flags.env, config.env_config, 1, config.gym_env_vectorize_mode)
+    typed = parse_settings(ExplainFlags, "rlmodule explain", args, algo(), known)
+    config = typed.applied_to(algo())
+    env = make_vector_env(environment(typed.flags.env), config.env_config, 1, config.gym_env_vectorize_mode)
     try:
         spaces = env.single_observation_space, env.single_action_space
         spec = config.get_rl_module_spec(*spaces)

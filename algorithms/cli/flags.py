@@ -2,165 +2,316 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import itertools
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, make_dataclass
-from functools import partial
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+import math
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from algorithms.checks import check_value, is_schedule
+from algorithms.checks import check_value
+from algorithms.cli.exits import UsageError
+from algorithms.cli.values import ValueReader, is_typeable
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import config_class
 from algorithms.settings import Setting, settings_of
 from catalog import DefaultModelConfig
 from catalog.errors import closest, explain_error
+from rlmodule import RLModuleSpec
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
-"""Default of ``--run-dir``: a folder of this name, made anew."""
+_APART = ("env", "model_config", "rl_module_spec")  # the argument ENV, the flags of section "model", and SPEC_FLAGS
 
-_NOT_FLAGS = ("env", "model_config")  # the argument ENV, and the group of flags "model"
+SPEC_FLAGS = {
+    "catalog_class": "The catalog that chooses the networks; None takes the algorithm's own, from which yours derives.",
+    "module_class": "The module that is built with it; None takes the algorithm's own, from which yours derives.",
+}
+"""Parts of ``rl_module_spec`` that are flags."""
 
 Flags = TypeVar("Flags", bound="DataclassInstance")
-
-
-class UsageError(ValueError):
-    """The command line cannot be understood."""
 
 
 class HelpWanted(Exception):
     """The overview of all commands is to be shown."""
 
 
+@dataclass(frozen=True)
+class Typed(Generic[Flags]):
+    """A command line that was understood.
+
+    Attributes:
+        flags: Those of the command itself.
+        settings: The settings that were typed, by name.
+        model: The model settings that were typed.
+        spec: The parts of ``rl_module_spec`` that were typed.
+    """
+
+    flags: Flags
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    spec: dict[str, Any]
+
+    def applied_to(self, config: AlgorithmConfig) -> AlgorithmConfig:
+        """A copy of ``config`` with all that was typed.
+
+        Raises:
+            TypeError, ValueError: If a value does not fit its setting; names the flag.
+        """
+        known, changed = settings_of(type(config)), config.copy()
+        changed.update({name: checked_value(known[name], value) for name, value in self.settings.items()})
+        if self.spec:
+            spec = dataclasses.replace(changed.rl_module_spec or RLModuleSpec(), **self.spec)
+            changed.update({"rl_module_spec": spec})
+        if self.model:
+            base = changed.model_config_class.from_any(changed.model_config)
+            changed.update({"model_config": dataclasses.replace(base, **self.model)})
+        return changed
+
+
 def parse(base: type[Flags], prog: str, args: Sequence[str]) -> Flags:
     """``args`` as a ``base``, a dataclass.
 
     Raises:
-        UsageError: If a flag is unknown; names the closest.
-        SystemExit: From tyro, after it has shown the help or what is wrong with a value.
+        UsageError: If a flag or argument is unknown or missing, or a value cannot be read.
+        SystemExit: From tyro, after it has shown the help.
     """
-    return tyro.cli(base, args=_checked_flags(args, [item.name for item in dataclasses.fields(base)], prog), prog=prog)
+    return _parsed(_readable(base), prog, _checked(args, prog, _own_flags(base), _required(base)))
 
 
 def parse_settings(
     base: type[Flags], prog: str, args: Sequence[str], defaults: AlgorithmConfig, known: Mapping[str, Setting]
-) -> Flags:
-    """``args`` as a ``base`` that also has one attribute per section of settings, and one called ``model``.
+) -> Typed[Flags]:
+    """``args`` as a ``base`` and settings.
 
     Args:
         base: A dataclass of the flags that are no settings.
         prog: What precedes ``args``, as the help shows it.
         args: The command line.
-        defaults: What is not given is as here.
+        defaults: What the help shows as defaults.
         known: The settings that are flags.
 
     Raises:
-        UsageError: If a flag is unknown; names the closest.
-        SystemExit: From tyro, after it has shown the help or what is wrong with a value.
+        UsageError: If a flag or argument is unknown or missing, or a value cannot be read.
+        SystemExit: After the help.
     """
-    groups: dict[str, list[tuple[str, Any, Any]]] = {}
+    sections = _sections(defaults, known)
+    if wanted := {"-h", "--help"} & {*args}:
+        topic = next((arg for arg in args[args.index(wanted.pop()) + 1 :] if not arg.startswith("-")), "")
+        _show_help(base, prog, defaults, sections, kebab(topic))
+    known_flags = _own_flags(base) | {flag.name: flag.most for flags in sections.values() for flag in flags}
+    args = _checked(args, prog, known_flags, _required(base))
+    parsed = vars(_parsed(_with_sections(base, defaults, sections), prog, args))
+    written = {_name_of(arg) for arg in args}
+    typed = {
+        section: {flag.name: vars(parsed[section])[flag.name] for flag in flags if kebab(flag.name) in written}
+        for section, flags in sections.items()
+    }
+    model, spec = typed.pop("model"), {}
+    settings = {name: value for group in typed.values() for name, value in group.items()}
+    for name in SPEC_FLAGS:
+        if name in settings:
+            spec[name] = settings.pop(name)
+    own = {item.name: parsed[item.name] for item in dataclasses.fields(base)}
+    return Typed(base(**own), settings, model, spec)
+
+
+def _parsed(whole: type[Flags], prog: str, args: Sequence[str]) -> Flags:
+    found, unknown = tyro.cli(whole, args=args, prog=prog, return_unknown_args=True)
+    if unknown:
+        remedy = f"Leave it out; {prog} --help shows what there is."
+        raise UsageError(explain_error(prog, expected="no further arguments", got=repr(unknown[0]), remedy=remedy))
+    return found
+
+
+def _name_of(arg: str) -> str:
+    """The name that a flag sets, ``evaluation-explore`` for ``--no-evaluation-explore``; empty for what is no flag."""
+    flag = arg.partition("=")[0]
+    return flag[2:].removeprefix("no-") if flag.startswith("--") else ""
+
+
+def checked_value(known: Setting, value: Any) -> Any:
+    """A value that was typed for a setting.
+
+    Raises:
+        TypeError, ValueError: If it does not fit; names the flag.
+    """
+    return check_value(f"--{kebab(known.name)}", value, known.hint, known.bounds, known.doc)
+
+
+# --- what tyro reads --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """``--kebab-name``, read by us, but for the pair of flags of a bool."""
+
+    name: str
+    hint: Any
+    default: Any
+    doc: str
+
+    @property
+    def most(self) -> float:
+        return _most(self.hint)
+
+    def field(self) -> tuple[str, Any, Any]:
+        """As ``make_dataclass`` takes it."""
+        mark, name = tyro.conf.arg(name=kebab(self.name), help=self.doc), self.name
+        read = (bool, mark) if self.hint is bool else (Any, mark, _spec(ValueReader(f"--{kebab(name)}", self.hint)))
+        return name, Annotated[read], dataclasses.field(default_factory=lambda: self.default)
+
+
+_POSITIONAL = get_args(tyro.conf.Positional[str])[1]
+_ArgConfig: Any = type(tyro.conf.arg())
+
+
+def _most(hint: Any) -> float:
+    """How many texts may follow a flag."""
+    return 0 if hint is bool else math.inf if ValueReader("", hint).several else 1
+
+
+def _hints(base: type[DataclassInstance], *, positional: bool) -> dict[str, tuple[Any, list[Any]]]:
+    """Attribute → its annotation and the marks on it, of the positional arguments or of the flags."""
+    found = {}
+    for name, hint in get_type_hints(base, include_extras=True).items():
+        plain, *marks = get_args(hint) if get_origin(hint) is Annotated else [hint]
+        if (_POSITIONAL in marks) is positional:
+            found[name] = plain, marks
+    return found
+
+
+def _own_flags(base: type[DataclassInstance]) -> dict[str, float]:
+    """The flags of the command itself, and how many texts may follow each."""
+    return {name: _most(hint) for name, (hint, _) in _hints(base, positional=False).items()}
+
+
+def _required(base: type[DataclassInstance]) -> list[str]:
+    """The positional arguments without a default, as the help calls them."""
+    missing = dataclasses.MISSING
+    defaults = {item.name: (item.default, item.default_factory) for item in dataclasses.fields(base)}
+    return [
+        next((str(mark.metavar) for mark in marks if isinstance(mark, _ArgConfig)), name.upper())
+        for name, (_, marks) in _hints(base, positional=True).items()
+        if defaults[name] == (missing, missing)
+    ]
+
+
+def _readable(base: type[Flags]) -> type[Flags]:
+    """``base``, whose flags are read by us: numbers as people write them, and one line for what cannot be read."""
+    items, fields = {item.name: item for item in dataclasses.fields(base)}, []
+    for name, (hint, marks) in _hints(base, positional=False).items():
+        if hint is not bool:
+            item = items[name]
+            default = dataclasses.field(default=item.default)
+            if item.default_factory is not dataclasses.MISSING:
+                default = dataclasses.field(default_factory=item.default_factory)
+            fields.append((name, Annotated[(Any, *marks, _spec(ValueReader(f"--{kebab(name)}", hint)))], default))
+    made = make_dataclass(base.__name__, fields, bases=(base,), kw_only=True)
+    made.__doc__ = base.__doc__
+    return made
+
+
+def _sections(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[str, list[_Flag]]:
+    """The settings that can be typed, by section; those of the networks are section ``model``."""
+    sections: dict[str, list[_Flag]] = {}
     for name, item in known.items():
-        if name not in _NOT_FLAGS and (hint := flag_type(item.hint)) is not None:
-            default = NEW_RUN_DIR if name == "run_dir" else vars(defaults)[name]
+        if name not in _APART and is_typeable(item.hint):
             doc = f"{item.doc} ({item.bounds})" if str(item.bounds) else item.doc
-            groups.setdefault(item.section, []).append(_flag(name, hint, default, doc))
+            sections.setdefault(item.section, []).append(_Flag(name, item.hint, vars(defaults)[name], doc))
+    if "rl_module_spec" in known:
+        hints = get_type_hints(RLModuleSpec)
+        sections["rl_module"] = [_Flag(name, hints[name], None, doc) for name, doc in SPEC_FLAGS.items()]
     model, hints = defaults.model_config_class.from_any(defaults.model_config), get_type_hints(DefaultModelConfig)
-    for item in dataclasses.fields(DefaultModelConfig):  # what an algorithm adds is among its own settings
-        hint = flag_type(hints[item.name])
-        groups.setdefault("model", []).append(_flag(item.name, hint, vars(model)[item.name], item.metadata["doc"]))
-    members = []
-    for section, items in groups.items():
-        group = make_dataclass(section, items)
-        group.__doc__ = _section_docs(type(defaults)).get(section, "Settings of the default networks.")
-        members.append((section, tyro.conf.OmitArgPrefixes[group], field(default_factory=group)))
-    whole = make_dataclass(base.__name__, members, bases=(base,), kw_only=True)
-    whole.__doc__ = base.__doc__
-    names = [item.name for item in dataclasses.fields(base)] + [name for items in groups.values() for name, *_ in items]
-    return tyro.cli(whole, args=_checked_flags(args, names, prog), prog=prog)
+    sections["model"] = [  # what an algorithm adds is among its own settings
+        _Flag(item.name, hints[item.name], vars(model)[item.name], item.metadata["doc"])
+        for item in dataclasses.fields(DefaultModelConfig)
+    ]
+    return sections
 
 
-def flag_type(hint: Any) -> Any:
-    """The part of an annotation that can be typed in a shell (no classes or functions); None where there is none."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        kept = [part for arg in args if (part := flag_type(arg)) is not None]
-        return Union[tuple(kept)] if any(part is not NoneType for part in kept) else None  # noqa: UP007
-    containers = (list, tuple, dict, collections.abc.Mapping, collections.abc.Sequence)
-    if origin in containers:
-        inner = [arg for arg in args if arg not in (Any, Ellipsis)]
-        return hint if all(flag_type(arg) is not None for arg in inner) else None
-    return hint if origin is Literal or hint in (int, float, bool, str, NoneType, *containers) else None
-
-
-def _flag(name: str, hint: Any, default: Any, doc: str) -> tuple[str, Any, Any]:
-    """A field for ``make_dataclass``: ``--kebab-name``, read by tyro or, if it holds lists or dicts, by us."""
-    marks: list[Any] = [tyro.conf.arg(name=kebab(name), help=doc)]
-    items = get_args(hint)
-    if get_origin(hint) in (list, tuple) and items[0] in (int, float, str) and items[1:] in ((), (Ellipsis,)):
-        marks.append(_spec("*", f"[{items[0].__name__.upper()} ...]|JSON", partial(_read_list, items[0])))
-    elif _holds_containers(hint):
-        words, kind = _words(hint), "NUMBER" if is_schedule(hint) else ""
-        metavar = "|".join([*filter(None, [kind, *words]), "JSON"])
-        marks.append(_spec(1, metavar, lambda texts: _read_json(texts[0], words)))
-    return name, Annotated[(hint, *marks)], field(default_factory=lambda: default)
-
-
-def _spec(nargs: Literal["*", 1], metavar: str, read: Callable[[list[str]], Any]) -> PrimitiveConstructorSpec[Any]:
-    def write(value: Any) -> list[str]:
-        return [str(item) for item in value] if nargs == "*" else [json.dumps(value)]
-
+def _spec(reader: ValueReader) -> PrimitiveConstructorSpec[Any]:
     return PrimitiveConstructorSpec(
-        nargs=nargs, metavar=metavar, instance_from_str=read, is_instance=lambda value: True, str_from_instance=write
+        nargs="*" if reader.several else 1,
+        metavar=f"[{reader.metavar} ...]" if reader.several else reader.metavar,
+        instance_from_str=reader.read,
+        is_instance=lambda value: True,
+        str_from_instance=reader.write,
     )
 
 
-def _holds_containers(hint: Any) -> bool:
-    if get_origin(hint) in (Union, UnionType):
-        return any(_holds_containers(arg) for arg in get_args(hint))
-    kind = get_origin(hint) or hint
-    return isinstance(kind, type) and issubclass(kind, collections.abc.Collection) and kind is not str
+def _with_sections(base: type[Flags], defaults: AlgorithmConfig, sections: Mapping[str, list[_Flag]]) -> type[Flags]:
+    """``_readable(base)`` with one more attribute per section: a dataclass of its settings."""
+    members, docs = [], _section_docs(type(defaults))
+    for section, flags in sections.items():
+        group = make_dataclass(section, [flag.field() for flag in flags])
+        group.__doc__ = docs[section]
+        members.append((section, tyro.conf.OmitArgPrefixes[group], dataclasses.field(default_factory=group)))
+    whole = make_dataclass(base.__name__, members, bases=(_readable(base),), kw_only=True)
+    whole.__doc__ = base.__doc__
+    return whole
 
 
-def _read_list(kind: Callable[[str], Any], texts: list[str]) -> Any:
-    if len(texts) == 1 and texts[0].startswith("["):
-        return _read_json(texts[0])
-    return [kind(text) for text in texts]
+# --- help -------------------------------------------------------------------------------------------------------------
 
 
-def _words(hint: Any) -> list[str]:
-    """The plain words a flag takes besides JSON: those of a Literal; NAME stands for any."""
-    if get_origin(hint) in (Union, UnionType):
-        return [word for arg in get_args(hint) for word in _words(arg)]
-    if get_origin(hint) is Literal:
-        return [arg for arg in get_args(hint) if isinstance(arg, str)]
-    return ["NAME"] if hint is str else []
+def _show_help(
+    base: type[Flags], prog: str, defaults: AlgorithmConfig, sections: Mapping[str, list[_Flag]], topic: str
+) -> None:
+    """Print the help about ``topic``, a section, ``all`` or, if empty, the command's own flags; always exits.
 
-
-def _read_json(text: str, words: Sequence[str] = ()) -> Any:
-    if text == "None":
-        return None
-    if text in words:
-        return text
+    Raises:
+        UsageError: If there is no such topic; names the closest.
+        SystemExit: With code 0.
+    """
+    topics = {kebab(section): section for section in sections}
+    if topic not in ("", "all", *topics):
+        expected, remedy = f"all or a section: {', '.join(topics)}", f"Choose one.{closest(topic, ['all', *topics])}"
+        raise UsageError(explain_error(f"{prog} --help", expected=expected, got=repr(topic), remedy=remedy))
+    if topic in topics:
+        group = make_dataclass(topic, [flag.field() for flag in sections[topics[topic]]])
+        tyro.cli(group, args=["--help"], prog=prog, description=_section_docs(type(defaults))[topics[topic]])
+    if topic == "all":
+        tyro.cli(_with_sections(base, defaults, sections), args=["--help"], prog=prog)
     try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)  # ".5" is a number to everyone but JSON
-    except ValueError:
-        if "NAME" in words:
-            return text
-        words = [f"{word!r}" for word in words if word != "NAME"]
-        raise ValueError(f"{text!r} is neither {', '.join([*words, 'a number'])} nor JSON") from None
+        tyro.cli(_readable(base), args=["--help"], prog=prog)
+    except SystemExit:
+        print(_overview_of(prog, defaults, sections))
+        raise
+
+
+def _overview_of(prog: str, defaults: AlgorithmConfig, sections: Mapping[str, list[_Flag]]) -> str:
+    """The settings in brief: sections and names."""
+    width, docs = min(shutil.get_terminal_size().columns, 100), _section_docs(type(defaults))
+    wide = max(len(section) for section in sections) + 2
+    lines = [f"Settings are flags, too; `{prog} --help SECTION` explains them, `--help all` everything.", ""]
+    for section, flags in sections.items():
+        text = textwrap.wrap(
+            " ".join(f"--{kebab(flag.name)}" for flag in flags),
+            width,
+            initial_indent=" " * (wide + 2),
+            subsequent_indent=" " * (wide + 2),
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        lines += [f"  {kebab(section):<{wide}}{docs[section]}", *text]
+    return "\n".join(lines)
+
+
+def _section_docs(algo: type[AlgorithmConfig]) -> dict[str, str]:
+    found = {"model": "Settings of the default networks."}
+    for base in reversed(algo.__mro__):
+        found |= vars(base).get("section_docs", {})
+    return found
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def kebab(name: str) -> str:
@@ -168,31 +319,40 @@ def kebab(name: str) -> str:
     return name.strip("_").replace("_", "-")
 
 
-def _section_docs(algo: type[AlgorithmConfig]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for base in reversed(algo.__mro__):
-        found |= vars(base).get("section_docs", {})
-    return found
-
-
-def _checked_flags(args: Sequence[str], names: Iterable[str], prog: str) -> list[str]:
+def _checked(args: Sequence[str], prog: str, flags: Mapping[str, float], required: Sequence[str]) -> list[str]:
     """``args`` with each flag in its one spelling, also where it was written like the setting (``--num_epochs``).
 
+    Args:
+        args: The command line.
+        prog: What precedes it, as errors name it.
+        flags: Name → how many texts may follow it.
+        required: The arguments that belong to no flag and have to be there.
+
     Raises:
-        UsageError: For a flag that there is not; names the closest.
+        UsageError: For a flag that there is not, with the closest; for a missing value or argument.
     """
-    flags = {f"--{kebab(name)}" for name in names} | {"--help"}
-    spelt = []
-    for arg in args:
+    known = {f"--{kebab(name)}": most for name, most in flags.items()}
+    known |= {f"--no-{flag[2:]}": most for flag, most in known.items() if most == 0} | {"--help": 0}
+    spelt, free, taken = list[str](), 0, 0.0  # the last: how many more texts the flag before takes
+    for arg, following in itertools.zip_longest(args, args[1:], fillvalue="--"):
         flag, equals, value = arg.partition("=")
-        if flag.startswith("--"):
-            flag = f"--{kebab(flag.strip('-'))}"
-            if flag not in flags and flag.replace("--no-", "--", 1) not in flags:
-                near = [name for name in flags if name.startswith(flag)] or flags
-                remedy = f"{prog} --help lists them.{closest(flag, near)}"
-                raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
-            arg = f"{flag}{equals}{value}"
-        spelt.append(arg)
+        if not flag.startswith("--"):
+            free += taken == 0 and arg != "-h"
+            taken = max(0.0, taken - 1)
+            spelt.append(arg)
+            continue
+        flag = f"--{kebab(flag.strip('-'))}"
+        if flag not in known:
+            near = [name for name in known if name.startswith(flag)] or known
+            remedy = f"{prog} --help lists them.{closest(flag, near)}"
+            raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
+        taken = 0.0 if equals else known[flag]
+        if taken == 1 and following.startswith("--"):
+            raise UsageError(explain_error(flag, expected="a value", got="none", remedy=f"Type one after {flag}."))
+        spelt.append(f"{flag}{equals}{value}")
+    if free < len(required) and not {"-h", "--help"} & {*args}:
+        remedy = f"{prog} --help shows what there is."
+        raise UsageError(explain_error(prog, expected=required[free], got="nothing", remedy=remedy))
     return spelt
 
 
@@ -226,22 +386,3 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
         return config_class(name)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def config_from(defaults: AlgorithmConfig, flags: Any) -> AlgorithmConfig:
-    """``defaults`` with what the flags of :func:`parse_settings` change.
-
-    Raises:
-        TypeError, ValueError: If a value does not fit its setting; names the flag.
-    """
-    known, config = settings_of(type(defaults)), defaults.copy()
-    for section, group in vars(flags).items():
-        if section == "model" or not dataclasses.is_dataclass(group):
-            continue
-        for name, value in vars(group).items():
-            item = known[name]
-            config.update({name: check_value(f"--{kebab(name)}", value, item.hint, item.bounds, item.doc)})
-    base = config.model_config_class.from_any(config.model_config)
-    given = vars(vars(flags)["model"])
-    changed = {name: value for name, value in given.items() if value != vars(base)[name]}
-    return config.update({"model_config": dataclasses.replace(base, **changed)}) if changed else config

@@ -1,40 +1,82 @@
-"""``rlmodule train``: a run from the shell, and what it tells."""
+"""``rlmodule train``: what is to be trained, from the command line."""
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from algorithms.algorithm import Algorithm
-from algorithms.cli.exits import FAILED, INTERRUPTED, OK
-from algorithms.cli.explain import DEFAULT_ALGO
-from algorithms.cli.flags import NEW_RUN_DIR, algorithm_config, config_from, leading, parse_settings
+from algorithms.cli.checkpoints import find_checkpoint, read_checkpoint
+from algorithms.cli.exits import UsageError
+from algorithms.cli.flags import Typed, algorithm_config, checked_value, leading, parse_settings, value_of
+from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
+from algorithms.cli.seeds import seeds_of, train_seeds
+from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
-from algorithms.run_folder import new_run_dir, run_name
-from algorithms.session import TrainingSession
+from algorithms.encoding import encode
+from algorithms.presets import Preset
+from algorithms.run_folder import env_name
 from algorithms.settings import settings_of
+from catalog.errors import closest, explain_error
+
+DEFAULT_STEPS = 200_000
+"""Env steps of a run without a preset."""
+_OWN = ("seed", "run_dir")  # settings that are among the command's own flags
 
 
 @dataclass(kw_only=True)
 class TrainFlags:
-    """Train an algorithm; every setting of its config is a flag."""
+    """Train an algorithm on an environment; every setting is a flag."""
 
-    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """Gymnasium id of the environment."""
-    num_env_steps: int = 200_000
-    """Steps to sample, over all environments."""
-    target_return: float | None = None
-    """Stop once the mean return of an evaluation (of recent training episodes, without --evaluation-interval) is at
-    least this; exit code 1 if it is not reached."""
+    env: Annotated[
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="ENV", help_behavior_hint="(needed without --load)")
+    ] = None
+    """Gymnasium id, or a class or factory of yours as my_module:name."""
+    num_env_steps: Annotated[
+        int | None,
+        tyro.conf.arg(metavar="INT", help_behavior_hint=f"(default: the preset's, else {DEFAULT_STEPS:,})"),
+    ] = None
+    """Steps to sample from now on, over all environments; 200k and 1e6 are numbers, too."""
+    target_return: Annotated[
+        float | None,
+        tyro.conf.arg(
+            metavar="FLOAT",
+            help="Stop once the mean return of an evaluation (of recent training episodes, without "
+            "--evaluation-interval) is at least this; exit code 1 if it is not reached.",
+        ),
+    ] = None
+    seed: Annotated[str | None, tyro.conf.arg(metavar="N|N..M|N,M,...", help_behavior_hint="(default: drawn)")] = None
+    """Seed of every random stream of the run; several make a run each."""
+    jobs: int = 1
+    """Runs side by side, where there are several seeds."""
+    run_dir: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several "
+            "seeds; None writes no files.",
+        ),
+    ] = NEW_RUN_DIR
+    preset: Annotated[
+        str,
+        tyro.conf.arg(
+            metavar="auto|none|ENV_ID",
+            help="Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any; "
+            "`rlmodule list presets` shows all. A flag that is typed wins.",
+        ),
+    ] = "auto"
+    load: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="CKPT",
+            help="Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that "
+            "are typed; leave out ALGO and ENV.",
+        ),
+    ] = None
+    allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE ...", help_behavior_hint="(default: none)")] = ()
+    """Modules of yours that the checkpoint may import."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print nothing but errors."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -43,116 +85,112 @@ class TrainFlags:
 
 def train(args: Sequence[str]) -> int:
     """Train ALGO on ENV, and write the run's folder."""
-    config, flags = train_config(args)
-    config.validate()
-    with _own_run_dir(config), config.build() as algorithm:
-        return _run(algorithm, flags)
+    plan = train_plan(args)
+    plan.config.validate()
+    return train_seeds(plan, args) if plan.seeds else train_once(plan).exit_code
 
 
-def train_config(args: Sequence[str]) -> tuple[AlgorithmConfig, TrainFlags]:
-    """The config that the arguments of ``rlmodule train`` describe, and the flags that are not settings.
+def train_plan(args: Sequence[str]) -> TrainPlan:
+    """What the arguments of ``rlmodule train`` ask for.
 
     Raises:
-        UsageError: If algorithm or a flag are unknown.
+        UsageError: If algorithm, environment, preset or a flag are unknown, or a value cannot be read.
         TypeError, ValueError: If a value does not fit its setting; names the flag.
-        SystemExit: After --help, or if a value cannot be read.
+        FileNotFoundError: If there is no checkpoint to load.
+        SystemExit: After --help, or if a value is missing.
     """
-    name = leading(args, "train", "ALGO")
-    algo = algorithm_config(name)
-    flags = parse_settings(TrainFlags, f"rlmodule train {name.lower()}", args[1:], algo(), settings_of(algo))
-    return config_from(algo(), flags).update({"env": flags.env}), flags
+    load = value_of("--load", args)
+    name = leading(args, "train", "ALGO") if load is None or not args[0].startswith("-") else None
+    checkpoint = None if load is None else find_checkpoint(load, best_first=False)
+    content = None if checkpoint is None else read_checkpoint(checkpoint)
+    algo = algorithm_config(content["algorithm"] if content is not None and name is None else str(name))
+    prog = f"rlmodule train {(name or '').lower()}".strip()
+    known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
+    typed = parse_settings(TrainFlags, prog, args if name is None else args[1:], algo(), known)
+    flags, preset = typed.flags, None
+    if content is not None and checkpoint is not None:
+        config = typed.applied_to(_loaded(algo, content, typed, checkpoint))
+        begun = str(checkpoint)
+    else:
+        env = _env_of(flags, prog)
+        preset, begun = _preset(algo, env, flags.preset)
+        config = typed.applied_to(algo(**(preset.settings if preset else {}))).update({"env": env})
+    seeds = seeds_of(flags.seed)
+    if len(seeds) > 1 and content is not None:
+        raise _usage("--seed", "one seed with --load", flags.seed, "Leave it out: the run has its own.")
+    if flags.jobs < 1:
+        raise _usage("--jobs", "at least 1", str(flags.jobs), "1 trains one seed after the other.")
+    own = {"run_dir": flags.run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})
+    if content is not None and checkpoint is not None and flags.run_dir == NEW_RUN_DIR:
+        own["run_dir"] = _run_dir_of(checkpoint, config)
+    every = settings_of(algo)
+    config.update({setting: checked_value(every[setting], value) for setting, value in own.items()})
+    steps = flags.num_env_steps
+    return TrainPlan(
+        config=config,
+        num_env_steps=(preset.num_env_steps if preset else DEFAULT_STEPS) if steps is None else steps,
+        target_return=flags.target_return,
+        begun_with=begun,
+        checkpoint=checkpoint,
+        allow=flags.allow,
+        seeds=seeds if len(seeds) > 1 else (),
+        jobs=flags.jobs,
+        quiet=flags.quiet,
+        debug=flags.debug,
+    )
 
 
-@contextmanager
-def _own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
-    """Put a new folder's path where ``run_dir`` is :data:`NEW_RUN_DIR`; the folder goes again if it stays empty."""
-    if config.run_dir != NEW_RUN_DIR:
-        yield
-        return
-    folder = new_run_dir(config.algo_class.__name__, config.env)
-    config.update({"run_dir": str(folder)})
+def _env_of(flags: TrainFlags, prog: str) -> Any:
+    if flags.env is None:
+        remedy = "Name one, such as CartPole-v1 or my_module:make_env; --load CKPT goes on with a run."
+        raise _usage(prog, "an environment, ENV", "none", remedy)
+    return environment(flags.env)
+
+
+def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
+    """The preset that ``--preset`` chooses, and a line about it."""
+    name = algo().algo_class.__name__
+    env_id = env if chosen == "auto" else chosen
+    if chosen == "none" or (chosen == "auto" and env_id not in algo.presets):
+        return None, f"none{' for this env' if chosen == 'auto' else ''}: the defaults of {name}"
+    if env_id not in algo.presets:
+        choices = ("auto", "none", *algo.presets)
+        raise _usage("--preset", f"one of {', '.join(choices)}", repr(chosen), f"Choose one.{closest(chosen, choices)}")
+    preset = algo.presets[env_id]
+    how = f"{len(preset.settings)} settings of its own" if preset.settings else f"the defaults of {name}"
+    return preset, f"{env_id}: {how} reached {preset.reached}, after {preset.num_env_steps:,} steps"
+
+
+def _loaded(
+    algo: type[AlgorithmConfig], content: dict[str, Any], typed: Typed[TrainFlags], checkpoint: Path
+) -> AlgorithmConfig:
+    """The config of a checkpoint; what was typed is not looked for in there."""
+    where, flags = f"--load {checkpoint}", typed.flags
+    if algo is not algorithm_config(content["algorithm"]):
+        raise _usage(
+            where, f"a run of {algo().algo_class.__name__}", f"one of {content['algorithm']}", "Leave ALGO out."
+        )
+    if flags.preset not in ("auto", "none"):
+        raise _usage("--preset", "none with --load", repr(flags.preset), "Leave it out: the run has its settings.")
+    objects = dict(typed.settings)
+    if flags.env is not None:
+        objects["env"] = environment(flags.env)
+        if encode(objects["env"]) != content["config"]["env"]:
+            raise _usage(where, f"a run on {env_name(objects['env'])}", "one on another env", "Leave ENV out.")
     try:
-        yield
-    finally:
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        return algo.from_dict(content["config"], allow=flags.allow, **objects)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} In a shell, allow=['name'] is --allow name, and setting=... is --setting."
+        ) from error
 
 
-def _run(algorithm: Algorithm, flags: TrainFlags) -> int:
-    """Train and tell; returns the exit code."""
-    session = TrainingSession(algorithm, flags.num_env_steps, flags.target_return, progress=not flags.quiet)
-    say = _silent if flags.quiet else partial(print, flush=True)
-    _introduce(algorithm, say)
-    first_step = algorithm.env_steps
-    result = session.run()
-    steps = algorithm.env_steps - first_step
-    say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
-    folder = session.folder
-    if folder is not None:
-        say("Wrote")
-        for path in (folder.checkpoint, folder.progress, folder.learning_curve):
-            say(f"  {path}")
-    if session.stopped_by is not None:
-        return INTERRUPTED
-    final, target = _final_evaluation(algorithm, result, say), flags.target_return
-    if folder is not None:
-        say(_what_next(algorithm, folder.checkpoint))
-    if target is None:
-        return OK
-    if not session.reached and not final >= target:
-        print(f"The target return {target:g} was not reached.", file=sys.stderr)
-        return FAILED
-    say(f"\nThe target return {target:g} was reached.")
-    return OK
+def _run_dir_of(checkpoint: Path, config: AlgorithmConfig) -> str:
+    """Where a run goes on writing: the folder that the checkpoint stands in, where that is a run's."""
+    if (checkpoint.parent / "run.json").is_file():
+        return str(checkpoint.parent)
+    return config.run_dir or NEW_RUN_DIR
 
 
-def _introduce(algorithm: Algorithm, say: Callable[[str], None]) -> None:
-    config = algorithm.config
-    parameters = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
-    say(run_name(algorithm))
-    say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
-    say(f"  parameters  {parameters:,}")
-    say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
-
-
-def _final_evaluation(algorithm: Algorithm, result: Mapping[str, Any], say: Callable[[str], None]) -> float:
-    """Mean return of the last iteration's evaluation, or of one made now; NaN if no episode ever ends."""
-    config = algorithm.config
-    if "evaluation" not in result:
-        if not result["env_runners"]["num_episodes_lifetime"]:
-            say("No episode has ended yet, so there is no evaluation.")
-            return float("nan")
-        result = {"evaluation": algorithm.evaluate()}
-    final = result["evaluation"]["env_runners"]["episode_return_mean"]
-    how = "sampled" if config.evaluation_explore else "most likely"
-    say(f"Evaluation: return {final:.1f} over {config.evaluation_duration} episodes, taking {how} actions.")
-    return final
-
-
-def _what_next(algorithm: Algorithm, checkpoint: Path) -> str:
-    """How to act with the checkpoint, and where to read more."""
-    config, name = algorithm.config, type(algorithm).__name__.lower()
-    env_id = str(config.env)
-    allow = f", allow=[{env_id.partition(':')[0]!r}]" if ":" in env_id else ""
-    env_config = f", **{dict(config.env_config)!r}" if config.env_config else ""
-    command = ["rlmodule", "explain", env_id]
-    command += [] if name == DEFAULT_ALGO else ["--algo", name]
-    command += ["--env-config", json.dumps(config.env_config)] if config.env_config else []
-    return f"""
-Next, in Python:
-
-    import gymnasium
-    from algorithms import Algorithm
-
-    env = gymnasium.make({env_id!r}{env_config})
-    with Algorithm.from_checkpoint({str(checkpoint)!r}{allow}) as algo:
-        (obs, info), state = env.reset(), None
-        action, state = algo.policy.act(obs, state)
-
-and to see how networks are chosen for this environment:
-
-    {shlex.join(command)}"""
-
-
-def _silent(text: str) -> None:
-    """Print nothing."""
+def _usage(where: str, expected: str, got: object, remedy: str) -> UsageError:
+    return UsageError(explain_error(where, expected=expected, got=got, remedy=remedy))

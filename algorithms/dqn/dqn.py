@@ -13,6 +13,7 @@ from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, check_exploration
+from algorithms.dqn.presets import PRESETS
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay
 from algorithms.settings import on_the_class, setting, settings
 from catalog.errors import explain_error
@@ -43,6 +44,7 @@ class DQNConfig(AlgorithmConfig):
 
     records_action_dist: ClassVar[bool] = False
     net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
+    presets = PRESETS
 
     lr = 5e-4
     grad_clip = 10.0

@@ -11,6 +11,7 @@ from algorithms.callbacks import Callbacks
 from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
+from algorithms.dqn.presets import PRESETS
 from algorithms.replay import ReplayBuffer
 from algorithms.settings import on_the_class, settings
 from catalog.model_config import DefaultModelConfig
@@ -25,6 +26,7 @@ class DQNConfig(AlgorithmConfig):
     section_docs: ClassVar[dict[str, str]]
     records_action_dist: ClassVar[bool]
     net_settings: ClassVar[tuple[str, ...]]
+    presets = PRESETS
     double_q: bool = ...
     dueling: bool = ...
     n_step: int | tuple[int, int] = ...
@@ -238,13 +240,13 @@ class DQNConfig(AlgorithmConfig):
 
         Args:
             callbacks_class (type[Callbacks] | None, default None): A class derived from Callbacks, of which a run makes
-                one; None for none.
+                one without arguments; None for none.
             on_environment_created (Callable[..., Any] | None, default None): Called as fn(env, in_evaluation) when a
                 vector of environments was made; None for nothing.
             on_sample_end (Callable[..., Any] | None, default None): Called as fn(algorithm, rollout) when a rollout was
-                sampled; None for nothing.
-            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every
-                finished episode; None for nothing.
+                sampled to train on; None for nothing.
+            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every episode
+                that ended; None for nothing.
             on_evaluate_end (Callable[..., Any] | None, default None): Called as fn(algorithm, evaluation) after an
                 evaluation; None for nothing.
             on_train_result (Callable[..., Any] | None, default None): Called as fn(algorithm, result) after an

@@ -1,14 +1,21 @@
-"""The interface of all loggers, and which there are."""
+"""The interface of all loggers, which there are, and what they share."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
 
 from catalog.errors import closest, explain_error
 
@@ -23,6 +30,9 @@ LOGGERS = {
 
 DEFAULT_LOGGERS = ("jsonl", "tensorboard")
 """Those of a run that has a folder and asks for no others."""
+
+STEPS = "env_runners/num_env_steps_sampled_lifetime"
+"""The metric that counts a run's env steps."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Logger(ABC):
         run: What it logs.
 
     Raises:
+        ValueError: If it needs a folder and the run has none.
         OSError: If it cannot write.
         ImportError: If it needs a package that is not installed; says how to install it.
     """
@@ -64,6 +75,8 @@ class Logger(ABC):
     needs_folder: bool = False
 
     def __init__(self, run: LoggedRun) -> None:
+        if self.needs_folder and run.folder is None:
+            raise _no_folder(type(self))
         self.run = run
 
     @abstractmethod
@@ -80,8 +93,12 @@ class Logger(ABC):
         """Write what is left; nothing is logged afterwards."""
 
 
-def make_loggers(chosen: Sequence[str | Callable[[LoggedRun], Logger]] | None, run: LoggedRun) -> list[Logger]:
-    """The loggers of a run.
+LoggerFactory: TypeAlias = Callable[[LoggedRun], Logger]
+"""A class derived from :class:`Logger`, or any function that makes one."""
+
+
+class LoggerGroup:
+    """The loggers of a run: made together, told the same, closed together.
 
     Args:
         chosen: Names of :data:`LOGGERS`, classes, or functions that make one; None takes :data:`DEFAULT_LOGGERS` if
@@ -92,29 +109,62 @@ def make_loggers(chosen: Sequence[str | Callable[[LoggedRun], Logger]] | None, r
         ValueError: If there is no logger of a name, or one needs a folder and the run has none.
         TypeError: If a function makes something else.
         OSError, ImportError: See :class:`Logger`.
+        RuntimeError: If one fails otherwise, as those of services do without a network; names it.
     """
-    if chosen is None:
-        chosen = DEFAULT_LOGGERS if run.folder is not None else ()
-    made: list[Logger] = []
-    try:
-        for one in chosen:
-            made.append(_make(one, run))
-    except BaseException:
-        for logger in made:
-            logger.close()
-        raise
-    return made
+
+    def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
+        if chosen is None:
+            chosen = DEFAULT_LOGGERS if run.folder is not None else ()
+        self._loggers: list[Logger] = []
+        try:
+            for one in chosen:
+                self._loggers.append(_make(one, run))
+        except BaseException:
+            with suppress(RuntimeError):  # the first error is the one to tell
+                self.close()
+            raise
+
+    def log(self, values: Mapping[str, Any], env_steps: int) -> None:
+        """See :meth:`Logger.log`; if one fails, the others are told all the same.
+
+        Raises:
+            RuntimeError: If one fails; names it, and has the error as its cause.
+        """
+        self._each("log", lambda logger: logger.log(values, env_steps))
+
+    def close(self) -> None:
+        """See :meth:`Logger.close`; if one fails, the others are closed all the same.
+
+        Raises:
+            RuntimeError: If one fails; names it, and has the error as its cause.
+        """
+        try:
+            self._each("close", lambda logger: logger.close())
+        finally:
+            self._loggers = []
+
+    def _each(self, action: str, call: Callable[[Logger], None]) -> None:
+        failed: tuple[Logger, Exception] | None = None
+        for logger in self._loggers:
+            try:
+                call(logger)
+            except Exception as error:
+                failed = failed or (logger, error)
+        if failed is not None:
+            logger, error = failed
+            raise _broken(f"logger {type(logger).__name__}.{action}()", error) from error
 
 
-def check_loggers(chosen: Sequence[str | Callable[[LoggedRun], Logger]] | None, run_dir: str | None) -> None:
-    """Raise ``ValueError`` if :func:`make_loggers` would, as far as can be told before the run."""
+def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
+    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as can be told before the run."""
     for one in chosen or ():
         factory = _factory(one)
-        if run_dir is None and inspect.isclass(factory) and issubclass(factory, Logger) and factory.needs_folder:
-            raise _no_folder(factory)
+        made = factory.func if isinstance(factory, functools.partial) else factory
+        if run_dir is None and inspect.isclass(made) and issubclass(made, Logger) and made.needs_folder:
+            raise _no_folder(made)
 
 
-def _factory(one: str | Callable[[LoggedRun], Logger]) -> Callable[[LoggedRun], Logger]:
+def _factory(one: str | LoggerFactory) -> LoggerFactory:
     if not isinstance(one, str):
         return one
     if one not in LOGGERS:
@@ -126,11 +176,13 @@ def _factory(one: str | Callable[[LoggedRun], Logger]) -> Callable[[LoggedRun], 
     return vars(import_module(module))[name]
 
 
-def _make(one: str | Callable[[LoggedRun], Logger], run: LoggedRun) -> Logger:
-    factory = _factory(one)
-    if inspect.isclass(factory) and issubclass(factory, Logger) and factory.needs_folder and run.folder is None:
-        raise _no_folder(factory)
-    made = factory(run)
+def _make(one: str | LoggerFactory, run: LoggedRun) -> Logger:
+    try:
+        made = _factory(one)(run)
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError):
+        raise
+    except Exception as error:  # the classes that services have for their own
+        raise _broken(f"loggers: {one!r}", error) from error
     if not isinstance(made, Logger):
         remedy = "Return one of a class derived from algorithms.loggers.Logger."
         raise TypeError(explain_error(f"loggers: {one!r}", expected="a Logger", got=type(made).__name__, remedy=remedy))
@@ -140,3 +192,69 @@ def _make(one: str | Callable[[LoggedRun], Logger], run: LoggedRun) -> Logger:
 def _no_folder(factory: type[Logger]) -> ValueError:
     remedy = "Set one: .reporting(run_dir='runs/mine')."
     return ValueError(explain_error(f"loggers: {factory.__name__}", expected="a run_dir", got="None", remedy=remedy))
+
+
+def _broken(where: str, error: Exception) -> RuntimeError:
+    got = f"{type(error).__name__}: {error}"
+    remedy = "Correct what it tells, or leave this logger out: .reporting(loggers=[...])."
+    return RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy))
+
+
+# --- what loggers share -----------------------------------------------------------------------------------------------
+
+
+def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a nested result by path, ``env_runners/episode_return_mean``.
+
+    Tensors and arrays become numbers or lists, NaN and infinities None.
+    """
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}/")
+        else:
+            plain = value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
+            lost = isinstance(plain, float) and not math.isfinite(plain)
+            yield f"{prefix}{key}", None if lost else plain
+
+
+def numbers_of(values: Mapping[str, Any]) -> dict[str, int | float]:
+    """Those of ``values`` that are numbers; True is 1."""
+    return {name: +value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write ``path`` such that it holds what it did or ``text``, and never a part of it."""
+    staged = path.with_name(f".{path.name}-new")
+    staged.write_text(text, encoding="utf-8", newline="")
+    os.replace(staged, path)
+
+
+@contextmanager
+def needed_package(name: str, remedy: str) -> Iterator[None]:
+    """Explain an ``ImportError`` inside: ``name`` is missing or broken, and ``remedy`` says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        where, expected = f"loggers: {name!r}", f"the package {name}"
+        raise ImportError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from error
+
+
+class ServiceRun:
+    """Which run of a service is this one, kept in the run's folder for when it goes on from a checkpoint.
+
+    Args:
+        run: The run here.
+        service: The service's name.
+    """
+
+    def __init__(self, run: LoggedRun, service: str) -> None:
+        self._path = None if run.folder is None else run.folder / f"{service}_run_id"
+        self.known: str | None = None
+        """The id to go on with; None begins a new one."""
+        if self._path is not None and run.env_steps and self._path.exists():
+            self.known = self._path.read_text(encoding="utf-8").strip()
+
+    def keep(self, run_id: str) -> None:
+        """Remember the id."""
+        if self._path is not None:
+            self._path.write_text(f"{run_id}\n", encoding="utf-8")

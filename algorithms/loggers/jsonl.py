@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithms.loggers.base import LoggedRun, Logger
-
-STEPS = "env_runners/num_env_steps_sampled_lifetime"
-"""The metric that counts a run's env steps."""
+from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
 
 
 class JsonlLogger(Logger):
-    """Appends to ``progress.jsonl``. Rows of steps that a resumed run has not seen are dropped."""
+    """Appends to ``progress.jsonl``, which a strict reader can read. Rows of steps that a resumed run has not seen are
+    dropped."""
 
     needs_folder = True
 
@@ -23,20 +22,25 @@ class JsonlLogger(Logger):
         assert run.folder is not None
         self.path = run.folder / "progress.jsonl"
         self.path.touch()
-        text = self.path.read_text(encoding="utf-8")
+        text = _text_of(self.path)
         kept = "".join(f"{line}\n" for line, row in _parsed(text) if row.get(STEPS, 0) <= run.env_steps)
         if kept != text:
-            self.path.write_text(kept, encoding="utf-8")
+            replace_file(self.path, kept)
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; the line is on disk when this returns."""
+        """See :meth:`Logger.log`; the line is in the file when this returns."""
+        line = json.dumps(_finite(values), default=str, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(values), default=str) + "\n")
+            file.write(f"{line}\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """What a progress.jsonl holds, one flat dict per iteration; a line that was cut off is left out."""
-    return [row for _, row in _parsed(path.read_text(encoding="utf-8"))]
+    return [row for _, row in _parsed(_text_of(path))]
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")  # what a crash of the machine left is not always text
 
 
 def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,3 +51,12 @@ def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         if isinstance(row, dict):
             yield line, row
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with None for the NaN and infinities in it, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,6 +7,7 @@ from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
+from algorithms.ppo.presets import PRESETS
 from algorithms.settings import setting, settings
 from rlmodule import RLModuleSpec
 
@@ -14,6 +15,8 @@ from rlmodule import RLModuleSpec
 @settings
 class PPOConfig(AlgorithmConfig):
     """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
+
+    presets = PRESETS
 
     minibatch_size: int | None = setting(
         64, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1

@@ -10,6 +10,7 @@ from algorithms.callbacks import Callbacks
 from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.ppo.learner import PPOLearner
+from algorithms.ppo.presets import PRESETS
 from algorithms.settings import settings
 from catalog.model_config import DefaultModelConfig
 from rlmodule import RLModuleSpec
@@ -17,6 +18,7 @@ from rlmodule.learner import Learner
 
 @settings
 class PPOConfig(AlgorithmConfig):
+    presets = PRESETS
     minibatch_size: int | None = ...
     num_epochs: int = ...
     lambda_: float = ...
@@ -198,13 +200,13 @@ class PPOConfig(AlgorithmConfig):
 
         Args:
             callbacks_class (type[Callbacks] | None, default None): A class derived from Callbacks, of which a run makes
-                one; None for none.
+                one without arguments; None for none.
             on_environment_created (Callable[..., Any] | None, default None): Called as fn(env, in_evaluation) when a
                 vector of environments was made; None for nothing.
             on_sample_end (Callable[..., Any] | None, default None): Called as fn(algorithm, rollout) when a rollout was
-                sampled; None for nothing.
-            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every
-                finished episode; None for nothing.
+                sampled to train on; None for nothing.
+            on_episode_end (Callable[..., Any] | None, default None): Called as fn(algorithm, episode) for every episode
+                that ended; None for nothing.
             on_evaluate_end (Callable[..., Any] | None, default None): Called as fn(algorithm, evaluation) after an
                 evaluation; None for nothing.
             on_train_result (Callable[..., Any] | None, default None): Called as fn(algorithm, result) after an

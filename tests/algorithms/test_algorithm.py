@@ -1,4 +1,4 @@
-"""A whole run: results, checkpoints that miss nothing, evaluation, and randomness of its own."""
+"""A whole run: results, checkpoints that miss nothing, and randomness of its own."""
 
 import json
 import math
@@ -133,66 +133,6 @@ def test_return_is_nan_before_the_first_episode_ends() -> None:
         assert math.isnan(algorithm.train()["env_runners"]["episode_return_mean"])
 
 
-def test_evaluation_is_in_the_results_of_its_iterations() -> None:
-    with build(evaluation_interval=2, evaluation_duration=2) as algorithm:
-        results = [algorithm.train() for _ in range(4)]
-    assert ["evaluation" in result for result in results] == [False, True, False, True]
-    evaluated = results[1]["evaluation"]["env_runners"]
-    assert list(evaluated) == [
-        "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean", "num_episodes",
-    ]  # fmt: skip
-    assert evaluated["num_episodes"] == 2
-
-
-def test_evaluation_plays_an_equal_share_in_each_env(lengths: type[Lengths]) -> None:
-    with build(lengths, num_envs_per_env_runner=3, train_batch_size_per_learner=66, evaluation_duration=7) as algorithm:
-        result = algorithm.evaluate()["env_runners"]
-    # three in the first env, two in each other one
-    assert result["num_episodes"] == 7
-    assert result["episode_len_mean"] == pytest.approx((3 * 2 + 2 * 7 + 2 * 30) / 7)
-    assert (result["episode_return_min"], result["episode_return_max"]) == (2, 30)
-
-
-def test_evaluation_has_its_own_envs_and_fresh_seeds(lengths: type[Lengths]) -> None:
-    with build(lengths, evaluation_duration=2) as algorithm:
-        algorithm.train()
-        assert lengths.made == 2
-        assert len(lengths.seeds) == 2
-        for _ in range(2):
-            algorithm.evaluate()
-        assert lengths.made == 4
-        assert len(lengths.seeds) == len(set(lengths.seeds)) == 6
-        algorithm.train()
-        assert len(lengths.seeds) == 6
-    assert lengths.closed == 4
-
-
-def test_evaluation_does_not_disturb_training() -> None:
-    with build() as plain, build() as evaluated:
-        for _ in range(2):
-            plain.train()
-            evaluated.evaluate()
-            evaluated.train()
-        one, two = everything(plain.get_state()), everything(evaluated.get_state())
-    assert two.pop("evaluation")
-    assert differences(one, two) == []
-
-
-@pytest.mark.parametrize("explore", [True, False])
-def test_evaluation_is_greedy_unless_told(explore: bool) -> None:
-    taken = set()
-
-    class Noting(Lengths):
-        def step(self, action: Any) -> Any:
-            taken.add(int(action))
-            return super().step(action)
-
-    with build(Noting, evaluation_explore=explore, evaluation_duration=4) as algorithm:
-        taken.clear()
-        algorithm.evaluate()
-    assert len(taken) == (2 if explore else 1)
-
-
 def test_context_manager_closes_the_envs(lengths: type[Lengths]) -> None:
     with pytest.raises(ZeroDivisionError), build(lengths):
         raise ZeroDivisionError
@@ -297,16 +237,6 @@ def test_a_checkpoint_goes_on_where_it_was(env: str, tmp_path: Path) -> None:
             assert differences(everything(algorithm.get_state()), everything(other.get_state())) == []
 
 
-def test_evaluation_after_loading_has_fresh_seeds(tmp_path: Path, lengths: type[Lengths]) -> None:
-    with build(lengths, evaluation_duration=2) as algorithm:
-        algorithm.evaluate()
-        algorithm.save(tmp_path / "c")
-    with Algorithm.from_checkpoint(tmp_path / "c", env=lengths) as other:
-        other.evaluate()
-    # two envs played before and two after
-    assert len(lengths.seeds) == len(set(lengths.seeds)) == 4
-
-
 def test_a_run_without_a_seed_keeps_the_one_it_drew(tmp_path: Path) -> None:
     with build(seed=None) as algorithm:
         algorithm.train()
@@ -326,8 +256,9 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
     with build("Pendulum-v1", seed=1, **SETTINGS) as used, build("Pendulum-v1", seed=2, **SETTINGS) as fresh:
         for _ in range(7):  # so that an episode of 200 steps ends
             used.train()
-        used.evaluate()
-        fresh.evaluate()
+        for each in (used, fresh):
+            each.evaluate()
+        used.metrics.note_evaluation(1.0)
         save_checkpoint(tmp_path / "c", used.get_state())
         state, before = load_checkpoint(tmp_path / "c"), clone(fresh.get_state())
         changed = differences(before, state)
@@ -341,11 +272,12 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
 
 
 EQUAL_FROM_THE_START = {
-    "/evaluation/0/resets",
-    "/evaluation/0/generator",
-    "/evaluation/0/noise/block_starts",
-    "/evaluation/0/noise/used",
-    "/evaluation/0/steps",
+    "/evaluation/num_envs",
+    "/evaluation/env_runners/0/resets",
+    "/evaluation/env_runners/0/generator",
+    "/evaluation/env_runners/0/noise/block_starts",
+    "/evaluation/env_runners/0/noise/used",
+    "/evaluation/env_runners/0/steps",
     "/env_runners/0/generator",
     "/env_runners/0/noise/block_starts",
     "/metrics/returns",
@@ -424,8 +356,8 @@ NOT_SAVED = (
     "_noise._rows", "_noise._streams",
     # left over from the last step
     ".grad", "._grad",
-    # found out from env_steps when it is used
-    "entropy_coeff", "['lr']",
+    # found out from env_steps when it is used, and from the metrics when the report begins
+    "entropy_coeff", "['lr']", "_report._best",
 )  # fmt: skip
 
 

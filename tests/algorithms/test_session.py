@@ -19,9 +19,11 @@ import pytest
 import torch
 
 from algorithms import Algorithm
+from algorithms import progress as progress_module
 from algorithms import session as session_module
+from algorithms.loggers.base import flatten
 from algorithms.ppo import PPOConfig
-from algorithms.run_folder import RunFolder, env_name, flatten, new_run_dir
+from algorithms.run_folder import env_name, new_run_dir
 from algorithms.session import TrainingSession
 
 Make = Callable[..., Algorithm]
@@ -153,11 +155,15 @@ def test_without_run_dir_nothing_is_written(make: Make, here: Path) -> None:
 def test_the_run_folder(make: Make) -> None:
     algorithm = make(run_dir="deep/run", evaluation_interval=2)
     result = algorithm.learn(num_env_steps=256, target_return=501)
-    assert sorted(path.name for path in Path("deep/run").iterdir()) == [
+    names = sorted(path.name for path in Path("deep/run").iterdir())
+    assert [name for name in names if "tfevents" not in name] == [
+        "best_checkpoint",
         "checkpoint",
         "learning_curve.png",
         "progress.jsonl",
+        "run.json",
     ]
+    assert len(names) == 6
     told = rows("deep/run")
     assert [row["env_runners/num_env_steps_sampled_lifetime"] for row in told] == [64, 128, 192, 256]
     assert told[-1]["env_runners/episode_return_mean"] == result["env_runners"]["episode_return_mean"]
@@ -192,7 +198,8 @@ def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
 def test_lines_that_the_checkpoint_has_not_seen_are_dropped(make: Make) -> None:
     make(run_dir="run").learn(num_env_steps=128)
     with Algorithm.from_checkpoint("run/checkpoint") as crashing:
-        RunFolder("run", env_steps=128).append(crashing.train())
+        crashing.train()
+    assert len(rows("run")) == 3
     progress = Path("run/progress.jsonl")
     progress.write_text(progress.read_text() + '{"training_iteration": 4, "env_run')
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
@@ -352,7 +359,7 @@ def test_plain_lines_where_there_is_no_terminal(
     algorithm.learn(num_env_steps=192, progress=True)
     (last,) = capfd.readouterr().err.splitlines()  # the run is shorter than the time between lines
     assert re.fullmatch(r"192/192 steps  [\d,]+/s  return [\d.]+  evaluation [\d.]+  0:00 left", last)
-    monkeypatch.setattr(session_module, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_LINES", 0.0)
     algorithm.learn(num_env_steps=192, progress=True)
     lines = capfd.readouterr().err.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["64/192", "128/192", "192/192"]
@@ -361,7 +368,7 @@ def test_plain_lines_where_there_is_no_terminal(
 def test_a_bar_on_a_terminal(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(session_module, "SECONDS_BETWEEN_REDRAWS", 0.0)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_REDRAWS", 0.0)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setitem(os.environ, "TERM", "xterm")
     make().learn(num_env_steps=192, progress=True)

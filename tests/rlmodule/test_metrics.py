@@ -1,7 +1,9 @@
 """What a run counts."""
 
+import contextlib
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,3 +88,65 @@ def test_a_smaller_window_keeps_the_most_recent() -> None:
     metrics.add_rollout(rollout([True], [1.0, 2.0], [1, 1]))
     other.set_state(metrics.get_state())
     assert other.finish_iteration(1.0)["env_runners"]["episode_return_mean"] == pytest.approx(2.0)
+
+
+# --- numbers of one's own ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_logged_is_reported_once_as_its_mean() -> None:
+    metrics = RunMetrics(3)
+    for value in (1, 0.0, True, np.float32(0.5), np.bool_(False), torch.tensor(1.0), torch.ones(1, 1), np.array([2])):
+        metrics.log_value("mine/score", value)
+    metrics.log_value("other", -3)
+    assert metrics.finish_iteration(1.0)["custom_metrics"] == {"mine/score": 6.5 / 8, "other": -3.0}
+    assert "custom_metrics" not in metrics.finish_iteration(1.0)
+
+
+def test_nan_and_infinity_are_taken_as_they_are() -> None:
+    metrics = RunMetrics(3)
+    for name, value in (("a", math.nan), ("a", 1.0), ("b", math.inf), ("b", 1.0), ("c", 1.0)):
+        metrics.log_value(name, value)
+    logged = metrics.take_logged()["custom_metrics"]
+    assert math.isnan(logged["a"])
+    assert (logged["b"], logged["c"]) == (math.inf, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("a", "3", r"log_value\('a'\): expected a number, got '3'\. Log its mean"),
+        ("a", None, r"log_value\('a'\): expected a number, got None"),
+        ("a", [1.0], r"log_value\('a'\): expected a number, got \[1\.0\]"),
+        ("a", torch.zeros(2), r"log_value\('a'\): expected a number, got tensor\(\[0\., 0\.\]\)"),
+        ("a", np.array(["x"]), r"log_value\('a'\): expected a number, got 'x'"),
+        ("", 1, r"log_value\(name\): expected a text, got ''"),
+        (("a", "b"), 1, r"log_value\(name\): expected a text, got \('a', 'b'\)"),
+    ],
+)
+def test_what_is_no_number_or_has_no_name_is_refused(name: Any, value: Any, text: str) -> None:
+    metrics = RunMetrics(3)
+    with pytest.raises(TypeError, match=text):
+        metrics.log_value(name, value)
+    assert metrics.take_logged() == {}
+
+
+def test_what_is_logged_apart_stays_apart() -> None:
+    metrics = RunMetrics(3)
+    metrics.log_value("a", 1)
+    with contextlib.suppress(ZeroDivisionError), metrics.logging_apart():
+        metrics.log_value("a", 5)
+        assert metrics.take_logged() == {"custom_metrics": {"a": 5.0}}
+        metrics.log_value("b", 7)
+        raise ZeroDivisionError
+    assert metrics.take_logged() == {"custom_metrics": {"a": 1.0}}
+
+
+def test_the_best_evaluation_is_the_greatest_that_is_a_number() -> None:
+    metrics, best = RunMetrics(3), []
+    for mean in (math.nan, -5.0, math.nan, -7.0, 2.0, 1.0):
+        metrics.note_evaluation(mean)
+        best.append(metrics.best_evaluation)
+    assert best == [None, -5.0, -5.0, -5.0, 2.0, 2.0]
+    other = RunMetrics(3)
+    other.set_state(json.loads(json.dumps(metrics.get_state())))
+    assert other.best_evaluation == 2.0

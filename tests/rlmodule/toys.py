@@ -247,11 +247,11 @@ class Settings:
     """What runners and learners read."""
 
     records_action_dist: ClassVar[bool] = True
-    records_episode_infos: ClassVar[bool] = False
     env: Any = "CartPole-v1"
     env_config: dict[str, Any] = field(default_factory=dict)
     num_envs_per_env_runner: int = 3
     gym_env_vectorize_mode: Any = "sync"
+    records_episode_infos: bool = False
     lr: Any = 0.01
     grad_clip: float | None = 0.5
     grad_clip_by: Any = "global_norm"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from rlmodule.testing import differences, random_rollout
 from tests.algorithms.ppo import matrix
 from tests.algorithms.ppo.matrix import ACTIONS, FACTORS, OBSERVATIONS, Case, SpacesEnv
 
-ROOT = Path(matrix.__file__).resolve().parents[3]
 CASES = matrix.cases()
 
 
@@ -167,8 +165,3 @@ def test_a_mask_for_an_action_without_choices_is_explained(name: str) -> None:
     message = matrix.refused_mask(name).message()
     assert EXPLAINED.fullmatch(message)
     assert message.startswith("observation_space['action_mask']: expected an action space with choices to forbid")
-
-
-def test_the_page_is_current(capsys: pytest.CaptureFixture[str]) -> None:
-    main = runpy.run_path(str(ROOT / "docs" / "feature_matrix.py"))["main"]
-    assert main(["--check"]) == 0, capsys.readouterr().err

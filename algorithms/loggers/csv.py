@@ -1,0 +1,60 @@
+"""A table for spreadsheets and pandas: a row per iteration, a column per number."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replace_file
+
+
+class CsvLogger(Logger):
+    """Appends to ``progress.csv``; a field is empty where the iteration had no such number.
+
+    A number that was not there before, such as those of the first evaluation, adds a column, for which the file is
+    written anew. Rows of steps that a resumed run has not seen are dropped.
+    """
+
+    needs_folder = True
+
+    def __init__(self, run: LoggedRun) -> None:
+        super().__init__(run)
+        assert run.folder is not None
+        self.path = run.folder / "progress.csv"
+        self._columns: dict[str, None] = {}  # in order, as no set is
+        if self.path.exists():
+            columns, rows = read_table(self.path)
+            self._columns = dict.fromkeys(columns)
+            self._rewrite(row for row in rows if float(row.get(STEPS) or 0) <= run.env_steps)
+
+    def log(self, values: Mapping[str, Any], env_steps: int) -> None:
+        """See :meth:`Logger.log`; the row is in the file when this returns."""
+        row = numbers_of(values)
+        if row.keys() <= self._columns.keys():
+            with open(self.path, "a", encoding="utf-8", newline="") as file:
+                file.write(self._lines([row]))
+            return
+        rows = read_table(self.path)[1] if self._columns else []
+        self._columns |= dict.fromkeys(row)
+        self._rewrite([*rows, row])
+
+    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        header = {name: name for name in self._columns}
+        replace_file(self.path, self._lines([header, *rows]))
+
+    def _lines(self, rows: Iterable[Mapping[str, Any]]) -> str:
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, list(self._columns), restval="", lineterminator="\n").writerows(rows)
+        return text.getvalue()
+
+
+def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows of a progress.csv; a line that was cut off is left out."""
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    columns = next(lines, [])
+    return columns, [dict(zip(columns, fields, strict=True)) for fields in lines if len(fields) == len(columns)]

@@ -1,0 +1,93 @@
+"""MLflow: runs beside each other on a tracking server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from algorithms.loggers.base import LoggedRun, Logger, ServiceRun, flatten, needed_package, numbers_of
+from catalog.errors import explain_error
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+class MlflowLogger(Logger):
+    """Logs to an MLflow run of its own: numbers as metrics by env step, settings as params.
+
+    A run that goes on from a checkpoint in its folder continues its MLflow run, which keeps what was logged before.
+
+    Args:
+        run: What it logs.
+        tracking_uri: The server, ``http://localhost:5000``; None goes by ``MLFLOW_TRACKING_URI``.
+        experiment: The experiment's name, which is made if there is none; None goes by ``MLFLOW_EXPERIMENT_NAME`` and
+            ``MLFLOW_EXPERIMENT_ID``.
+
+    Raises:
+        RuntimeError: If the server cannot be used.
+    """
+
+    def __init__(self, run: LoggedRun, *, tracking_uri: str | None = None, experiment: str | None = None) -> None:
+        super().__init__(run)
+        with needed_package("mlflow", 'Install it: pip install "catalog-rl[mlflow]".'):
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric, Param
+            from mlflow.exceptions import MlflowException
+
+        self._metric = Metric
+        earlier = ServiceRun(run, "mlflow")
+        try:
+            self._client = MlflowClient(tracking_uri)
+            if earlier.known is None:
+                name, where = f"{run.name}, seed {run.seed}", _experiment_id(self._client, experiment)
+                self._id: str = self._client.create_run(where, run_name=name).info.run_id
+            else:
+                self._id = earlier.known
+                self._client.update_run(self._id, status="RUNNING")
+        except MlflowException as error:
+            expected = "a server that takes runs"
+            remedy = "Name one: MLFLOW_TRACKING_URI=http://localhost:5000, for example, or pass tracking_uri=."
+            raise RuntimeError(
+                explain_error("loggers: 'mlflow'", expected=expected, got=str(error), remedy=remedy)
+            ) from error
+        try:
+            earlier.keep(self._id)
+            if earlier.known is None:  # params cannot be changed afterwards
+                params = [Param(_name(path), _text(value)) for path, value in flatten(run.config)]
+                self._client.log_batch(self._id, params=params)
+        except BaseException:
+            self._client.set_terminated(self._id, "FAILED")
+            raise
+
+    def log(self, values: Mapping[str, Any], env_steps: int) -> None:
+        """See :meth:`Logger.log`."""
+        now = int(time.time() * 1000)
+        metrics = [
+            self._metric(_name(path), value, timestamp=now, step=env_steps)
+            for path, value in numbers_of(values).items()
+        ]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+def _experiment_id(client: MlflowClient, name: str | None) -> str:
+    name = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    if name is None:
+        return os.environ.get("MLFLOW_EXPERIMENT_ID", "0")  # 0: the one there always is
+    known = client.get_experiment_by_name(name)
+    return client.create_experiment(name) if known is None else known.experiment_id
+
+
+def _name(path: str) -> str:
+    """``path`` with an underscore for each character that MLflow does not allow in names."""
+    return re.sub(r"[^\w\-. /]", "_", path)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,65 @@
+"""Weights & Biases: runs beside each other on a server, or offline until ``wandb sync``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
+
+VIDEOS = "evaluation/videos"
+"""Where an evaluation tells of its films."""
+
+
+class WandbLogger(Logger):
+    """Logs to a W&B run of its own: numbers against env steps, settings, and films of evaluations.
+
+    A run that goes on from a checkpoint in its folder continues its W&B run, which keeps what was logged before.
+
+    Args:
+        run: What it logs.
+        project: W&B's project; None goes by ``WANDB_PROJECT``.
+        mode: Whether to send, to write files to send later, or to do nothing; None goes by ``WANDB_MODE``.
+        **options: Further arguments of ``wandb.init``, such as ``group="tuning"``.
+    """
+
+    def __init__(
+        self,
+        run: LoggedRun,
+        *,
+        project: str | None = None,
+        mode: Literal["online", "offline", "disabled"] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(run)
+        with needed_package("wandb", 'Install it: pip install "catalog-rl[wandb]".'):
+            import wandb
+
+        self._wandb = wandb
+        earlier = ServiceRun(run, "wandb")
+        # create_new: two algorithms in one process are two runs
+        ours: dict[str, Any] = {
+            "name": f"{run.name}, seed {run.seed}",
+            "config": dict(run.config),
+            "reinit": "create_new",
+        }
+        if earlier.known is not None:
+            ours |= {"id": earlier.known, "resume": "allow"}
+        self._run = wandb.init(project=project, mode=mode, **(ours | options))
+        try:
+            self._run.define_metric("*", step_metric=STEPS)
+            earlier.keep(self._run.id)
+        except BaseException:
+            self._run.finish(exit_code=1)
+            raise
+
+    def log(self, values: Mapping[str, Any], env_steps: int) -> None:
+        """See :meth:`Logger.log`."""
+        films = [
+            self._wandb.Video(film["path"], caption=f"return {film['episode_return']:g}", format="mp4")
+            for film in values.get(VIDEOS) or ()
+        ]
+        self._run.log(numbers_of(values) | {STEPS: env_steps} | ({VIDEOS: films} if films else {}))
+
+    def close(self) -> None:
+        self._run.finish()

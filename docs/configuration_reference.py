@@ -1,0 +1,97 @@
+"""Makes reference/configuration.md, every setting of every algorithm, from the fields of the configs."""
+
+from collections.abc import Iterable, Iterator
+
+from tables import table_head, table_row
+
+from algorithms import AlgorithmConfig
+from algorithms.checks import type_text
+from algorithms.cli.flags import SPEC_FLAGS, kebab
+from algorithms.cli.values import is_typeable
+from algorithms.registry import ALGORITHMS, config_class
+from algorithms.settings import Setting, settings_of
+
+INTRODUCTION = """\
+# Settings of the algorithms
+
+<!-- Written by `python docs/generated.py` from the fields of the configs; do not edit. -->
+
+Every setting of a config, by section. A section is a method: `config.training(lr=1e-3)`; `config.lr = 1e-3` does the
+same. A value of another type, or out of range, is refused where it is set. How configs are used:
+[configuration](../configuration.md).
+
+A *schedule* is a number, or points `[[0, value], [env_step, value], ...]`: straight lines between them, the last value
+ever after. The flag is that of [`rlmodule train`](../command-line.md); classes and functions are `my_module:Name`.
+"""
+
+SECTIONS = {
+    "environment": "[environments](../environments.md)",
+    "rl_module": "[the catalog](../catalog.md), and [the settings of the nets](../model-settings.md)",
+    "evaluation": "[evaluate and deploy](../evaluate-and-deploy.md)",
+    "callbacks": "[callbacks](../callbacks.md)",
+    "reporting": "[loggers](../loggers.md) and [metrics](../metrics.md)",
+    "debugging": "[reproducibility](../reproducibility.md)",
+    "replay": "[off-policy algorithms](../off-policy.md)",
+}
+"""Section → where more is told."""
+
+GUIDES = {"PPO": "ppo.md", "DQN": "dqn.md"}
+_SCHEDULE = "float | [[0, value], [env_step, value], ...]"
+
+
+def page() -> str:
+    """The text of the page."""
+    algorithms = {name: config_class(name) for name in reversed(ALGORITHMS)}
+    shared = settings_of(AlgorithmConfig)
+    lines = [INTRODUCTION, "## Every algorithm", ""]
+    for section, items in _by_section(shared.values()):
+        lines += [f"### {section}", "", *_section(AlgorithmConfig, section, items, algorithms)]
+    for name, config in algorithms.items():
+        lines += [f"## {name}", "", f"Besides those above. What they mean: [{name}](../{GUIDES[name]}).", ""]
+        own = [item for item in settings_of(config).values() if item.name not in shared]
+        for section, items in _by_section(own):
+            lines += [f"### {name}: {section}", "", *_section(config, section, items, {name: config})]
+    return "\n".join(lines)
+
+
+def _by_section(items: Iterable[Setting]) -> Iterator[tuple[str, list[Setting]]]:
+    items = [*items]
+    for section in dict.fromkeys(item.section for item in items):
+        yield section, [item for item in items if item.section == section]
+
+
+def _section(
+    config: type[AlgorithmConfig], section: str, items: list[Setting], algorithms: dict[str, type[AlgorithmConfig]]
+) -> list[str]:
+    purposes: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        purposes |= vars(base).get("section_docs", {})
+    more = f" See {SECTIONS[section]}." if section in SECTIONS else ""
+    lines = [
+        f"{purposes[section]}{more}",
+        "",
+        *table_head("Setting and flag", "Type", "Range", "Default", "What it is"),
+    ]
+    for item in items:
+        kind = type_text(item.hint).replace(_SCHEDULE, "schedule")
+        name = f"`{item.name}`<br>{_flag(item)}".removesuffix("<br>")
+        lines.append(table_row(name, f"`{kind}`", str(item.bounds), _defaults(item.name, algorithms), item.doc))
+    return [*lines, ""]
+
+
+def _defaults(name: str, algorithms: dict[str, type[AlgorithmConfig]]) -> str:
+    """The default, or those of each algorithm where they differ."""
+    values = {algorithm: f"`{getattr(config(), name)!r}`" for algorithm, config in algorithms.items()}
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{algorithm} {value}" for algorithm, value in values.items())
+
+
+def _flag(item: Setting) -> str:
+    """What to type for a setting in a shell; nothing where no text can stand for its values."""
+    if item.name == "env":
+        return "`ENV`"
+    if item.name == "model_config":
+        return "[a flag for each](../model-settings.md)"
+    names = SPEC_FLAGS if item.name == "rl_module_spec" else [item.name] if is_typeable(item.hint) else []
+    return " ".join(f"`--{kebab(name)}`" for name in names)

@@ -1,0 +1,60 @@
+"""The ``info`` of single envs, taken out of that of a vector env."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool) -> list[dict[str, Any]]:
+    """The ``info`` of the last step of each env that ``ended`` marks, as one env would have returned it.
+
+    Numbers become those of Python; arrays, tensors, lists and dicts are copied, as their env may write into them.
+
+    Args:
+        info: Of a vector step. What has one entry for each env is theirs, unless the mask ``_key`` beside ``key`` says
+            that an env did not give it; anything else belongs to all of them.
+        ended: ``[N]``.
+        resets_at_once: Whether ``info`` is already of the next episodes, and has that of the ended ones below
+            ``final_info``.
+    """
+    if not np.count_nonzero(ended):
+        return []
+    if resets_at_once:
+        info = info.get("final_info", {})
+    return [_part_of(info, slot, len(ended)) for slot in np.flatnonzero(ended).tolist()]
+
+
+def _part_of(value: Any, slot: int, num_envs: int) -> Any:
+    """What of an entry of a vector env's info belongs to one env."""
+    if not isinstance(value, Mapping):
+        return _own(value[slot] if _is_by_env(value, num_envs) else value)
+    names = {f"_{key}" for key in value}
+    masks = {key: part for key, part in value.items() if key in names and _is_by_env(part, num_envs)}
+    return {
+        key: _part_of(part, slot, num_envs)
+        for key, part in value.items()
+        if key not in masks and (f"_{key}" not in masks or masks[f"_{key}"][slot])
+    }
+
+
+def _is_by_env(value: Any, num_envs: int) -> bool:
+    if isinstance(value, np.ndarray | Tensor):
+        return tuple(value.shape[:1]) == (num_envs,)
+    return isinstance(value, list | tuple) and len(value) == num_envs
+
+
+def _own(value: Any) -> Any:
+    """A value that changes no more, with numbers as Python has them; objects of other classes stay what they are."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
+        return value.item()
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(_own(item) for item in value)
+    if type(value) is dict:
+        return {key: _own(item) for key, item in value.items()}
+    return value

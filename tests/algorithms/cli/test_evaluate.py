@@ -1,0 +1,239 @@
+"""``rlmodule evaluate``: which checkpoint it takes, what it needs of the training, what it tells, films and shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from algorithms import Algorithm
+from algorithms.cli import evaluate as module
+from algorithms.cli import main
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+
+TINY: dict[str, Any] = {
+    "num_envs_per_env_runner": 2,
+    "train_batch_size_per_learner": 16,
+    "minibatch_size": 16,
+    "num_epochs": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def measured(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    assert main(["evaluate", *args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def saved(config: PPOConfig | DQNConfig, path: str = "saved") -> str:
+    with config.build() as algorithm:
+        algorithm.save(path)
+    return path
+
+
+# --- what it measures -------------------------------------------------------------------------------------------------
+
+
+def test_it_tells_what_it_plays_and_how_that_goes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, str(trained), "--episodes", "5")["env_runners"]
+    assert main(["evaluate", str(trained), "--episodes", "5"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"PPO on CartPole-v1, trained for (64|128) env steps", told[0])
+    assert told[1:] == [
+        f"  checkpoint   {trained / 'best_checkpoint'}",
+        "  actions      most likely",
+        "  seed         1",
+        "",
+        f"return       {found['episode_return_mean']:.1f}, the mean of 5 episodes",
+        f"  from       {found['episode_return_min']:.1f}",
+        f"  to         {found['episode_return_max']:.1f}",
+        f"length       {found['episode_len_mean']:.1f} steps",
+    ]
+
+
+def test_it_measures_what_evaluate_measures(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, str(trained / "checkpoint"), "--episodes", "6")
+    with Algorithm.from_checkpoint(trained / "checkpoint", on_train_result=None, run_dir=None) as algorithm:
+        expected = algorithm.evaluate(num_episodes=6)
+    assert found == {"checkpoint": str(trained / "checkpoint"), **expected}
+    assert found["env_runners"]["num_episodes"] == 6
+
+
+def test_it_plays_20_episodes_the_same_each_time(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = measured(capsys, str(trained))
+    assert first["env_runners"]["num_episodes"] == 20
+    assert measured(capsys, str(trained)) == first
+
+
+def test_a_run_stands_for_its_best_checkpoint_or_for_its_last(
+    trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measured(capsys, str(trained), "--episodes", "1")["checkpoint"] == str(trained / "best_checkpoint")
+    (here / "run").mkdir()
+    (here / "run/checkpoint").symlink_to(trained / "checkpoint")
+    assert measured(capsys, "run", "--episodes", "1")["checkpoint"] == "run/checkpoint"
+
+
+def test_seed_exploration_and_env_config_change_what_is_played(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(trained / "checkpoint")
+    plain, seeded = measured(capsys, path), measured(capsys, path, "--seed", "7")
+    explored = measured(capsys, path, "--explore")
+    assert len({str(one["env_runners"]) for one in (plain, seeded, explored)}) == 3
+    changed = measured(capsys, path, "--env-config", '{"sutton_barto_reward": true}')["env_runners"]
+    assert changed["episode_return_max"] <= 0
+
+
+def test_the_number_of_envs_can_be_another_than_that_of_the_run(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int | None] = []
+    real = Algorithm.evaluate
+
+    def evaluate(algorithm: Algorithm, **kwargs: Any) -> dict[str, Any]:
+        seen.append(algorithm.config.for_evaluation().num_envs_per_env_runner)
+        return real(algorithm, **kwargs)
+
+    monkeypatch.setattr(Algorithm, "evaluate", evaluate)
+    assert measured(capsys, str(trained), "--num-envs", "3")["env_runners"]["num_episodes"] == 20
+    assert seen == [3]
+
+
+# --- what it needs ----------------------------------------------------------------------------------------------------
+
+
+def test_it_needs_nothing_of_the_wiring_of_the_training(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def unsaved(**_: Any) -> None:
+        raise AssertionError("called")
+
+    config = PPOConfig(env="CartPole-v1", run_dir="run", loggers=[unsaved], checkpoint_interval=1, **TINY)
+    config.callbacks(on_environment_created=unsaved, on_evaluate_end=unsaved, on_checkpoint=unsaved)
+    config.update({"evaluation_num_videos": 2, "evaluation_interval": 1})
+    quiet = config.copy().update({"on_environment_created": None, "on_checkpoint": None})
+    with quiet.build() as algorithm:
+        algorithm.config = config
+        algorithm.save("saved")
+    before = sorted(here.rglob("*"))
+    assert measured(capsys, "saved", "--episodes", "2")["env_runners"]["num_episodes"] == 2
+    assert sorted(here.rglob("*")) == before
+
+
+def test_it_fills_no_replay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(DQNConfig(env="CartPole-v1", seed=1))
+    monkeypatch.setattr("algorithms.replay.ReplayBuffer.set_state", lambda self, state: pytest.fail("it was filled"))
+    assert measured(capsys, path, "--episodes", "1")["env_runners"]["num_episodes"] == 1
+
+
+def test_modules_of_the_users_are_imported_if_they_are_allowed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "short_envs.py").write_text(
+        "import gymnasium\ndef make(config):\n    return gymnasium.make('CartPole-v1', max_episode_steps=5)\n"
+    )
+    monkeypatch.syspath_prepend(here)
+    import short_envs  # pyright: ignore[reportMissingImports]
+
+    path = saved(PPOConfig(env=short_envs.make, **TINY))
+    assert main(["evaluate", path]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "got 'short_envs:make'" in line
+    assert line.endswith("In a shell, allow=['name'] is --allow name.")
+    found = measured(capsys, path, "--episodes", "3", "--allow", "short_envs", "other_module")
+    assert found["env_runners"]["episode_len_mean"] == 5
+
+
+def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(PPOConfig(env=lambda config: gym.make("CartPole-v1"), **TINY))
+    assert main(["evaluate", path]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "env of 'saved': expected what a shell can load, got" in line
+    assert "Algorithm.from_checkpoint('saved', env=...).evaluate()" in line
+
+
+# --- films and windows ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("args", "count"), [([], 1), (["--num-videos", "2"], 2)])
+def test_films_are_written_and_named(
+    trained: Path, capsys: pytest.CaptureFixture[str], args: list[str], count: int
+) -> None:
+    assert main(["evaluate", str(trained), "--episodes", "1", "--video", "films", *args]) == 0
+    told = re.findall(r"^film +(\S+) \(return (\S+)\)$", capsys.readouterr().out, re.M)
+    assert sorted(path for path, _ in told) == sorted(map(str, Path("films").iterdir()))
+    assert len(told) == count
+
+
+def test_a_window_shows_the_episodes_that_a_film_would(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def watch(policy: Any, settings: Any, **kwargs: Any) -> list[tuple[float, int]]:
+        asked.update(kwargs, env=settings.env)
+        return [(10.0, 10), (20.0, 30)]
+
+    monkeypatch.setattr(module, "watch", watch)
+    found = measured(capsys, str(trained), "--render", "--episodes", "2", "--explore")["env_runners"]
+    assert (asked["env"], asked["num_episodes"], asked["explore"]) == ("CartPole-v1", 2, True)
+    assert found == {
+        "episode_return_mean": 15.0,
+        "episode_return_min": 10.0,
+        "episode_return_max": 20.0,
+        "episode_len_mean": 20.0,
+        "num_episodes": 2,
+        "num_env_steps": 40,
+    }
+
+
+def test_without_a_display_there_is_no_window(
+    trained: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["evaluate", str(trained), "--render"]) == 1
+    told = capfd.readouterr().err.splitlines()
+    assert "expected a display to open a window on" in told[-1]
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "parts"),
+    [
+        (["--episodes", "0"], 1, ["num_episodes", "got 0"]),
+        (["--episodes", "x"], 2, ["--episodes: expected a whole number"]),
+        (["--num-envs", "0"], 1, ["--num-envs: expected", ">= 1, got 0"]),
+        (["--env-config", "[1]"], 1, ["--env-config: expected dict"]),
+        (["--env-config", '{"graviti": 1}'], 1, ["graviti"]),
+        (["--seed", "-1"], 1, ["--seed: expected", ">= 0, got -1"]),
+        (["--num-videos", "2"], 2, ["--num-videos: expected --video with it"]),
+        (["--render", "--video", "films"], 2, ["--video: expected no --render with it"]),
+        (["--render", "--num-envs", "2"], 2, ["--num-envs: expected no --render with it"]),
+        (["--episode", "2"], 2, ["Did you mean '--episodes'?"]),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    trained: Path, args: list[str], code: int, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(trained), *args]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert all(part in line for part in parts), line
+
+
+def test_a_checkpoint_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate"]) == 2
+    assert "CKPT" in capsys.readouterr().err

@@ -1,0 +1,372 @@
+"""Every setting is a flag: what is typed arrives, and the help tells of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import gymnasium as gym
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms.callbacks import CALLBACKS
+from algorithms.checks import Bounds, is_schedule
+from algorithms.cli import COMMANDS, main, train_plan
+from algorithms.cli.exits import UsageError
+from algorithms.cli.values import ValueReader, environment, is_typeable, whole_number
+from algorithms.config import AlgorithmConfig
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+from algorithms.registry import ALGORITHMS, config_class
+from algorithms.settings import settings_of
+from catalog import DefaultModelConfig
+from rlmodule import RLModuleSpec
+
+MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from algorithms import callbacks, loggers, ppo
+
+gymnasium.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)
+gymnasium.register("Both", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)
+class Both(CartPoleEnv): ...
+class Env(CartPoleEnv): ...
+class Learner(ppo.PPOLearner): ...
+class Catalog(ppo.PPOCatalog): ...
+class Module(ppo.PPOModule): ...
+class Listener(callbacks.Callbacks): ...
+class Factories:
+    @staticmethod
+    def env(env_config): return CartPoleEnv()
+def log(run): ...
+def listen(**arguments): ...
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module ``things_of_mine``, in the current folder of a shell."""
+    (tmp_path / "things_of_mine.py").write_text(MODULE)
+    (tmp_path / "broken_one.py").write_text("raise KeyError('of mine')")
+    registered = dict(gym.registry)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("things_of_mine")
+    del sys.modules["things_of_mine"]
+    gym.registry.clear()
+    gym.registry.update(registered)
+
+
+def config_of(*args: str) -> AlgorithmConfig:
+    return train_plan(args).config
+
+
+def flag(name: str) -> str:
+    return "--" + name.strip("_").replace("_", "-")
+
+
+def another(hint: Any, bounds: Bounds, default: Any) -> Any:
+    """A value that fits ``hint`` and is not the default; None if it is none of numbers, texts and containers."""
+    if is_schedule(hint):
+        return [[0, 0.5], [1000, 0.25]]
+    if get_origin(hint) is Literal:
+        return next(choice for choice in get_args(hint) if choice != default)
+    if get_origin(hint) in (dict, list, tuple) or "Mapping" in str(get_origin(hint)):
+        return {dict: {"gain": 2}, list: [7, 8], tuple: (7, 8)}.get(get_origin(hint), {"gain": 2})
+    if get_args(hint):
+        inner = [another(part, bounds, default) for part in get_args(hint) if part is not NoneType]
+        return next((value for value in inner if value is not None), None)
+    if not isinstance(hint, type):
+        return None
+    candidates = {bool: [True, False], int: [2, 3, 0], float: [0.5, 0.25], str: ["some/text"]}.get(hint, [])
+    return next((value for value in candidates if value != default and (hint in (bool, str) or value in bounds)), None)
+
+
+def typed(name: str, value: Any) -> list[str]:
+    """A value as a user types it."""
+    if isinstance(value, bool):
+        return [flag(name) if value else flag(f"no-{name}")]
+    if (isinstance(value, tuple) and not isinstance(value[0], tuple)) or name == "loggers":
+        return [flag(name), *map(str, value)]
+    return [flag(name), json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+IMPORTED = {
+    "learner_class": "Learner",
+    "callbacks_class": "Listener",
+    **dict.fromkeys(CALLBACKS, "listen"),
+}
+"""Settings that are code → a name in ``things_of_mine`` that fits."""
+
+
+@pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
+    config_type = config_class(algo)
+    default, args, expected = config_type(), [], {}
+    for name, known in settings_of(config_type).items():
+        value: Any = another(known.hint, known.bounds, vars(default)[name])
+        if name == "loggers":
+            args, value = [*args, "--loggers", "csv", "things_of_mine:log"], ["csv", mine.log]
+        elif name in IMPORTED:
+            args, value = [*args, flag(name), f"things_of_mine:{IMPORTED[name]}"], vars(mine)[IMPORTED[name]]
+        elif name not in ("env", "model_config", "rl_module_spec"):
+            assert value is not None, name
+            args += typed(name, value)
+        if name not in ("env", "model_config", "rl_module_spec"):
+            expected[name] = value
+    assert {"lr", "seed", "run_dir", "env_config", "grad_clip", "evaluation_explore", "on_checkpoint"} <= {*expected}
+    if algo == "DQN":  # what derives from PPOLearner is a Learner, and that is all that the setting asks
+        assert expected["prioritized_replay"] is True
+    config = config_of(algo, "CartPole-v1", *args)
+    assert {name: vars(config)[name] for name in expected} == expected
+    untouched = settings_of(config_type).keys() - expected.keys() - {"env"}
+    assert {name: vars(config)[name] for name in untouched} == {name: vars(default)[name] for name in untouched}
+
+
+NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `str` and `Mapping`
+    "fcnet_dropout": 0.25,
+    "leaf_overrides": {"camera": {"conv_filters": "nature"}},
+    "conv_filters": ((8, 4, 2, "valid"), (16, 3, 1)),
+    "use_gru": False,  # an LSTM or a GRU
+    "functions": {"value": {"fcnet_hiddens": [8]}},
+    "custom_action_dist": "SquashedGaussian",
+    "action_mask_key": "legal",
+    "custom_model": "torch.nn:Identity",
+    "custom_model_config": {"width": 3},
+}
+BY_ENDING = {"_activation": "relu", "_initializer": "uniform_", "_initializer_kwargs": {"a": 0.5}}
+
+
+def test_every_model_setting_can_be_given_and_arrives() -> None:
+    hints, default, args, expected = get_type_hints(DefaultModelConfig), DefaultModelConfig(), [], {}
+    for item in dataclasses.fields(DefaultModelConfig):
+        hint, before = hints[item.name], vars(default)[item.name]
+        value = not before if bool in (hint, *get_args(hint)) else another(hint, Bounds(), before)
+        value = next((known for ending, known in BY_ENDING.items() if item.name.endswith(ending)), value)
+        value = NAMES.get(item.name, value)
+        assert value is not None, item.name
+        # an optional bool has three values, so it takes one as text
+        args += [flag(item.name), str(value)] if hint == bool | None else typed(item.name, value)
+        expected[item.name] = value
+    config = config_of("ppo", "CartPole-v1", *args)
+    expected["custom_model"] = torch.nn.Identity
+    assert len(expected) > 45
+    assert isinstance(config.model_config, DefaultModelConfig)
+    assert vars(config.model_config) == expected
+
+
+def test_the_classes_of_the_module_are_flags(mine: Any) -> None:
+    args = ["--catalog-class", "things_of_mine:Catalog", "--module-class", "things_of_mine:Module"]
+    spec = RLModuleSpec(module_class=mine.Module, catalog_class=mine.Catalog)
+    assert config_of("ppo", "CartPole-v1", *args).rl_module_spec == spec
+    assert config_of("ppo", "CartPole-v1", *args[:2]).rl_module_spec == RLModuleSpec(catalog_class=mine.Catalog)
+    assert config_of("ppo", "CartPole-v1").rl_module_spec is None
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value"),
+    [
+        (["--lr", "1e-3"], "lr", 1e-3),
+        (["--lr", ".5"], "lr", 0.5),
+        (["--lr=[[0,3e-4],[1e6,0]]"], "lr", [[0.0, 3e-4], [1e6, 0.0]]),
+        (["--grad-clip", "None"], "grad_clip", None),
+        (["--minibatch_size", "16"], "minibatch_size", 16),
+        (["--train-batch-size-per-learner", "1_024"], "train_batch_size_per_learner", 1024),
+        (["--train-batch-size-per-learner", "4k"], "train_batch_size_per_learner", 4000),
+        (["--lambda", "0.9"], "lambda_", 0.9),
+        (["--lambda_", "0.9"], "lambda_", 0.9),
+        (["--env-config", '{"continuous": true}'], "env_config", {"continuous": True}),
+        (["--no-use-kl-loss"], "use_kl_loss", False),
+        (["--run-dir", "None"], "run_dir", None),
+        (["--seed", "7"], "seed", 7),
+        (["--loggers", "csv", "--quiet"], "loggers", ["csv"]),
+        (["--loggers", "None"], "loggers", None),
+        (["--loggers", '["csv", "jsonl"]'], "loggers", ["csv", "jsonl"]),
+    ],
+)
+def test_spellings(args: list[str], name: str, value: Any) -> None:
+    assert vars(config_of("ppo", "CartPole-v1", *args))[name] == value
+
+
+@pytest.mark.parametrize("args", [["--fcnet-hiddens", "32", "16"], ["--fcnet-hiddens", "[32, 16]"]])
+def test_model_flags_build_the_model_config(args: list[str]) -> None:
+    assert config_of("ppo", "CartPole-v1", *args).model_config == DefaultModelConfig(fcnet_hiddens=(32, 16))
+
+
+def test_the_nets_of_an_algorithm_keep_its_own_defaults() -> None:
+    config = config_of("dqn", "CartPole-v1", "--fcnet-use-layernorm", "--dueling")
+    model_config = config.get_rl_module_spec(spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).model_config
+    assert (model_config.fcnet_use_layernorm, model_config.dueling) == (True, True)
+    assert (model_config.fcnet_hiddens, model_config.fcnet_activation) == ((256, 256), "relu")
+    assert model_config.fcnet_kernel_initializer is None
+    other = config_of("ppo", "CartPole-v1", "--fcnet-use-layernorm")
+    assert DefaultModelConfig.from_any(other.model_config).fcnet_hiddens == (64, 64)
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_flags_the_config_is_the_default() -> None:
+    plan = train_plan(["PPO", "MountainCar-v0"])
+    assert plan.config.update({"run_dir": None}) == PPOConfig().environment("MountainCar-v0")
+    assert (plan.num_env_steps, plan.target_return, plan.seeds) == (200_000, None, ())
+    assert plan.begun_with == "none for this env: the defaults of PPO"
+
+
+def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
+    preset = DQNConfig.presets["MountainCar-v0"]
+    plan = train_plan(["dqn", "MountainCar-v0"])
+    assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0")
+    assert plan.num_env_steps == preset.num_env_steps == 150_000
+    assert plan.begun_with.startswith("MountainCar-v0: 10 settings of its own reached -101")
+    # 3 is the default of n_step, and still wins over the preset's 1 where it is typed
+    plan = train_plan(["dqn", "--n-step", "3", "--num-env-steps", "9e3", "MountainCar-v0"])
+    assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0").training(n_step=3)
+    assert plan.num_env_steps == 9000
+
+
+def test_a_preset_can_be_chosen_or_left_out() -> None:
+    plan = train_plan(["dqn", "MountainCar-v0", "--preset", "none"])
+    assert plan.config.update({"run_dir": None}) == DQNConfig().environment("MountainCar-v0")
+    assert (plan.num_env_steps, plan.begun_with) == (200_000, "none: the defaults of DQN")
+    plan = train_plan(["dqn", "Acrobot-v1", "--preset", "MountainCar-v0"])
+    expected = DQNConfig.preset("MountainCar-v0").environment("Acrobot-v1")
+    assert plan.config.update({"run_dir": None}) == expected
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("200000", 200_000), ("200_000", 200_000), ("2e5", 200_000), ("200k", 200_000), ("1.5M", 1_500_000), ("-3", -3)],
+)
+def test_whole_numbers_as_people_write_them(text: str, number: int) -> None:
+    assert whole_number(text) == number
+    assert type(whole_number(text)) is int
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1.0005k", "inf", "nan", "1e999999999", "x", "1e-3"])
+def test_what_is_no_whole_number(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # its reader says what is wrong
+        whole_number(text)
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_whole_numbers_are_exact(number: int) -> None:
+    assert whole_number(str(number)) == whole_number(f"{number:_}") == number
+    assert whole_number(f"{number}k") == whole_number(f"{number}e3") == 1000 * number
+
+
+@pytest.mark.parametrize(
+    ("hint", "texts", "value"),
+    [
+        (int | None, ["None"], None),
+        (int | tuple[int, int], ["[1, 5]"], [1, 5]),
+        (int | tuple[int, int], ["5"], 5),
+        (str | list[list[int]], ["nature"], "nature"),
+        (str | list[list[int]], ["[[1, 2]]"], [[1, 2]]),
+        (bool | None, ["true"], True),
+        (Literal["a", "b"] | None, ["b"], "b"),
+        (list[int], [], []),
+        (dict[str, Any], ['{"a": null}'], {"a": None}),
+        (Callable[..., Any] | None, ["math:sqrt"], __import__("math").sqrt),
+        (str | Callable[..., Any], ["math:sqrt"], __import__("math").sqrt),
+        (str, ["math:sqrt"], "math:sqrt"),
+    ],
+)
+def test_a_value_is_read_as_its_annotation_says(hint: Any, texts: Sequence[str], value: Any) -> None:
+    read = ValueReader("--flag", hint).read(texts)
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_what_cannot_be_typed_is_no_flag() -> None:
+    assert not is_typeable(RLModuleSpec | None)
+    assert is_typeable(type[PPOConfig] | None)
+
+
+def test_an_env_is_an_id_a_class_or_a_factory(mine: Any) -> None:
+    assert environment("CartPole-v1") == "CartPole-v1"
+    assert environment("ALE/Pong-v5") == "ALE/Pong-v5"
+    assert environment("things_of_mine:Mine-v0") == "things_of_mine:Mine-v0"
+    assert (
+        environment("things_of_mine:Both") == "things_of_mine:Both"
+    )  # an id without a version; the class bears its name
+    assert environment("things_of_mine:Env") is mine.Env
+    assert environment("things_of_mine:Factories.env") is mine.Factories.env
+    with pytest.raises(UsageError, match=r"got 'things_of_mine:Envv'.* Did you mean 'Env'\?"):
+        environment("things_of_mine:Envv")
+    with pytest.raises(UsageError, match="'nowhere_at_all', which raises ModuleNotFoundError"):
+        environment("nowhere_at_all:Env-v0")
+    with pytest.raises(UsageError, match="'broken_one', which raises KeyError: 'of mine'"):
+        environment("broken_one:Env")
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """What a command prints, without boxes and line ends."""
+    assert main(args) == 0
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+
+
+def test_help_shows_the_flags_of_the_command_and_names_all_others(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "ppo", "--help")
+    own, settings = text.split("Settings are flags, too")
+    names = ["num-env-steps", "target-return", "seed", "jobs", "run-dir", "preset", "load", "allow", "quiet", "debug"]
+    assert [name for name in names if f"{flag(name)} " not in own] == []
+    assert "(default: the preset's, else 200,000)" in own
+    for name in (*settings_of(PPOConfig), *vars(DefaultModelConfig())):
+        if name not in ("env", "model_config", "rl_module_spec", "seed", "run_dir"):
+            assert f"{flag(name)} " in f"{settings} ", name
+    assert "GAE" not in text
+
+
+def test_help_about_a_section_explains_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "ppo", "CartPole-v1", "--help", "training")
+    assert "GAE's trade-off" in text
+    assert "(>= 0 and <= 1) (default: 0.99)" in text
+    assert "--fcnet-hiddens" not in text
+    assert "--catalog-class MODULE:NAME|None" in shown(capsys, "train", "dqn", "--help", "rl_module")
+
+
+def test_help_about_all_shows_every_flag_with_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "ppo", "--help", "all")
+    for name, known in settings_of(PPOConfig).items():
+        if name not in ("env", "model_config", "rl_module_spec", "seed", "run_dir"):
+            assert f"{flag(name)} " in text or f"{flag(name)}, " in text, name
+            assert " ".join(known.doc.split()[:5]) in text
+    for item in dataclasses.fields(DefaultModelConfig):
+        assert f"{flag(item.name)} " in text or f"{flag(item.name)}, " in text
+    for section in ("environment", "env-runners", "training", "evaluation", "reporting", "rl-module", "model"):
+        assert f"{section} options" in text
+
+
+@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["-h"]])
+def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 0
+    text = capsys.readouterr().out
+    for name, (_, command) in COMMANDS.items():
+        assert f"  rlmodule {name} " in text
+        assert command.__doc__ is not None
+        assert f"      {command.__doc__}\n" in text
+    assert "dqn, ppo" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_without_a_command_the_overview_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "rlmodule train ALGO ENV" in capsys.readouterr().out

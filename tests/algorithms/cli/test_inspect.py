@@ -1,0 +1,298 @@
+"""``rlmodule inspect``: what it tells of a checkpoint, and what it says where there is none that can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from algorithms import Algorithm
+from algorithms.cli import main
+from algorithms.cli.checkpoints import find_checkpoint
+from algorithms.cli.inspect import _parts, _size
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+from algorithms.saved_settings import default_settings, learning_settings, plain_settings
+from catalog import DefaultModelConfig
+from rlmodule import RLModuleSpec
+from rlmodule.checkpoint import save_checkpoint
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(["inspect", *args]) == 0
+    return capsys.readouterr().out
+
+
+def table(text: str, heading: str) -> dict[str, list[str]]:
+    """The rows below a heading: first column → the others."""
+    rows = text.partition(f"{heading}\n")[2].partition("\n\n")[0].splitlines()
+    return {cells[0]: cells[1:] for cells in (re.split(" {2,}", row.strip()) for row in rows)}
+
+
+# --- what it tells ----------------------------------------------------------------------------------------------------
+
+
+def test_it_tells_where_a_checkpoint_comes_from(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, str(trained))
+    with Algorithm.from_checkpoint(trained / "checkpoint", on_train_result=None, run_dir=None) as algorithm:
+        best, returns = algorithm.metrics.best_evaluation, algorithm.metrics.get_state()["returns"]
+    facts = table(text, "PPO on CartPole-v1")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", facts.pop("saved")[0])
+    assert re.fullmatch(r"\d+\.\d s", facts.pop("time")[0])
+    assert facts == {
+        "checkpoint": [str(trained / "checkpoint")],
+        "format": ["1"],
+        "seed": ["1"],
+        "env steps": ["128"],
+        "iterations": ["2"],
+        "updates": ["4"],
+        "episodes": [str(len(returns))],
+        "return": [f"{sum(returns) / len(returns):.1f}, mean of the last {len(returns)} episodes"],
+        "best evaluation": [f"{best:.1f}"],
+    }
+
+
+def test_it_tells_the_settings_that_differ(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heading = "Settings that differ from the defaults (--all shows all)"
+    shown = table(told(capsys, str(trained / "checkpoint")), heading)
+    conftest = __name__.rpartition(".")[0] + ".conftest"
+    assert shown == {
+        "env": ["CartPole-v1"],
+        "num_envs_per_env_runner": ["4"],
+        "train_batch_size_per_learner": ["64"],
+        "evaluation_interval": ["1"],
+        "evaluation_duration": ["2"],
+        "on_train_result": [f"{conftest}.trained.<locals>.<lambda> (not saved)"],
+        "run_dir": [str(trained)],
+        "seed": ["1"],
+        "minibatch_size": ["32"],
+        "num_epochs": ["1"],
+        "model_config.fcnet_hiddens": ["[8]"],
+    }
+    everything = table(told(capsys, str(trained / "checkpoint"), "--all"), "Settings")
+    assert everything["gamma"] == ["0.99"]
+    assert everything["model_config.fcnet_activation"] == ["tanh"]
+    assert shown.items() <= everything.items()
+
+
+def test_it_tells_the_nets_with_the_parameters_in_each_part(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, str(trained))
+    module = text.partition("Module default_policy: PPOModule\n")[2].partition("\n\n")[0]
+    assert module.splitlines() == [
+        "  encoder                                                    80",
+        "    actor_encoder                                            40",
+        "      linears.0      weight 8 × 4, bias 8                    40",
+        "    critic_encoder                                           40",
+        "      linears.0      weight 8 × 4, bias 8                    40",
+        "  pi_head                                                    18",
+        "    linears.0        weight 2 × 8, bias 2                    18",
+        "  vf_head                                                     9",
+        "    linears.0        weight 1 × 8, bias 1                     9",
+        "  value_normalizer   mean scalar, std scalar, count scalar    –",
+        "  parameters in all                                         107",
+    ]
+
+
+def test_it_counts_the_parameters_that_the_module_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = DQNConfig(env="CartPole-v1", noisy=True, dueling=True).rl_module(model_config={"use_lstm": True})
+    with config.build() as algorithm:
+        algorithm.save(tmp_path / "dqn")
+        counted = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
+    text = told(capsys, str(tmp_path / "dqn"))
+    assert table(text, "Module default_policy: DQNModule")["parameters in all"] == [f"{counted:,}"]
+    facts = table(text, "DQN on CartPole-v1")
+    assert (facts["return"], facts["best evaluation"]) == (["none yet"], ["none"])
+
+
+def test_it_tells_the_sizes_of_the_files_and_of_what_is_in_them(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained / "checkpoint"
+    files = table(told(capsys, str(folder)), "Files")
+    for name in ("checkpoint.json", "tensors.safetensors"):
+        assert files[name] == [_size((folder / name).stat().st_size)]
+    tensors = load_file(folder / "tensors.safetensors")
+    learners = sum(tensor.nbytes for name, tensor in tensors.items() if name.startswith("state/learners/"))
+    assert files["of it learners"] == [_size(learners)]
+
+
+def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_of_mine.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "from algorithms.ppo import PPOCatalog\n"
+        "class Env(CartPoleEnv): pass\n"
+        "class Mine(PPOCatalog): pass\n"
+    )
+    with monkeypatch.context() as here:
+        here.syspath_prepend(tmp_path)
+        import nets_of_mine  # pyright: ignore[reportMissingImports]
+
+        spec = RLModuleSpec(catalog_class=nets_of_mine.Mine, model_config={"fcnet_hiddens": [8]})
+        with PPOConfig(env=nets_of_mine.Env).rl_module(rl_module_spec=spec).build() as algorithm:
+            algorithm.save(tmp_path / "mine")
+    monkeypatch.delitem(sys.modules, "nets_of_mine")
+    found = find_checkpoint(str(tmp_path / "mine"), best_first=False)
+    config = json.loads((found / "checkpoint.json").read_text())["state"]["config"]
+    assert main(["inspect", str(found)]) == 0
+    assert "nets_of_mine" not in sys.modules
+    plain = plain_settings("PPO", config)
+    assert plain["env"] == "nets_of_mine:Env"
+    assert plain["rl_module_spec.catalog_class"] == "nets_of_mine:Mine"
+    assert plain["model_config.fcnet_hiddens"] == [8]
+
+
+def test_names_are_cut_where_a_part_begins() -> None:
+    assert list(_parts("encoder.linears.0.weight")) == ["encoder", "linears.0", "weight"]
+    assert list(_parts("net.0.1.weight")) == ["net.0.1", "weight"]
+    assert list(_parts("epsilon")) == ["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.3 MB"), (5e12, "5000.0 GB")]
+)
+def test_sizes(num_bytes: int, text: str) -> None:
+    assert _size(num_bytes) == text
+
+
+# --- settings as they were saved --------------------------------------------------------------------------------------
+
+
+def test_defaults_are_plain_and_what_nobody_wrote_is_a_default() -> None:
+    config = PPOConfig().rl_module(model_config={"use_gru": True})
+    assert plain_settings("PPO", PPOConfig().to_dict()) == default_settings("PPO")
+    changed = plain_settings("PPO", config.to_dict())
+    assert {k for k, v in changed.items() if v != default_settings("PPO")[k]} == {"model_config.use_gru"}
+    whole = PPOConfig().rl_module(model_config=DefaultModelConfig(use_gru=True))
+    assert plain_settings("PPO", whole.to_dict()) == changed
+
+
+def test_the_forms_of_saved_settings_become_plain() -> None:
+    config = {
+        "a": {"__tuple__": [1, {"__float__": "inf"}]},
+        "b": {"__import__": "mine:Net"},
+        "c": {"__items__": [[1, {"__tuple__": []}]]},
+        "d": {"__pass_again__": "mine.<lambda>"},
+        "e": {"__space__": "Box", "low": 0},
+        "f": {"g": 1},
+        "rl_module_spec": {"__pass_again__": "an instance of mine.Spec"},
+        "model_config": {"__pass_again__": "an instance of mine.Config"},
+    }
+    assert plain_settings("Mine", config) == {
+        "a": [1, float("inf")],
+        "b": "mine:Net",
+        "c": {"1": []},
+        "d": "mine.<lambda> (not saved)",
+        "e": "a Box space",
+        "f": {"g": 1},
+        "rl_module_spec": "an instance of mine.Spec (not saved)",
+        "model_config": "an instance of mine.Config (not saved)",
+    }
+
+
+def test_what_changes_what_is_learned_is_neither_the_seed_nor_what_is_told() -> None:
+    one, two = PPOConfig(seed=1, run_dir="a", evaluation_interval=3), PPOConfig(seed=2, run_dir="b", loggers=["csv"])
+    assert learning_settings("PPO", one.to_dict()) == learning_settings("PPO", two.to_dict())
+    assert learning_settings("PPO", one.to_dict()) != learning_settings("PPO", PPOConfig(gamma=0.9).to_dict())
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(capsys: pytest.CaptureFixture[str], path: Path | str) -> str:
+    """The one line in which every command that takes a checkpoint refuses ``path``."""
+    lines = []
+    for command in ("inspect", "evaluate"):
+        assert main([command, str(path)]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        (line,) = shown.err.splitlines()
+        assert line.startswith("error: ")
+        lines.append(line)
+    assert lines[0] == lines[1]
+    return lines[0]
+
+
+def test_a_path_where_nothing_is_names_the_closest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cartpole").mkdir()
+    line = refusal(capsys, tmp_path / "cartpol")
+    assert "expected a checkpoint or a run, got a path where nothing is" in line
+    assert line.endswith("Did you mean 'cartpole'?")
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, tmp_path)
+    assert "got a folder without one. Pass a folder such as runs/NAME/checkpoint" in line
+
+
+def test_a_file_of_a_checkpoint_leads_to_its_folder(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, checkpoint / "checkpoint.json").endswith(f"Pass the folder that it lies in: {checkpoint}.")
+
+
+def test_runs_of_several_seeds_are_named(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}/checkpoint").symlink_to(trained / "checkpoint")
+    assert refusal(capsys, tmp_path).endswith("It holds several runs: add /seed-1 or /seed-2.")
+
+
+def test_a_run_that_has_only_its_best_leads_there(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "best_checkpoint").symlink_to(trained / "best_checkpoint")
+    assert main(["inspect", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.endswith(f"Pass {tmp_path / 'best_checkpoint'}.\n")
+
+
+def test_a_run_that_has_not_saved_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").touch()
+    assert "got a run that has none yet. It is written at the end" in refusal(capsys, tmp_path)
+
+
+def test_a_checkpoint_without_its_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkpoint / "checkpoint.json").unlink()
+    assert "got one without its checkpoint.json" in refusal(capsys, checkpoint)
+
+
+def test_a_checkpoint_without_its_tensors(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkpoint / "tensors.safetensors").unlink()
+    assert "expected a complete checkpoint of format 1, got one that cannot be read" in refusal(capsys, checkpoint)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_tensors_that_were_cut_off(checkpoint: Path, capsys: pytest.CaptureFixture[str], share: float) -> None:
+    file = checkpoint / "tensors.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    assert "got one that cannot be read" in refusal(capsys, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '"x"', '{"format": 1}', '{"state": {}}', "\0\1", "{'a': 1}"]
+)
+def test_json_that_is_garbage(checkpoint: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    (checkpoint / "checkpoint.json").write_text(content)
+    assert "got one that cannot be read" in refusal(capsys, checkpoint)
+
+
+def test_another_format(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = checkpoint / "checkpoint.json"
+    file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
+    assert "(format 99, which this version does not know)" in refusal(capsys, checkpoint)
+
+
+def test_a_tensor_that_is_missing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = checkpoint / "tensors.safetensors"
+    tensors = load_file(file)
+    tensors.popitem()
+    save_file(tensors, file)
+    assert "got one that cannot be read" in refusal(capsys, checkpoint)
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_checkpoint(tmp_path / "other", {"weights": torch.zeros(2)})
+    assert "got one without algorithm, run_seed, config, modules, state" in refusal(capsys, tmp_path / "other")

@@ -1,0 +1,144 @@
+"""What a shell is told of mistakes: one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import catalog_rl
+from algorithms.cli import main
+from algorithms.ppo import PPOConfig
+
+ROOT = Path(catalog_rl.__file__).resolve().parent
+PPO = ["train", "ppo", "CartPole-v1"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "parts"),
+    [
+        (["tran"], 2, ["Did you mean 'train'?"]),
+        (["train"], 2, ["ALGO first, got nothing"]),
+        (["train", "--lr", "3"], 2, ["ALGO first", "rlmodule --help"]),
+        (["train", "ppp", "CartPole-v1"], 2, ["'ppp'", "Did you mean 'PPO'?"]),
+        (["train", "ppo"], 2, ["rlmodule train ppo: expected an environment, ENV"]),
+        (["train", "ppo", "--loggers", "csv", "CartPole-v1"], 2, ["ENV"]),  # it is taken for a logger
+        ([*PPO, "again"], 2, ["no further arguments, got 'again'"]),
+        ([*PPO, "--use-kl-loss", "True"], 2, ["no further arguments, got 'True'"]),
+        ([*PPO, "--lr"], 2, ["--lr: expected a value, got none"]),
+        ([*PPO, "--lr", "--gamma", "1"], 2, ["--lr: expected a value, got none"]),
+        ([*PPO, "--num-epoch", "3"], 2, ["'--num-epoch'", "Did you mean '--num-epochs'?"]),
+        ([*PPO, "--train-batch-size", "64"], 2, ["Did you mean '--train-batch-size-per-learner'?"]),
+        ([*PPO, "--target-retrun=3"], 2, ["Did you mean '--target-return'?"]),
+        ([*PPO, "--fcnet-hidden", "3"], 2, ["Did you mean '--fcnet-hiddens'?"]),
+        ([*PPO, "--no-lr"], 2, ["'--no-lr'"]),
+        ([*PPO, "--help", "trainin"], 2, ["Did you mean 'training'?"]),
+        ([*PPO, "--preset", "CartPole"], 2, ["auto, none, CartPole-v1", "Did you mean 'CartPole-v1'?"]),
+        ([*PPO, "--num-epochs", "x"], 2, ["--num-epochs: expected a whole number such as 4, 1e6 or 200k, got 'x'"]),
+        ([*PPO, "--num-env-steps", "1.5"], 2, ["--num-env-steps: expected a whole number"]),
+        ([*PPO, "--target-return", "high"], 2, ["--target-return: expected a number or None, got 'high'"]),
+        ([*PPO, "--lr", "fast"], 2, ["--lr: expected a number or JSON, got 'fast'"]),
+        ([*PPO, "--env-config", "{a: 1}"], 2, ["--env-config: expected JSON", "'single quotes'"]),
+        ([*PPO, "--gym-env-vectorize-mode", "snc"], 2, ["'sync' or 'async'", "Did you mean 'sync'?"]),
+        ([*PPO, "--learner-class", "PPOLearner"], 2, ["a path such as my_module:Name or None, got 'PPOLearner'"]),
+        ([*PPO, "--learner-class", "algorithms.ppo:PPOLerner"], 2, ["Did you mean 'PPOLearner'?"]),
+        ([*PPO, "--learner-class", "algorithms.ppo:PPOConfig"], 1, ["--learner-class: expected type[Learner]"]),
+        ([*PPO, "--catalog-class", "algorithms.ppo:PPO"], 1, ["catalog_class: expected a subclass of Catalog"]),
+        ([*PPO, "--loggers", "jsnl"], 1, ["loggers: expected one of", "Did you mean 'jsonl'?"]),
+        ([*PPO, "--seed", "5..1"], 2, ["--seed: expected a whole number", "'5..1'"]),
+        ([*PPO, "--seed", "-1"], 2, ["--seed: expected a whole number"]),
+        ([*PPO, "--seed", "1,2,1"], 2, ["several that differ"]),
+        ([*PPO, "--seed", "1,2", "--jobs", "0"], 2, ["--jobs: expected at least 1"]),
+        ([*PPO, "--load", "nowhere"], 1, ["checkpoint 'nowhere': expected a checkpoint or a run"]),
+        ([*PPO, "--gamma", "2"], 1, ["--gamma: expected", "<= 1, got 2.0"]),
+        ([*PPO, "--lr", "[[5,1],[6,1]]"], 1, ["--lr: expected a schedule"]),
+        ([*PPO, "--env-config", "[1]"], 1, ["--env-config: expected dict"]),
+        ([*PPO, "--fcnet-hiddens", "0"], 1, ["fcnet_hiddens: expected a list of widths"]),
+        ([*PPO, "--minibatch-size", "9999"], 1, ["minibatch_size: expected at most"]),
+        ([*PPO, "--num-env-steps", "0"], 1, ["num_env_steps", "an int >= 1, got 0"]),
+        (["train", "ppo", "CartPol-v1"], 1, ["Did you mean 'CartPole-v1'?"]),
+        (["train", "ppo", "CartPol-v1", "--seed", "1,2"], 1, ["Did you mean 'CartPole-v1'?"]),
+        (["train", "ppo", "no_such_module:Env"], 2, ["ENV: expected a module to import", "ModuleNotFoundError"]),
+        (["explain"], 2, ["rlmodule explain: expected ENV, got nothing"]),
+        (["explain", "--fcnet-hiddens", "32", "16"], 2, ["rlmodule explain: expected ENV, got nothing"]),
+        (["explain", "CartPol-v1"], 1, ["Did you mean 'CartPole-v1'?"]),
+        (["explain", "CartPole-v1", "--algo", "ppp"], 2, ["Did you mean 'PPO'?"]),
+        (["explain", "CartPole-v1", "--fcnet-hidens", "3"], 2, ["Did you mean '--fcnet-hiddens'?"]),
+        (["explain", "CartPole-v1", "--num-epochs", "3"], 2, ["'--num-epochs'", "rlmodule explain --help"]),
+        (["list", "preset"], 2, ["Did you mean 'presets'?"]),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    args: list[str], code: int, parts: list[str], capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    assert main(args) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert ": expected " in line
+    assert all(part in line for part in parts), line
+    assert not list(here.glob("runs/*"))
+
+
+def test_a_folder_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "file").touch()
+    assert main([*PPO, "--run-dir", "file/run"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: run_dir 'file/run': expected a folder to write to")
+
+
+def test_a_package_that_is_missing_is_told_with_how_to_install_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "mujoco" or "envs.mujoco" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    assert main(["train", "ppo", "HalfCheetah-v5"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('Run: pip install "catalog-rl[mujoco]"')
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", "CartPol-v1", "--debug"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_an_error_that_is_not_ours_says_its_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: PPOConfig) -> None:
+        raise KeyError("left\nover")
+
+    monkeypatch.setattr(PPOConfig, "build", broken)
+    assert main(PPO) == 1
+    assert capsys.readouterr().err == "error: KeyError: 'left\\nover' (--debug shows the traceback)\n"
+
+
+def test_a_pipe_between_processes_that_breaks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: PPOConfig) -> None:
+        raise BrokenPipeError("a worker is gone")
+
+    monkeypatch.setattr(PPOConfig, "build", broken)
+    assert main(PPO) == 1
+    assert "a worker is gone" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "algorithms.cli", "list"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, env=env, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

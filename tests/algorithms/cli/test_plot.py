@@ -1,0 +1,78 @@
+"""``rlmodule plot``: what it draws, tells and refuses; the arithmetic is tested with algorithms.plotting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from algorithms.cli import main
+from algorithms.loggers.base import STEPS
+from algorithms.plotting import EVALUATION_RETURN, SECONDS
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of two seeds each, and one that has not finished an iteration, below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, final in (("fast", 40), ("slow", 20)):
+        for seed in (1, 2):
+            folder = tmp_path / name / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            rows = [
+                {STEPS: at, SECONDS: at, EVALUATION_RETURN: value * seed, "learners/default_policy/entropy": 0.5}
+                for at, value in ((100, 10), (200, final))
+            ]
+            (folder / "progress.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "slow/seed-3").mkdir()
+    (tmp_path / "slow/seed-3/progress.jsonl").touch()
+
+
+def test_it_writes_the_picture_and_tells_where_each_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "fast", "slow"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "      seeds  final, 95 % CI  highest  env steps     time",
+        "fast      2    60.0 ± 254.1     60.0        200  3.3 min",
+        "slow      2    30.0 ± 127.1     30.0        200  3.3 min",
+        "Left out, as it has no value yet: slow/seed-3",
+        "",
+        "Wrote plot.png",
+    ]
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_flag_arrives(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--by", "time", "--out", "here.svg", "--metric", "entropy", "--title", "T i t l e", "--labels", "one run"]
+    assert main(["plot", "fast", *flags]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[1].startswith("one run      2         0.5 ± 0")
+    assert told[-1] == "Wrote here.svg"
+    drawn = Path("here.svg").read_text(encoding="utf-8")
+    for text in ("T i t l e", "training time (min)", "learners/default_policy/entropy", "one run (2 seeds)"):
+        assert f"<!-- {text} -->" in drawn
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "parts"),
+    [
+        ([], 2, ["rlmodule plot: expected RUN"]),
+        (["fas"], 1, ["no such folder", "Did you mean 'fast'?"]),
+        (["slow/seed-3"], 1, ["a run with finished iterations, got none yet"]),
+        (["fast", "--metric", "entropi"], 1, ["metric: expected", "Did you mean 'entropy'?"]),
+        (["fast", "--out", "plot.gif"], 1, ["expected a .png, .pdf or .svg, got 'plot.gif'"]),
+        (["fast", "--out", "nowhere/plot.png"], 1, ["expected a file to write"]),
+        (["fast", "--labels", "a", "b"], 1, ["labels: expected one for each of 1 runs"]),
+        (["fast", "--by", "tim"], 2, ["--by: expected", "Did you mean 'time'?"]),
+        (["fast", "--metrik", "kl"], 2, ["Did you mean '--metric'?"]),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    args: list[str], code: int, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", *args]) == code
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert line.startswith("error: ")
+    assert all(part in line for part in parts), line
+    assert not list(Path().glob("*.png"))

@@ -1,0 +1,162 @@
+"""``rlmodule train --seed 1..3``: a run for each, side by side or not, and what they come to together."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import catalog_rl
+from algorithms import Algorithm
+from algorithms.cli import main, train_plan
+from algorithms.cli.one_run import Outcome
+from algorithms.cli.seeds import Runs, seeds_of
+
+ROOT = Path(catalog_rl.__file__).resolve().parent
+PPO = [
+    *("train", "ppo", "CartPole-v1", "--num-envs-per-env-runner", "4", "--train-batch-size-per-learner", "64"),
+    *("--minibatch-size", "32", "--num-epochs", "1", "--evaluation-duration", "2"),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [(None, ()), ("7", (7,)), ("1..4", (1, 2, 3, 4)), ("1,3,7", (1, 3, 7)), ("0..1, 9", (0, 1, 9))]
+)
+def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -> None:
+    assert seeds_of(text) == seeds
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_every_seed_is_a_run_of_its_own(jobs: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*PPO, "--seed", "5,7", "--jobs", jobs, "--num-env-steps", "256", "--run-dir", "runs"]) == 0
+    out, err = capfd.readouterr()
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["learning_curve.png", "seed-5", "seed-7"]
+    finals = {}
+    for seed in (5, 7):
+        assert json.loads(Path(f"runs/seed-{seed}/run.json").read_text())["seed"] == seed
+        with Algorithm.from_checkpoint(f"runs/seed-{seed}/checkpoint") as algorithm:
+            assert algorithm.env_steps == 256
+        (line,) = re.findall(rf"^ +{seed} +([\d.]+) +256 +\d+:\d\d$", out, re.M)
+        finals[seed] = float(line)
+    mean, deviation = re.findall(r"^  mean +([\d.]+) ± ([\d.]+)", out, re.M)[0]
+    assert float(mean) == pytest.approx(sum(finals.values()) / 2, abs=0.11)
+    assert float(deviation) == pytest.approx(statistics.stdev(finals.values()), abs=0.11)
+    told = err if jobs == "2" else out
+    for seed, final in finals.items():
+        assert f"{f'[seed {seed}] ' if jobs == '2' else ''}Evaluation: return {final:.1f} over" in told
+    assert main([*PPO, "--seed", "7", "--num-env-steps", "256", "--run-dir", "alone"]) == 0
+    assert f"Evaluation: return {finals[7]:.1f} over" in capfd.readouterr().out  # as among others
+    assert finals[5] != finals[7]
+    assert out.startswith(f"PPO on CartPole-v1, seeds 5, 7, {'2 side by side' if jobs == '2' else 'one by one'}\n")
+
+
+def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "runs" / "seed-1").mkdir(parents=True)
+    (here / "runs" / "seed-1" / "run.json").write_text("{}")  # there was one already
+    args = ["--seed", "1,2", "--jobs", "2", "--num-env-steps", "64", "--target-return", "501", "--run-dir", "runs"]
+    assert main([*PPO, *args]) == 1
+    out, err = capfd.readouterr()
+    assert "[seed 2] The target return 501 was not reached.\n" in err
+    assert "error: run_dir 'runs/seed-1': expected a folder without a run in it" in err
+    assert re.search(r"^ +1  failed \(exit code 1\)$", out, re.M)
+    assert re.search(r"^ +2 +[\d.]+ +64 +\d:\d\d  target missed$", out, re.M)
+    assert "mean" not in out
+
+
+def test_the_table_of_runs_worked_by_hand() -> None:
+    runs = Runs(train_plan([*PPO[1:], "--seed", "1..4"]), [])
+    runs._ended = {
+        3: (1, Outcome(1, 490.0, 100_352, 61.4)),
+        1: (0, Outcome(0, 480.0, 100_352, 59.6)),
+        2: (0, Outcome(0, math.nan, 4, 0.1)),
+        4: (-9, None),
+    }
+    assert list(runs.table()) == [
+        "\n  seed      return         steps      time",
+        "     1       480.0       100,352      1:00",
+        "     2           –             4      0:00",
+        "     3       490.0       100,352      1:01  target missed",
+        "     4  killed by SIGKILL",
+        "  mean       485.0 ± 7.1 (standard deviation of 2 seeds)",
+    ]
+    assert runs.exit_code == 1
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import signal, sys
+from algorithms.cli import main
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def started(here: Path, jobs: str) -> subprocess.Popen[str]:
+    """Endless runs, each of which that has begun has finished an iteration."""
+    (here / "script.py").write_text(SCRIPT)
+    command = [*PPO, "--seed", "1..3", "--jobs", jobs, "--num-env-steps", "100M", "--run-dir", "runs"]
+    process = subprocess.Popen(
+        [sys.executable, "script.py", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    logs = [Path(f"runs/seed-{seed + 1}/progress.jsonl") for seed in range(int(jobs))]
+    until(lambda: all(log.exists() and log.stat().st_size for log in logs), process)
+    return process
+
+
+@pytest.mark.parametrize(("jobs", "sent", "code"), [("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143)])
+def test_a_signal_stops_all_runs_with_a_checkpoint(here: Path, jobs: str, sent: signal.Signals, code: int) -> None:
+    process = started(here, jobs)
+    try:
+        # as a terminal does: to all processes; those of the runs leave it to us
+        os.killpg(process.pid, sent) if sent is signal.SIGINT else process.send_signal(sent)
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert out.count("stopped, and saved") == int(jobs)
+    for seed in range(1, 4):
+        assert Path(f"runs/seed-{seed}/checkpoint").exists() is (seed <= int(jobs))  # no further run was begun
+
+
+def test_runs_save_and_end_when_the_one_that_started_them_is_killed(here: Path) -> None:
+    process = started(here, "2")
+    process.kill()
+    process.communicate(timeout=300)
+    deadline = time.monotonic() + 300
+    while not all(Path(f"runs/seed-{seed}/learning_curve.png").exists() for seed in (1, 2)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert all(Path(f"runs/seed-{seed}/checkpoint/checkpoint.json").exists() for seed in (1, 2))

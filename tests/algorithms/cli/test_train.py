@@ -1,0 +1,267 @@
+"""``rlmodule train``: one run, what it tells and leaves, how it ends, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import catalog_rl
+from algorithms import Algorithm
+from algorithms.cli import main
+
+ROOT = Path(catalog_rl.__file__).resolve().parent
+SMALL = [
+    *("--num-envs-per-env-runner", "4", "--train-batch-size-per-learner", "64", "--minibatch-size", "32"),
+    *("--num-epochs", "1", "--evaluation-duration", "2", "--seed", "1"),
+]
+PPO = ["train", "ppo", "CartPole-v1", *SMALL]
+
+MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+
+gymnasium.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)
+
+def make_env(env_config):
+    return TimeLimit(CartPoleEnv(), env_config["limit"])
+
+def listen(algorithm, result):
+    print("listened")
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module ``envs_of_mine`` in the current folder, which is not on the path."""
+    (here / "envs_of_mine.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(here))])
+    registered = dict(gym.registry)
+    yield
+    sys.modules.pop("envs_of_mine", None)
+    gym.registry.clear()
+    gym.registry.update(registered)
+
+
+def steps_logged(run: str) -> list[int]:
+    lines = Path(run, "progress.jsonl").read_text().splitlines()
+    return [json.loads(line)["env_runners/num_env_steps_sampled_lifetime"] for line in lines]
+
+
+def snippet_of(told: str) -> str:
+    return textwrap.dedent(told.partition("in Python:\n")[2])
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PPO, "--num-env-steps", "200"]) == 0
+    told = capsys.readouterr().out
+    (run,) = Path("runs").iterdir()
+    assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", run.name)
+    assert told.startswith("PPO on CartPole-v1\n  preset      CartPole-v1: the defaults of PPO reached 500")
+    assert re.search(r"steps +200\n +seed +1\n +parameters +9,155\n +run dir +runs/ppo", told)
+    for name in ("checkpoint", "progress.jsonl", "learning_curve.png"):
+        assert f"  {run / name}\n" in told
+        assert (run / name).exists()
+    assert steps_logged(str(run)) == [64, 128, 192, 256]
+    assert re.search(r"Evaluation: return \d+\.\d over 2 episodes, taking most likely actions", told)
+    assert f"  rlmodule evaluate {run}\n  rlmodule train --load {run}\n  rlmodule explain CartPole-v1\n" in told
+    names: dict[str, Any] = {}
+    exec(snippet_of(told), names)
+    assert names["action"] in (0, 1)
+    names["env"].close()
+
+
+def test_without_a_budget_that_of_the_preset_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "algorithms.session.TrainingSession.run", lambda session: pytest.fail(str(session.num_env_steps))
+    )
+    for env, args, steps in (
+        ("CartPole-v1", [], 100_000),
+        ("CartPole-v1", ["--preset", "none"], 200_000),
+        ("MountainCar-v0", [], 200_000),
+    ):
+        with pytest.raises(pytest.fail.Exception, match=f"^{steps}$"):
+            main(["train", "ppo", env, *args])
+        assert f"steps       {steps:,}\n" in capsys.readouterr().out
+    assert not list(Path("runs").iterdir())  # nothing was written, so no folder stays
+
+
+def test_train_with_model_flags_env_config_and_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--fcnet-hiddens", "8", "--env-config", '{"sutton_barto_reward": true}', "--lr", "[[0,0.001],[1e3,0]]"]
+    assert main([*PPO, *args, "--num-env-steps", "64", "--run-dir", "here"]) == 0
+    told = capsys.readouterr().out
+    assert "gymnasium.make('CartPole-v1', **{'sutton_barto_reward': True})" in told
+    assert """rlmodule explain CartPole-v1 --env-config '{"sutton_barto_reward": true}'""" in told
+    with Algorithm.from_checkpoint("here/checkpoint") as algorithm:
+        assert algorithm.config.env_config == {"sutton_barto_reward": True}
+        assert algorithm.config.lr == [[0, 0.001], [1000, 0]]
+        assert re.search(r"4 ?→ ?8", algorithm.explain())
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_id_that_is_registered_beside_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "ppo", "envs_of_mine:Mine-v0", *SMALL, "--num-env-steps", "64"]) == 0
+    told = capsys.readouterr().out
+    assert "return 9.0" in told
+    assert ", allow=['envs_of_mine'])" in told
+    assert " --allow envs_of_mine\n" in told
+    assert [path.name.startswith("ppo-envs_of_mine-Mine-v0-") for path in Path("runs").iterdir()] == [True]
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_factory_and_a_function_beside_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--env-config", '{"limit": 7}', "--on-train-result", "envs_of_mine:listen", "--run-dir", "run"]
+    assert main(["train", "ppo", "envs_of_mine:make_env", *SMALL, *args, "--num-env-steps", "128"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("listened") == 2
+    assert "return 7.0" in told
+    assert "  preset      none for this env: the defaults of PPO\n" in told
+    names: dict[str, Any] = {}
+    exec(snippet_of(told), names)
+    assert names["action"] in (0, 1)
+
+
+def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str], here: Path) -> None:
+    args = ["--num-env-steps", "64", "--quiet", "--run-dir", "None", "--target-return", "-200"]
+    assert main([*PPO, *args]) == 0
+    assert capfd.readouterr() == ("", "")
+    assert not list(here.iterdir())
+
+
+def test_a_target_that_is_not_reached_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--num-env-steps", "64", "--target-return", "501", "--evaluation-interval", "1", "--run-dir", "run"]
+    assert main([*PPO, *args]) == 1
+    assert "The target return 501 was not reached.\n" in capsys.readouterr().err
+    assert Path("run/checkpoint").exists()
+
+
+def test_a_target_that_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--num-env-steps", "640", "--target-return", "2", "--evaluation-interval", "1", "--run-dir", "run"]
+    assert main([*PPO, *args]) == 0
+    told = capsys.readouterr().out
+    assert "The target return 2 was reached." in told
+    assert "  run/best_checkpoint\n" in told
+    assert steps_logged("run") == [64]
+
+
+def test_no_evaluation_where_no_episode_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--train-batch-size-per-learner", "4", "--minibatch-size", "4", "--num-env-steps", "4", "--run-dir", "None"]
+    assert main([*PPO, *args]) == 0
+    told = capsys.readouterr().out
+    assert "No episode has ended yet" in told
+    assert "none: nothing will be written" in told
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_with_a_checkpoint(sent: signal.Signals, code: int) -> None:
+    command = [*PPO, "--num-env-steps", "100000000", "--run-dir", "run"]
+    # a process started in the background by a shell without job control ignores SIGINT
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from algorithms.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        progress, deadline = Path("run/progress.jsonl"), time.monotonic() + 300
+        while not (progress.exists() and progress.stat().st_size):
+            assert time.monotonic() < deadline, "no iteration was finished"
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+        process.send_signal(sent)
+        told, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == code, told
+    assert "Traceback" not in told
+    assert f"Stopped by {sent.name}" in told
+    logged = steps_logged("run")
+    assert Path("run/learning_curve.png").stat().st_size > 0
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        assert resumed.env_steps == logged[-1] == 64 * len(logged)
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(here: Path) -> Path:
+    """The folder of a run of 128 steps."""
+    assert main([*PPO, "--num-env-steps", "128", "--fcnet-hiddens", "8", "--gamma", "0.9", "--run-dir", "run"]) == 0
+    return here / "run"
+
+
+@pytest.mark.parametrize("path", ["run", "run/checkpoint"])
+def test_a_run_goes_on_where_it_was_with_its_settings(run: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--load", path, "--num-env-steps", "64", "--lr", "1e-4"]) == 0
+    told = capsys.readouterr().out
+    assert "  from        run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in told
+    assert "  run dir     run\n" in told
+    assert steps_logged("run") == [64, 128, 192]
+    with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
+        assert algorithm.env_steps == 192
+        assert (algorithm.config.lr, algorithm.config.gamma) == (1e-4, 0.9)
+
+
+def test_a_run_that_goes_on_elsewhere_leaves_its_folder_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["train", "ppo", "CartPole-v1", "--load", "run", "--run-dir", "new", "--num-env-steps", "64"]) == 0
+    assert (steps_logged("run"), steps_logged("new")) == ([64, 128], [192])
+    # the folder counts where it is, not where it was made
+    run.rename(run.with_name("moved"))
+    assert main(["train", "--load", "moved", "--num-env-steps", "64", "--quiet"]) == 0
+    assert steps_logged("moved") == [64, 128, 192]
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["dqn", "--load", "run"], "expected a run of DQN, got one of PPO"),
+        (["ppo", "Acrobot-v1", "--load", "run"], "expected a run on Acrobot-v1, got one on another env"),
+        (["--load", "run", "--preset", "CartPole-v1"], "--preset: expected none with --load"),
+        (["--load", "run", "--seed", "1..3"], "--seed: expected one seed with --load"),
+    ],
+)
+def test_what_contradicts_the_run_to_go_on_with(
+    run: Path, args: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *args]) == 2
+    assert part in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("mine")
+def test_modules_of_a_checkpoint_are_imported_if_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    env = ["train", "ppo", "envs_of_mine:Mine-v0"]
+    assert main([*env, *SMALL, "--num-env-steps", "64", "--run-dir", "run", "--quiet"]) == 0
+    more = ["--load", "run", "--num-env-steps", "64", "--quiet"]
+    assert main(["train", *more]) == 1
+    assert "--allow" in capsys.readouterr().err
+    assert main(["train", *more, "--allow", "envs_of_mine"]) == 0
+    assert main([*env, *more]) == 0  # who types it trusts it
+    assert steps_logged("run") == [64, 128, 192]

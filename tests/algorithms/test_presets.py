@@ -1,0 +1,82 @@
+"""Presets hold what was measured, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+import catalog_rl
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+from algorithms.presets import Preset
+from algorithms.registry import ALGORITHMS, config_class
+from benchmarks.learning import GOALS
+
+DOCS = Path(catalog_rl.__file__).resolve().parent / "docs"
+MEASURED = DOCS / "learning.md"
+EACH = [(name, env_id) for name in ALGORITHMS for env_id in config_class(name).presets]
+
+
+def row_of(algo: str, env_id: str) -> dict[str, str]:
+    """The line on an env in the table of an algorithm, by column."""
+    table = MEASURED.read_text("utf-8").partition(f"<!-- {algo}: begin -->")[2].partition("<!-- ")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+    (row,) = [line for line in lines if line[0] == env_id]
+    return dict(zip(lines[0], row, strict=True))
+
+
+@pytest.mark.parametrize(("algo", "env_id"), EACH)
+def test_a_preset_says_what_was_measured(algo: str, env_id: str) -> None:
+    preset, row = config_class(algo).presets[env_id], row_of(algo, env_id)
+    assert f"{preset.num_env_steps:,}" == row["budget"]
+    # where there is a column for the last evaluation, the figure is the best one
+    how = "at best" if "at the end" in row else "at the end"
+    assert preset.reached == f"{row['figure']} {how}, median of {len(row['all seeds'].split(', '))} seeds"
+    stated = re.search(rf"^- {env_id}: (.*)$", MEASURED.read_text("utf-8"), re.M)
+    settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items())
+    assert settings == (stated[1] if algo == "DQN" and stated else "")
+    assert row["reached"] == "yes"
+
+
+@pytest.mark.parametrize(("algo", "env_id"), EACH)
+def test_a_preset_differs_from_the_defaults_only_where_it_says_so(algo: str, env_id: str) -> None:
+    config, preset = config_class(algo).preset(env_id), config_class(algo).presets[env_id]
+    config.validate()
+    assert config.env == env_id
+    defaults = config_class(algo)(env=env_id)
+    differing = {name for name, value in vars(config).items() if value != vars(defaults)[name]}
+    assert differing == preset.settings.keys()
+
+
+def test_the_presets_are_what_is_measured() -> None:
+    assert {("PPO", env_id) for env_id in GOALS["PPO"]} | {("DQN", env_id) for env_id in GOALS["DQN"]} == {*EACH}
+    for goal in (*GOALS["PPO"].values(), *GOALS["DQN"].values()):
+        preset = config_class(goal.algo).presets[goal.env_id]
+        assert (goal.budget, goal.settings) == (preset.num_env_steps, preset.settings)
+
+
+def test_the_page_of_the_command_line_shows_them() -> None:
+    page = (DOCS / "command-line.md").read_text("utf-8").partition("<!-- presets: begin -->")[2]
+    shown = [line for line in page.partition("<!-- presets: end -->")[0].splitlines() if line][2:]
+    for (algo, env_id), line in zip(EACH, shown, strict=True):
+        preset = config_class(algo).presets[env_id]
+        settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items()) or "the defaults"
+        assert line == f"| {algo} | {env_id} | {preset.num_env_steps:,} | {preset.reached} | {settings} |"
+
+
+def test_an_unknown_env_has_no_preset_and_is_told_the_closest() -> None:
+    with pytest.raises(ValueError, match=r"PPOConfig.preset\(\): expected one of CartPole-v1.* mean 'CartPole-v1'\?"):
+        PPOConfig.preset("CartPole")
+
+
+def test_a_config_of_a_preset_is_one_of_its_own() -> None:
+    config = DQNConfig.preset("MountainCar-v0")
+    assert isinstance(config.epsilon, list)
+    config.epsilon[1][0] = 5
+    assert DQNConfig.presets["MountainCar-v0"].settings["epsilon"] == [[0, 1.0], [24_000, 0.07]]
+    with pytest.raises(FrozenInstanceError):
+        DQNConfig.presets["MountainCar-v0"].num_env_steps = 1  # type: ignore[misc]
+    assert Preset(1, "nothing").settings == {}

@@ -1,0 +1,32 @@
+"""Runs of one seed are equal, whatever ran before them in the process."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from algorithms.ppo import PPOConfig
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def first_weights(threads: int) -> list[torch.Tensor]:
+    torch.set_num_threads(threads)
+    with PPOConfig().environment("CartPole-v1").debugging(seed=1).build() as algo:
+        return [parameter.detach().clone() for parameter in algo.get_module().parameters()]
+
+
+def test_first_weights_do_not_depend_on_how_many_threads_torch_has(threads: None) -> None:
+    assert all(torch.equal(one, two) for one, two in zip(first_weights(1), first_weights(2), strict=True))
+
+
+def test_a_large_net_gets_the_threads_there_were_before_it_was_built(threads: None) -> None:
+    torch.set_num_threads(2)
+    config = PPOConfig().environment("CartPole-v1").rl_module(model_config={"fcnet_hiddens": [1024, 512]})
+    with config.build():
+        assert torch.get_num_threads() == 2
