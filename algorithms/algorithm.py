@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 SMALL_NET = 1_000_000
 """Parameters below which one thread is faster than handing the work out to several."""
-THREADS_AT_FIRST = torch.get_num_threads()
-"""Those of the process before any run set its own, which later runs would find instead."""
 
 
 class Algorithm(ABC):
@@ -70,6 +68,7 @@ class Algorithm(ABC):
         self.policy = Policy(self.env_runner_group.local_runner.module, torch_stream(self.run_seed, "policy"))
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
+        self._threads_found = torch.get_num_threads()
         torch.set_num_threads(self._num_threads())
 
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
@@ -84,7 +83,7 @@ class Algorithm(ABC):
         if self.config.torch_num_threads is not None:
             return self.config.torch_num_threads
         size = sum(p.numel() for p in self.get_module().parameters())
-        return 1 if size < SMALL_NET else THREADS_AT_FIRST
+        return 1 if size < SMALL_NET else self._threads_found
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
@@ -300,6 +299,10 @@ class Algorithm(ABC):
                 ``on_train_result=None``.
         """
         content = load_checkpoint(path)
+        if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
+            got, remedy = f"one with {', '.join(content) or 'nothing'}", "Pass the folder that algo.save(path) wrote."
+            where = f"from_checkpoint({str(path)!r})"
+            raise ValueError(explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy))
         config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
         if config.seed is None:
             config.seed = content["run_seed"]
@@ -312,12 +315,13 @@ class Algorithm(ABC):
         return algorithm
 
     def stop(self) -> None:
-        """Close all envs and loggers."""
+        """Close all envs and loggers, and give torch back the threads that it had."""
         self.env_runner_group.stop()
         self._evaluation.stop()
         if self._report is not None:
             self._report.close()
             self._report = None
+        torch.set_num_threads(self._threads_found)
 
     def __repr__(self) -> str:
         return f"<{run_name(self)}, seed {self.run_seed}, {self.env_steps:,} env steps>"

@@ -3,12 +3,11 @@
 Run it as ``python examples/compare_seeds.py``.
 """
 
-from pathlib import Path
-
 from algorithms.plotting import plot_runs, table_of
 from algorithms.ppo import PPOConfig
+from algorithms.run_folder import new_run_dir
 
-folder = Path("runs/compare-seeds")
+folder = new_run_dir("PPO", "CartPole-v1")
 learning_rates = 3e-4, 2e-3
 
 for lr in learning_rates:

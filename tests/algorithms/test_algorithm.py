@@ -400,3 +400,9 @@ def test_a_local_run_does_not_import_ray() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "other", {"weights": [1, 2]})
+    with pytest.raises(ValueError, match="expected the checkpoint of an algorithm, got one with weights"):
+        Algorithm.from_checkpoint(tmp_path / "other")

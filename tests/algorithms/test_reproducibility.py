@@ -30,3 +30,10 @@ def test_a_large_net_gets_the_threads_there_were_before_it_was_built(threads: No
     config = PPOConfig().environment("CartPole-v1").rl_module(model_config={"fcnet_hiddens": [1024, 512]})
     with config.build():
         assert torch.get_num_threads() == 2
+
+
+def test_a_run_gives_the_threads_back_when_it_stops(threads: None) -> None:
+    torch.set_num_threads(2)
+    with PPOConfig().environment("CartPole-v1").build():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
