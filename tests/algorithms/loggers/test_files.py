@@ -23,7 +23,8 @@ Begin = Callable[..., LoggedRun]
 Row = dict[str, Any]
 
 NAMES = st.sampled_from(["a", "b/c", "evaluation/x"]) | st.text(
-    st.characters(exclude_categories=["Cs", "Cc"]), max_size=4  # a name is one line
+    st.characters(exclude_categories=["Cs", "Cc"]),
+    max_size=4,  # a name is one line
 )
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60)
 VALUES = NUMBERS | st.none() | st.text(max_size=3) | st.lists(st.dictionaries(st.just("path"), st.text(max_size=3)))
