@@ -52,6 +52,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         "callbacks": "Code of yours that a run calls as it goes.",
         "reporting": "What a run tells and where it writes it.",
         "checkpointing": "What a run keeps, to go on from or to act with.",
+        "fault_tolerance": "What a run survives.",
         "debugging": "Reproducing a run.",
     }
 
@@ -203,6 +204,14 @@ class AlgorithmConfig(SettingsBase, ABC):
         True,
         "checkpointing",
         "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
+    )
+
+    max_nonfinite_updates_in_a_row: int = setting(
+        10,
+        "fault_tolerance",
+        "Updates in a row that may be left out because their loss or gradient is NaN or infinite; the run ends at the "
+        "last of them.",
+        ge=1,
     )
 
     seed: int | None = setting(None, "debugging", "Seed of every random stream of the run; None draws a new one.", ge=0)

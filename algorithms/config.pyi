@@ -58,6 +58,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     loggers: list[str | Callable[..., Any]] | None = ...
     checkpoint_interval: int | None = ...
     keep_best_checkpoint: bool = ...
+    max_nonfinite_updates_in_a_row: int = ...
     seed: int | None = ...
     @property
     @abstractmethod
@@ -262,6 +263,14 @@ class AlgorithmConfig(SettingsBase, ABC):
                 one when learn() ends.
             keep_best_checkpoint (bool, default True): Whether run_dir/best_checkpoint holds the weights of the
                 evaluation with the best mean return so far.
+        """
+
+    def fault_tolerance(self, *, max_nonfinite_updates_in_a_row: int = ...) -> Self:
+        """What a run survives. A setting left out keeps its value; returns the config.
+
+        Args:
+            max_nonfinite_updates_in_a_row (int, >= 1, default 10): Updates in a row that may be left out because their
+                loss or gradient is NaN or infinite; the run ends at the last of them.
         """
 
     def debugging(self, *, seed: int | None = ...) -> Self:

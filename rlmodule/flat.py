@@ -84,14 +84,19 @@ class FlatAdam(torch.optim.Adam):
         super().__init__([parameters], lr=lr, eps=eps, fused=True)
         moments = {"exp_avg": torch.zeros_like(parameters), "exp_avg_sq": torch.zeros_like(parameters)}
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
+        self._never = torch.zeros((), device=parameters.device)
         self.step = self._step  # the class's own was given a profiler and hooks by the base class
 
-    @torch.no_grad()
     def _step(self, closure: None = None) -> None:
+        self.step_unless(self._never)
+
+    @torch.no_grad()
+    def step_unless(self, skip: Tensor) -> None:
+        """A step, or nothing at all if ``skip``, a scalar float tensor, is 1 and not 0; nobody waits to see which."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
-        state["step"] += 1
+        state["step"] += 1.0 - skip
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             [parameters],
             [parameters.grad],
@@ -106,4 +111,5 @@ class FlatAdam(torch.optim.Adam):
             eps=group["eps"],
             amsgrad=False,
             maximize=False,
+            found_inf=skip,
         )

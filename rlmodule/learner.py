@@ -39,6 +39,9 @@ from rlmodule.specs import MultiRLModuleSpec
 Batch = dict[str, Tree]
 Metrics = dict[str, Tensor]
 
+_SKIPPED = "update_skipped"
+"""Metric of each gradient step: 1 if it was left out, else 0."""
+
 
 class Learner(ABC):
     """Holds the modules and their optimizers and takes gradient steps.
@@ -76,6 +79,7 @@ class Learner(ABC):
         self._module_noise = GlobalStream(run_seed, "module_noise")
         self.env_steps = 0
         self.num_updates = 0
+        self._skipped_in_a_row = dict.fromkeys(self.parameters, 0)
 
     @abstractmethod
     def compute_loss_for_module(
@@ -120,7 +124,10 @@ class Learner(ABC):
         return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """Forward, loss, backward, clip, step. Nothing here waits for the device."""
+        """Forward, loss, backward, clip, step. Nothing here waits for the device.
+
+        The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
+        """
         rows, fwd_out = self.forward_rows(module_id, batch)
         loss, metrics = self._checked_loss(self.compute_loss_for_module(module_id, rows, fwd_out))
         if isinstance(module := self.module[module_id], ExtraLossAPI):
@@ -128,9 +135,13 @@ class Learner(ABC):
         parameters = self.parameters[module_id]
         parameters.zero_grad()
         loss.backward()
-        metrics["gradient_norm"] = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
-        self.optimizers[module_id].step()
-        metrics["total_loss"] = loss
+        norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
+        skip = (norm + loss.detach()).isfinite().logical_not_().float()
+        if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
+            optimizer.step_unless(skip)
+        elif not skip:
+            optimizer.step()
+        metrics |= {"gradient_norm": norm, "total_loss": loss, _SKIPPED: skip}
         return {name: value.detach() for name, value in metrics.items()}
 
     def _checked_loss(self, returned: Any) -> tuple[Tensor, Metrics]:
@@ -171,7 +182,7 @@ class Learner(ABC):
                 raise ValueError(explain_error(where, expected="a scalar tensor", got=got, remedy=remedy))
             loss = loss + extra.weight * extra.value
             for key, value in ((f"{name}_loss", extra.value), *extra.metrics.items()):
-                if key in reported or key in metrics or key in ("total_loss", "gradient_norm"):
+                if key in reported or key in metrics or key in ("total_loss", "gradient_norm", _SKIPPED):
                     raise _taken(where, key)
                 reported[key] = value
         known = self._extra_metrics.setdefault(module_id, frozenset(reported))
@@ -190,10 +201,37 @@ class Learner(ABC):
         """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, and the means
         of what the module's own losses reported."""
         extra = self._extra_metrics.get(module_id, frozenset())
+        metrics = dict(metrics)
+        more = {**more, "num_updates_skipped": self._count_skipped(module_id, metrics.pop(_SKIPPED))}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | dict(more)
         if taken := sorted(extra & results.keys()):
             raise _taken(self._where_extra_losses(module_id), taken[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
+
+    def _count_skipped(self, module_id: str, skipped: Tensor) -> float:
+        """How many updates were left out since their loss or gradient was not finite.
+
+        Raises:
+            FloatingPointError: If too many were in a row; names the parameters.
+        """
+        limit = self.settings.max_nonfinite_updates_in_a_row
+        for one in skipped.tolist():
+            self._skipped_in_a_row[module_id] = self._skipped_in_a_row[module_id] + 1 if one else 0
+            if self._skipped_in_a_row[module_id] < limit:
+                continue
+            named = self.module[module_id].named_parameters()
+            wrong = [name for name, p in named if p.grad is not None and not p.grad.isfinite().all()]
+            raise FloatingPointError(
+                explain_error(
+                    f"updates of module {module_id!r}",
+                    expected="finite losses and gradients",
+                    got=f"{limit} in a row that are not; in the last one "
+                    + (f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"),
+                    remedy="The weights are as they were before these. Lower lr, look at the scale of rewards and at "
+                    "losses of your own, or allow more by max_nonfinite_updates_in_a_row.",
+                )
+            )
+        return float(skipped.sum())
 
     def _begin(self, env_steps: int) -> float:
         """Note the number of env steps sampled so far and set the learning rates that belong to it."""
@@ -217,6 +255,7 @@ class Learner(ABC):
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
             "num_updates": self.num_updates,
+            "skipped_in_a_row": self._skipped_in_a_row.copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -227,6 +266,7 @@ class Learner(ABC):
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
+        self._skipped_in_a_row = dict(state["skipped_in_a_row"])
 
 
 class EpisodeLearner(Learner):

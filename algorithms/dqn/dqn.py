@@ -287,7 +287,9 @@ class DQN(Algorithm):
         learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
         if config.prioritized_replay:
-            self.replay.update_priorities(sample, _td_errors(learned[DEFAULT_MODULE_ID]))
+            errors = _td_errors(learned[DEFAULT_MODULE_ID])
+            if errors.isfinite().all():  # else the update was left out, and what was drawn stays as urgent as it was
+                self.replay.update_priorities(sample, errors)
         seconds["replay"] += drawn - start + perf_counter() - updated
         seconds["update"] += updated - drawn
         return learned

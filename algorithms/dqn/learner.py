@@ -130,7 +130,6 @@ class DQNLearner(BatchLearner):
         rest = dict(metrics)
         results = {"num_target_updates": float(self.num_target_updates)}
         if (td_error := rest.pop("td_error", None)) is not None:
-            _require_finite(td_error, f"{type(self).__name__}, TD errors of module {module_id!r}")
             results["td_error_mean"] = float(td_error.abs().mean())
         if (values := rest.pop("qf", None)) is not None:
             low, high = values.aminmax()
@@ -171,20 +170,6 @@ class _Following:
         columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
         following = flatten_sequences(columns, self._batch[Columns.NEXT_ROWS])
         return following, following[Columns.EMBEDDINGS]
-
-
-def _require_finite(td_error: Tensor, where: str) -> None:
-    finite = td_error.isfinite()
-    if not finite.all():
-        raise ValueError(
-            explain_error(
-                where,
-                expected="finite numbers",
-                got=f"{int((~finite).sum())} of {td_error.numel()} that are not",
-                remedy="Lower lr or grad_clip, look at the scale of rewards, and resume from a checkpoint: the weights "
-                "are no longer of use.",
-            )
-        )
 
 
 def _lay_out(targets: Tensor, batch: Batch) -> Tensor:

@@ -244,6 +244,14 @@ class PPOConfig(AlgorithmConfig):
                 evaluation with the best mean return so far.
         """
 
+    def fault_tolerance(self, *, max_nonfinite_updates_in_a_row: int = ...) -> Self:
+        """What a run survives. A setting left out keeps its value; returns the config.
+
+        Args:
+            max_nonfinite_updates_in_a_row (int, >= 1, default 10): Updates in a row that may be left out because their
+                loss or gradient is NaN or infinite; the run ends at the last of them.
+        """
+
     def debugging(self, *, seed: int | None = ...) -> Self:
         """Reproducing a run. A setting left out keeps its value; returns the config.
 

@@ -39,6 +39,7 @@ RESULT_KEYS = [
     "learners/default_policy/vf_loss",
     "learners/default_policy/entropy",
     "learners/default_policy/gradient_norm",
+    "learners/default_policy/num_updates_skipped",
     "learners/default_policy/total_loss",
     "learners/default_policy/clip_fraction",
     "learners/default_policy/approx_kl",
@@ -273,6 +274,7 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
 
 EQUAL_FROM_THE_START = {
     "/evaluation/num_envs",
+    "/learners/skipped_in_a_row/default_policy",
     "/evaluation/env_runners/0/resets",
     "/evaluation/env_runners/0/generator",
     "/evaluation/env_runners/0/noise/block_starts",

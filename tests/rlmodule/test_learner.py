@@ -216,7 +216,9 @@ def test_results_of_an_update() -> None:
     learner = make(lr=[[0, 0.2], [100, 0.1]])
     result = learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=50)
     assert result.keys() == {"default_policy", "timers"}
-    assert set(result["default_policy"]) == {"total_loss", "gradient_norm", "extra", "learning_rate"}
+    assert set(result["default_policy"]) == {
+        "total_loss", "gradient_norm", "num_updates_skipped", "extra", "learning_rate"
+    }  # fmt: skip
     assert result["default_policy"]["extra"] == 1.5
     assert result["default_policy"]["learning_rate"] == pytest.approx(0.15)
     assert learner.optimizers["default_policy"].param_groups[0]["lr"] == pytest.approx(0.15)

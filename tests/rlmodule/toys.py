@@ -255,5 +255,6 @@ class Settings:
     lr: Any = 0.01
     grad_clip: float | None = 0.5
     grad_clip_by: Any = "global_norm"
+    max_nonfinite_updates_in_a_row: int = 10
     minibatch_size: int | None = 16
     num_epochs: int = 2

@@ -366,6 +366,7 @@ def test_report(make_rollout: MakeRollout) -> None:
         "clip_fraction",
         "entropy",
         "gradient_norm",
+        "num_updates_skipped",
         "learning_rate",
         "policy_loss",
         "total_loss",
