@@ -39,12 +39,12 @@ RESULT_KEYS = [
     "learners/default_policy/vf_loss",
     "learners/default_policy/entropy",
     "learners/default_policy/gradient_norm",
-    "learners/default_policy/num_updates_skipped",
     "learners/default_policy/total_loss",
     "learners/default_policy/clip_fraction",
     "learners/default_policy/approx_kl",
     "learners/default_policy/vf_explained_var",
     "learners/default_policy/learning_rate",
+    "learners/default_policy/num_updates_skipped",
 ]
 TIMED = {*TIMERS, "time_total_s", "env_runners/num_env_steps_per_second"}
 
