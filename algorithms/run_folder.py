@@ -115,6 +115,7 @@ class RunReport:
             self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
             self.folder.refuse_another(type(algorithm).__name__, algorithm.run_seed)
         self._best = self._best_so_far()
+        self._checkpoint_of: int | None = None  # the iteration after which it was written
         run = LoggedRun(
             name=run_name(algorithm),
             folder=None if self.folder is None else self.folder.path,
@@ -149,7 +150,15 @@ class RunReport:
         if self._is_best(result):
             algorithm.save(self.folder.best_checkpoint)
         if interval is not None and algorithm.metrics.iterations % interval == 0:
-            algorithm.save(self.folder.checkpoint)
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> Path:
+        """The folder's checkpoint as of the last iteration; written, unless it was already."""
+        assert self.folder is not None
+        if self._checkpoint_of != self._algorithm.metrics.iterations:
+            self._algorithm.save(self.folder.checkpoint)
+            self._checkpoint_of = self._algorithm.metrics.iterations
+        return self.folder.checkpoint.absolute()
 
     def _is_best(self, result: Mapping[str, Any]) -> bool:
         """Whether it holds the best evaluation so far, of several equal ones the first; NaN never is."""

@@ -125,7 +125,7 @@ class TrainingSession:
         """The checkpoint first: it is what must not be lost."""
         folder = self.folder
         if folder is not None:
-            self.checkpoint = self.algorithm.save(folder.checkpoint)
+            self.checkpoint = self.algorithm.report.write_checkpoint()
             folder.write_learning_curve(run_name(self.algorithm), self.target_return)
         elif self.stopped_by is not None:
             new = new_run_dir(type(self.algorithm).__name__, self.algorithm.config.env)
