@@ -26,7 +26,7 @@ install: $(STAMP) ## set up .venv with the package, editable, and its tested dep
 $(STAMP): pyproject.toml constraints.txt
 	@echo "==> $(VENV): made with $$($(PYTHON) --version) ($(PYTHON))"
 	$(PYTHON) -m venv $(VENV)
-	@echo "==> $(VENV): installing catalog-rl[dev] and the versions in constraints.txt (about 1 GB the first time)"
+	@echo "==> $(VENV): installing catalog-rl[dev] and the versions in constraints.txt (2.1 GB with the CPU build of PyTorch, 5.6 GB with the one that pip takes on Linux)"
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 

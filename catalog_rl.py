@@ -1,4 +1,4 @@
-"""What the three packages of the distribution `catalog-rl` share: the check that they are the ones imported.
+"""What the three packages of `catalog-rl` share: the check that they are the ones imported, and the command's entry.
 
 Their names (`catalog`, `rlmodule`, `algorithms`) are plain words, so a user's own `algorithms/` folder or `catalog.py`
 beside their script, or another distribution's package, may come first on `sys.path` and hide ours. Half of one and half
@@ -6,10 +6,30 @@ of the other then fails in a puzzling place; this module makes it fail at import
 """
 
 import os
+import signal
 import sys
 from importlib.util import find_spec
 
 PACKAGES = ("catalog", "rlmodule", "algorithms")
+
+
+def shell() -> int:
+    """The ``rlmodule`` command. Ctrl-C while it is still being imported ends it in one line, with exit code 130.
+
+    An interrupt inside an import of a compiled package may come out as any error, so it does not become one.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _end_at_once)
+    from algorithms.cli import main
+
+    signal.signal(signal.SIGINT, before)
+    return main()
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    os.write(2, b"\nInterrupted.\n")
+    os._exit(128 + number)
 
 
 def check_siblings(package_file: str) -> None:

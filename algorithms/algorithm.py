@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
 from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.registry import config_class
 from algorithms.run_folder import RunReport, run_name
-from catalog.errors import explain_error
+from catalog.errors import closest, explain_error
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.metrics import RunMetrics
@@ -30,6 +31,42 @@ if TYPE_CHECKING:
 
 SMALL_NET = 1_000_000
 """Parameters below which one thread is faster than handing the work out to several."""
+
+
+_FROM_ELSEWHERE = {
+    "predict": "Call policy.act(obs), which returns the action and the next state.",
+    "compute_single_action": "Call policy.act(obs), which returns the action and the next state.",
+    "compute_actions": "Call policy.act(obs) for each observation.",
+    "get_policy": "Use policy, which acts, or get_module(), the net.",
+    "get_weights": "Call get_module().state_dict().",
+    "set_weights": "Call get_module().load_state_dict(weights).",
+    "restore": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
+    "restore_from_path": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
+    "save_to_path": "Call save(path).",
+    "load": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
+    "fit": "Call learn(num_env_steps=...).",
+    "step": "Call train(), which does one iteration.",
+    "env": "Make one as config.env says; algo.env_runner_group has those of the training.",
+}
+"""What users of RLlib and others may call, and what to do instead."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _by_keyword(learn: Callable[P, T]) -> Callable[P, T]:
+    """Say how to call :meth:`Algorithm.learn` to who calls it as in other libraries."""
+
+    @functools.wraps(learn)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        steps = kwargs.get("total_timesteps", args[1] if len(args) > 1 else None)
+        if len(args) > 1 or "total_timesteps" in kwargs:
+            where, got = f"{type(args[0]).__name__}.learn()", "total_timesteps=" if len(args) == 1 else repr(args[1])
+            remedy = f"Call learn(num_env_steps={steps!r})."
+            raise TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))
+        return learn(*args, **kwargs)
+
+    return checked
 
 
 class Algorithm(ABC):
@@ -68,8 +105,21 @@ class Algorithm(ABC):
         self.policy = Policy(self.env_runner_group.local_runner.module, torch_stream(self.run_seed, "policy"))
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
-        self._threads_found = torch.get_num_threads()
-        torch.set_num_threads(self._num_threads())
+        self._stopped = False
+        _threads.take(self._num_threads)
+
+    if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            known = [other for other in dir(self) if not other.startswith("_")]
+            if name in known:  # a property that raised an AttributeError, which is the one to tell
+                return object.__getattribute__(self, name)
+            remedy = _FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
+            where = f"{type(self).__name__}.{name}"
+            expected = "a method or attribute of an algorithm"
+            raise AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
 
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
         runners, config = self.env_runner_group, self.config
@@ -79,11 +129,11 @@ class Algorithm(ABC):
         runners.build_modules(spec, learners.get_module(DEFAULT_MODULE_ID))
         return spec, learners
 
-    def _num_threads(self) -> int:
+    def _num_threads(self, found: int) -> int:
         if self.config.torch_num_threads is not None:
             return self.config.torch_num_threads
         size = sum(p.numel() for p in self.get_module().parameters())
-        return 1 if size < SMALL_NET else self._threads_found
+        return 1 if size < SMALL_NET else found
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
@@ -146,10 +196,11 @@ class Algorithm(ABC):
             seconds, ``training_iteration``, ``time_total_s``, and ``evaluation`` in iterations that evaluate.
 
         Raises:
-            OSError, ImportError: In the first iteration, if ``run_dir`` cannot be written to or holds another run, or
-                a logger misses its package.
+            OSError, ImportError: In the first iteration, if ``run_dir`` cannot be written to, holds another run or one
+                that is training, or a logger misses its package.
             RuntimeError: If a callback raises; names it. The next call goes on with another iteration.
         """
+        self._refuse_if_stopped("train")
         report, start = self.report, perf_counter()
         sections = self.training_step()
         if not isinstance(sections, dict):
@@ -160,31 +211,34 @@ class Algorithm(ABC):
         result = self.metrics.finish_iteration(perf_counter() - start) | sections
         interval = self.config.evaluation_interval
         if interval is not None and self.metrics.iterations % interval == 0:
-            start = perf_counter()
-            result["evaluation"] = self.evaluate()
-            self.metrics.note_evaluation(result["evaluation"]["env_runners"]["episode_return_mean"])
-            self.metrics.seconds += perf_counter() - start
+            result["evaluation"] = self.evaluate_for_run()
             result["time_total_s"] = self.metrics.seconds
         self._callbacks.call("on_train_result", algorithm=self, result=result)
+        if "env_runners" not in result:
+            remedy = "Add to the result, and leave what is there."
+            where, expected, got = "result after on_train_result", "the section env_runners", ", ".join(result)
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
         self._add_logged(result)
         report.write(result)
         return result
 
     def _add_logged(self, result: dict[str, Any]) -> None:
-        """Put what was logged by a callback that saw ``result`` beside what was before."""
+        """Let ``result`` also have what a callback logged that saw it."""
         for section, means in self.metrics.take_logged().items():
             result.setdefault(section, {}).update(means)
 
+    @_by_keyword
     def learn(
         self, *, num_env_steps: int, target_return: float | None = None, progress: bool = False
     ) -> dict[str, Any]:
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``target_return`` is reached.
 
         With ``run_dir`` set, the log grows as it goes, and the checkpoint and learning_curve.png stand there at the
-        end. Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and
-        returns; a second one interrupts at once.
+        end.
 
-        A callback ends it by :meth:`stop_learning`.
+        Ctrl-C finishes the running iteration, saves (below ``runs/`` if there is no ``run_dir``) and returns as if the
+        steps were spent: the script goes on with its next line. A second one interrupts at once. A callback ends it by
+        :meth:`stop_learning`.
 
         Args:
             num_env_steps: Steps to sample from now on, over all envs.
@@ -196,7 +250,7 @@ class Algorithm(ABC):
             The last iteration's result.
 
         Raises:
-            OSError: If ``run_dir`` cannot be written to, or holds another run.
+            OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
             KeyboardInterrupt: On the second Ctrl-C.
             SystemExit: With code 143, after saving, on SIGTERM.
         """
@@ -237,11 +291,19 @@ class Algorithm(ABC):
             RuntimeError: If episodes do not end.
             ImportError: If there is no package to write films with; says how to install it.
         """
+        self._refuse_if_stopped("evaluate")
         plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
         with self.metrics.logging_apart():
             evaluation = self._evaluation.run(plan, progress)
             self._callbacks.call("on_evaluate_end", algorithm=self, evaluation=evaluation)
             self._add_logged(evaluation)
+        return evaluation
+
+    def evaluate_for_run(self, *, num_videos: int | None = None, progress: bool = False) -> dict[str, Any]:
+        """:meth:`evaluate` by the settings, as part of the run: its seconds count."""
+        start = perf_counter()
+        evaluation = self.evaluate(num_videos=num_videos, progress=progress)
+        self.metrics.seconds += perf_counter() - start
         return evaluation
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
@@ -306,6 +368,8 @@ class Algorithm(ABC):
         config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
         if config.seed is None:
             config.seed = content["run_seed"]
+        if config.seed != content["run_seed"]:  # whose evaluations are another's
+            content["state"]["evaluation"] = None
         algorithm = config.build()
         try:
             algorithm.set_state(content["state"])
@@ -315,13 +379,26 @@ class Algorithm(ABC):
         return algorithm
 
     def stop(self) -> None:
-        """Close all envs and loggers, and give torch back the threads that it had."""
-        self.env_runner_group.stop()
-        self._evaluation.stop()
-        if self._report is not None:
-            self._report.close()
-            self._report = None
-        torch.set_num_threads(self._threads_found)
+        """Close all envs and loggers, and give torch back the threads that it had; a second call does nothing.
+
+        Raises:
+            Exception: What an env or a logger raises; the others are closed all the same.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        with ExitStack() as last:  # the first comes last, whatever the others raise
+            last.callback(_threads.give_back)
+            if self._report is not None:
+                last.callback(self._report.close)
+            last.callback(self._evaluation.stop)
+            last.callback(self.env_runner_group.stop)
+
+    def _refuse_if_stopped(self, method: str) -> None:
+        if self._stopped:
+            where, remedy = f"{type(self).__name__}.{method}()", "Build another, or load one: from_checkpoint(path)."
+            got = "one that was stopped"
+            raise RuntimeError(explain_error(where, expected="a run that goes on", got=got, remedy=remedy))
 
     def __repr__(self) -> str:
         return f"<{run_name(self)}, seed {self.run_seed}, {self.env_steps:,} env steps>"
@@ -331,6 +408,29 @@ class Algorithm(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+
+class _Threads:
+    """torch's threads, which are the process's: those found before the first run come back after the last."""
+
+    def __init__(self) -> None:
+        self._runs, self._found = 0, 1
+
+    def take(self, wanted: Callable[[int], int]) -> None:
+        """Set what a run wants, given how many there were before any."""
+        if self._runs == 0:
+            self._found = torch.get_num_threads()
+        self._runs += 1
+        torch.set_num_threads(wanted(self._found))
+
+    def give_back(self) -> None:
+        """One run has ended."""
+        self._runs -= 1
+        if self._runs == 0:
+            torch.set_num_threads(self._found)
+
+
+_threads = _Threads()
 
 
 @contextmanager

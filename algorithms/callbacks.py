@@ -217,6 +217,9 @@ def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -
     if not callable(listener):
         where, remedy = f"callback {name}", f"Write {definition}, or leave it out."
         raise TypeError(explain_error(where, expected="a method", got=repr(listener), remedy=remedy))
+    if inspect.iscoroutinefunction(listener):
+        where, remedy = f"callback {name} ({_described(listener)})", "Write def in place of async def."
+        raise TypeError(explain_error(where, expected="a function that is called", got="a coroutine", remedy=remedy))
     try:
         signature = inspect.signature(listener)
     except ValueError:  # some built-ins do not tell

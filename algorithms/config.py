@@ -20,7 +20,7 @@ from algorithms.callbacks import (
     listens,
 )
 from algorithms.checks import Schedule
-from algorithms.encoding import check_allowed, check_named_imports
+from algorithms.encoding import check_all_allowed, check_allowed, check_named_imports
 from algorithms.loggers import check_loggers
 from algorithms.presets import Preset
 from algorithms.settings import SettingsBase, on_the_class, setting, settings
@@ -317,6 +317,8 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
             )
         check_callbacks(self.callbacks_class, self._callback_functions())
+        if self.run_dir == "":
+            raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
         check_loggers(self.loggers, self.run_dir)
         for name in ("checkpoint_interval", "evaluation_num_videos"):
             if getattr(self, name) and self.run_dir is None:
@@ -365,6 +367,8 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
+        read = {name: value for name, value in data.items() if name not in objects}
+        check_all_allowed(read, f"{cls.__name__}.from_dict()", allow)
         env = data.get("env")
         # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
         if "env" not in objects and isinstance(env, str) and ":" in env:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -116,7 +117,7 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
     if allow is None:
         return
     allow = (allow,) if isinstance(allow, str) else allow
-    if not any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}:")) for prefix in (*OWN_PACKAGES, *allow)):
+    if not _is_allowed(path, allow):
         module, setting = path.partition(":")[0], where.rsplit(".", 1)[-1]
         raise ValueError(
             explain_error(
@@ -126,6 +127,61 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
                 remedy=f"If you trust it, pass allow=[{module!r}], or pass the object again ({setting}=...).",
             )
         )
+
+
+def _is_allowed(path: str, allow: Sequence[str]) -> bool:
+    return any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}:")) for prefix in (*OWN_PACKAGES, *allow))
+
+
+def modules_to_allow(settings: Mapping[str, Any], allow: Sequence[str] = ()) -> dict[str, list[str]]:
+    """The modules that encoded settings need and that ``allow`` does not cover, each with the settings that name it.
+
+    Args:
+        settings: What :func:`encode` wrote, by name.
+        allow: See :func:`decode`.
+    """
+    allow, found = (allow,) if isinstance(allow, str) else allow, dict[str, list[str]]()
+    for name, value in settings.items():
+        # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0"
+        is_id = name == "env" and isinstance(value, str) and ":" in value
+        for path in [value] if is_id else _paths_in(value):
+            if not _is_allowed(path, allow):
+                names = found.setdefault(path.partition(":")[0], [])
+                names += [] if name in names else [name]
+    return found
+
+
+def check_all_allowed(settings: Mapping[str, Any], where: str, allow: Sequence[str] | None) -> None:
+    """Raise ``ValueError`` if several modules would have to be allowed: so they are told together, not one by one."""
+    refused = {} if allow is None else modules_to_allow(settings, allow)
+    if len(refused) > 1:
+        got = " and ".join(f"{module!r} ({', '.join(names)})" for module, names in refused.items())
+        objects = ", ".join(f"{name}=..." for name in dict.fromkeys(itertools.chain(*refused.values())))
+        remedy = f"If you trust them, pass allow={[*refused]}, or pass the objects again ({objects})."
+        expected = f"import paths in {', '.join((*OWN_PACKAGES, *(allow or ())))}"
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """The import paths in an encoded value, as ``module:qualname``."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _paths_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("__import__", "__dataclass__") and isinstance(item, str):
+                yield item
+            else:
+                yield from _paths_in(item)
+                yield from _named_paths(key, item)
+
+
+def _named_paths(key: str, value: Any) -> Iterator[str]:
+    """The import paths that the model setting ``key`` holds as plain text."""
+    named = value.values() if key == "custom_action_dist" and isinstance(value, dict) else [value]
+    for text in named if key in ("custom_model", "custom_action_dist") else ():
+        if isinstance(text, str) and ("." in text or ":" in text):
+            yield text if ":" in text else ":".join(text.rpartition(".")[::2])
 
 
 def check_named_imports(value: Any, where: str, allow: Sequence[str] | None) -> None:
@@ -140,11 +196,8 @@ def check_named_imports(value: Any, where: str, allow: Sequence[str] | None) -> 
         value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
     if isinstance(value, dict):
         for key, part in value.items():
-            named = part.values() if key == "custom_action_dist" and isinstance(part, dict) else [part]
-            for text in named if key in ("custom_model", "custom_action_dist") else ():
-                if isinstance(text, str) and ("." in text or ":" in text):
-                    path = text if ":" in text else ":".join(text.rpartition(".")[::2])
-                    _resolve(path, f"{where}.{key}", allow)
+            for path in _named_paths(key, part):
+                _resolve(path, f"{where}.{key}", allow)
             check_named_imports(part, where, allow)
     elif isinstance(value, list | tuple):
         for part in value:

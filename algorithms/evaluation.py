@@ -144,7 +144,7 @@ class Evaluation:
                 plan.count, plan.explore, lambda done: show(done, f"evaluated {done:,}/{plan.count:,} {unit}")
             )
         evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
-        return evaluation | self._algorithm.metrics.take_logged()
+        return evaluation | self._algorithm.metrics.logged_means()
 
     def _film(self, plan: EvaluationPlan, progress: bool) -> list[dict[str, Any]]:
         algorithm = self._algorithm

@@ -5,7 +5,6 @@ A picture is drawn without pyplot, which would choose a backend for the user's o
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,8 @@ import numpy.typing as npt
 
 from algorithms.loggers.base import STEPS
 from algorithms.loggers.jsonl import read_rows
-from algorithms.saved_settings import learning_settings, setting_text
+from algorithms.progress import return_text
+from algorithms.saved_settings import learning_settings, read_about, setting_text
 from catalog.errors import closest, explain_error
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Curve:
     """Mean and 95 % confidence interval over seeds.
 
     Attributes:
+        path: The folder that was named.
+        metric: Path in progress.jsonl.
         label: What it is called.
         x: ``[P]`` env steps or seconds: wherever a seed has a value, as far as all of them reach.
         mean: ``[P]`` mean of the seeds, each joined by lines between its own values.
@@ -73,6 +75,8 @@ class Curve:
         waiting: Run folders beside those, in which the metric has no value yet.
     """
 
+    path: Path
+    metric: str
     label: str
     x: Floats
     mean: Floats
@@ -106,13 +110,13 @@ def plot_runs(
         runs: Run folders, or folders that hold run folders, one for each seed, at most two levels down.
         out: Picture to write, ``.png``, ``.pdf`` or ``.svg``.
         by: What goes to the right: env steps, or time.
-        metric: Path in progress.jsonl, or its last parts; None takes the return of evaluations if all runs have it, and
-            else that of training.
+        metric: Path in progress.jsonl, or its last parts; None takes the return of evaluations if all runs have
+            several, and else that of training.
         labels: Names for the curves; None calls them by what differs between them.
         title: Title; None says what ran, if all ran the same.
 
     Returns:
-        The curves, in the order of ``runs``.
+        The curves, in the order of ``runs``; without those of runs that have finished no iteration, if others have.
 
     Raises:
         FileNotFoundError: If there is no such folder, or no run in it.
@@ -130,9 +134,16 @@ def plot_runs(
     if labels is not None and len(labels) != len(runs):
         expected, got = f"one for each of {len(runs)} runs", f"{len(labels)}: {', '.join(labels)}"
         raise ValueError(explain_error("labels", expected=expected, got=got, remedy="Leave them out, or name all."))
-    groups = [_Group(Path(run)) for run in runs]
+    every = [_Group(Path(run)) for run in runs]
+    groups = [group for group in every if group.metrics]
+    if not groups:
+        expected, got = "a run with finished iterations", "none yet"
+        remedy = "Wait for the first iteration, or leave it out."
+        where = ", ".join(repr(str(group.path)) for group in every)
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
     metric = _chosen_metric(groups, metric)
-    names = list(labels) if labels is not None else _labels(groups)
+    given = labels if labels is not None else _labels(every)
+    names = [name for name, group in zip(given, every, strict=True) if group.metrics]
     curves = [_curve(group, name, by, metric) for group, name in zip(groups, names, strict=True)]
     if title is None:
         title = _common_title(groups)
@@ -144,11 +155,11 @@ def table_of(curves: Sequence[Curve]) -> str:
     """The curves as text: where each ends and how high it got, by the means, and what it took."""
     lines = [("", "seeds", "final, 95 % CI", "highest", "env steps", "time")]
     for curve in curves:
-        final = _number(curve.mean[-1])
+        final = return_text(curve.mean[-1])
         if curve.margin is not None:
-            final += f" ± {_number(curve.margin[-1])}"
+            final += f" ± {return_text(curve.margin[-1])}"
         size, unit = _unit(curve.seconds)
-        facts = str(len(curve.seeds)), final, _number(curve.mean.max()), f"{curve.steps:,}"
+        facts = str(len(curve.seeds)), final, return_text(curve.mean.max()), f"{curve.steps:,}"
         lines.append((curve.label, *facts, f"{curve.seconds / size:.1f} {unit}"))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
@@ -167,17 +178,13 @@ class _Group:
         rows: Run folder → what its progress.jsonl holds.
         algorithm, env: What ran; both empty if the runs do not tell.
         settings: Those that change what is learned; empty if the runs do not tell.
-        metrics: The names of all numbers in it, in order.
+        metrics: The names of all numbers in it, in order; none if no iteration is finished.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = {run: read_rows(run / "progress.jsonl") for run in _run_folders(path)}
-        if not any(self.rows.values()):
-            expected, got = "a run with finished iterations", "none yet"
-            remedy = "Wait for the first iteration, or leave it out."
-            raise ValueError(explain_error(repr(str(path)), expected=expected, got=got, remedy=remedy))
-        told = [about for run in self.rows if (about := _about(run))]
+        told = [about for run in self.rows if (about := read_about(run))]
         names = dict.fromkeys(str(about["name"]) for about in told)
         if len(names) > 1:
             raise _not_seeds(path, f"runs of {' and of '.join(names)}")
@@ -188,6 +195,11 @@ class _Group:
         self.settings = settings[0] if settings else {}
         rows = (row for rows in self.rows.values() for row in rows)
         self.metrics = {name: None for row in rows for name, value in row.items() if _is_number(value)}
+
+    def has_several(self, metric: str) -> bool:
+        """Whether each run that has values of ``metric`` has more than one: a line, not a dot."""
+        counts = [sum(_is_number(row.get(metric)) for row in rows) for rows in self.rows.values()]
+        return any(counts) and 1 not in counts
 
 
 def _not_seeds(path: Path, got: str) -> ValueError:
@@ -219,14 +231,6 @@ def _run_folders(path: Path) -> list[Path]:
     return sorted(found, key=lambda run: [int(p) if i % 2 else p for i, p in enumerate(re.split(r"(\d+)", str(run)))])
 
 
-def _about(run: Path) -> dict[str, Any] | None:
-    """What run.json tells; None if there is none that can be read."""
-    try:
-        return json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run that is just beginning has an empty one
-        return None
-
-
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that do not have one value in all of ``settings``; what is missing is None."""
     names = dict.fromkeys(name for one in settings for name in one)
@@ -242,12 +246,20 @@ def _labels(groups: Sequence[_Group]) -> list[str]:
         facts = [group.algorithm] if len({other.algorithm for other in groups}) > 1 else []
         facts += [group.env] if len({other.env for other in groups}) > 1 else []
         if len(different) <= MOST_DIFFERENCES:
-            facts += [f"{name.rpartition('.')[2]} {setting_text(group.settings.get(name))}" for name in different]
+            facts += dict.fromkeys(_fact(name, group.settings.get(name)) for name in different)
         labels.append(", ".join(facts))
     if all(labels) and len(set(labels)) == len(labels):
         return labels
     names = [group.path.resolve().name for group in groups]
     return names if len(set(names)) == len(names) else [str(group.path) for group in groups]
+
+
+def _fact(name: str, value: Any) -> str:
+    """A setting in a label; a class of nets says enough by itself."""
+    name = name.rpartition(".")[2]
+    if name in ("catalog_class", "module_class", "custom_model"):
+        return "default net" if value is None else str(value).rpartition(":")[2]
+    return f"{name} {setting_text(value)}"
 
 
 def _common_title(groups: Sequence[_Group]) -> str:
@@ -263,7 +275,9 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
         ValueError: If there is none of this name, or several, or a run does not have it.
     """
     if metric is None:
-        metric = EVALUATION_RETURN if all(EVALUATION_RETURN in group.metrics for group in groups) else TRAINING_RETURN
+        trained = all(TRAINING_RETURN in group.metrics for group in groups)
+        evaluated = all(group.has_several(EVALUATION_RETURN) for group in groups)
+        metric = EVALUATION_RETURN if evaluated or not trained else TRAINING_RETURN
     known = {name: None for group in groups for name in group.metrics}
     matches = [metric] if metric in known else [name for name in known if name.endswith(f"/{metric}")]
     if len(matches) != 1:
@@ -298,7 +312,7 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
             explain_error(repr(str(group.path)), expected=f"seeds with common {by}", got=got, remedy=remedy)
         )
     mean, margin = mean_and_margin(values)
-    return Curve(label, x, mean, margin, seeds, waiting)
+    return Curve(group.path, metric, label, x, mean, margin, seeds, waiting)
 
 
 def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
@@ -391,6 +405,8 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
             axes.plot(*zip(*points, strict=True), style, color=colour, label=label, markersize=4)
     if target_return is not None:
         axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
+    if axes.lines:
+        axes.legend(loc="best", frameon=False)
     _finish(axes, title, "env steps", "mean episode return")
     figure.savefig(out, dpi=120)
 
@@ -414,9 +430,10 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title:
             for seed in curve.seeds:
                 axes.plot(seed.x / size, seed.y, style, color=colour, lw=0.8, alpha=0.35, zorder=2)
     _keep_lines_in_sight(axes, curves)
-    _finish(axes, title or "", unit if by == "steps" else f"training time ({unit})", _metric_text(metric))
-    if any(curve.margin is not None for curve in curves):
-        axes.legend(title="mean of seeds, 95 % confidence interval", loc="best", frameon=False, alignment="left")
+    _finish(axes, title or "", unit if by == "steps" else f"training time ({unit})", metric_text(metric))
+    several = any(curve.margin is not None for curve in curves)
+    heading = "mean of seeds, 95 % confidence interval" if several else None
+    figure.legend(title=heading, loc="outside lower center", ncols=2 if len(curves) > 1 else 1, frameon=False)
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
@@ -436,15 +453,14 @@ def _finish(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
     """What all curves look like."""
     from matplotlib.ticker import EngFormatter
 
-    if axes.lines:
-        axes.legend(loc="best", frameon=False)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _metric_text(metric: str) -> str:
+def metric_text(metric: str) -> str:
+    """A metric as a reader sees it."""
     returns = {EVALUATION_RETURN: "mean episode return, evaluation", TRAINING_RETURN: "mean episode return, training"}
     return returns.get(metric, metric)
 
@@ -452,7 +468,3 @@ def _metric_text(metric: str) -> str:
 def _unit(seconds: float) -> tuple[float, str]:
     """Seconds in the unit in which a time is best read, and its name."""
     return (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
-
-
-def _number(value: float) -> str:
-    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"

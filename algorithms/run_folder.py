@@ -3,12 +3,13 @@
 ::
 
     run.json              what ran: algorithm, env, seed, settings
-    progress.jsonl        one line per iteration: its result as flat JSON
+    progress.jsonl        one line per iteration, and one for an evaluation at the end: the result as flat JSON
     events.out.tfevents…  the same for TensorBoard
     learning_curve.png    returns against env steps
     checkpoint/           what Algorithm.save wrote last
     best_checkpoint/      the same, of the best evaluation
     videos/               of evaluations
+    .lock                 while a run trains in it
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ import json
 import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from algorithms.folder_lock import FolderLock
 from algorithms.loggers import LoggedRun, LoggerGroup
-from algorithms.loggers.base import flatten
+from algorithms.loggers.base import flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.plotting import draw_run
+from algorithms.saved_settings import read_about
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunFolder:
-    """Where a run writes.
+    """Where a run writes, and no other one until :meth:`release`.
 
     A run that goes on (from its checkpoint, or by a second ``learn``) appends to what is there.
 
@@ -45,6 +50,7 @@ class RunFolder:
     Raises:
         OSError: If the folder cannot be made or written to.
         FileExistsError: If it holds another run and this one is new.
+        BlockingIOError: If a run is training in it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, env_steps: int) -> None:
@@ -55,20 +61,44 @@ class RunFolder:
         self.best_checkpoint = self.path / "best_checkpoint"
         self.about = self.path / "run.json"
         try:
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            self.about.touch()
+            self._lock = FolderLock(self.path)
+        except BlockingIOError:
+            raise
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-        if env_steps == 0 and (self.about.stat().st_size or self.checkpoint.exists()):
+        self._found = {*self.path.iterdir()}
+        try:
+            self._refuse_earlier(env_steps)
+        except FileExistsError:
+            self.release()
+            raise
+
+    def _refuse_earlier(self, env_steps: int) -> None:
+        told = self.about.exists() and self.about.stat().st_size
+        if env_steps == 0 and (told or self.checkpoint.exists()):
             remedy = "Choose another; this one ended before its first checkpoint."
             if self.checkpoint.exists():
                 remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
             raise self._taken("a folder without a run in it", "one with an earlier run", remedy)
 
+    def release(self) -> None:
+        """Let another run write into it."""
+        self._lock.release()
+
+    def undo(self) -> None:
+        """Remove what came into it, and itself if it is new: the run could not begin. Then :meth:`release` it."""
+        for path in {*self.path.iterdir()} - self._found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.release()
+        with suppress(OSError):  # somebody else put something there
+            for folder in self._made:
+                folder.rmdir()
+
     def refuse_another(self, algorithm: str, seed: int) -> None:
         """Raise ``FileExistsError`` if run.json tells of a run of another algorithm or seed, whose log would be cut."""
-        if text := self.about.read_text(encoding="utf-8"):
-            about = json.loads(text)
+        if (about := read_about(self.path)) is not None:
             told, asked = f"one of {about['algorithm']} with seed {about['seed']}", f"{algorithm} with seed {seed}"
             if told != f"one of {asked}":
                 raise self._taken(f"a folder without a run in it, or with one of {asked}", told, "Choose another.")
@@ -78,7 +108,7 @@ class RunFolder:
         return FileExistsError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What progress.jsonl holds, one flat dict per iteration; nothing if there is none."""
+        """What progress.jsonl holds, one flat dict per line; nothing if there is none."""
         return read_rows(self.progress) if self.progress.exists() else []
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
@@ -99,7 +129,7 @@ class RunReport:
         algorithm: The run.
 
     Raises:
-        OSError: If ``run_dir`` cannot be written to, or holds another run.
+        OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
         ImportError: If a logger, or filming, needs a package that is not installed.
         RuntimeError: If films are asked for and the env cannot be rendered.
     """
@@ -113,69 +143,95 @@ class RunReport:
         self.folder: RunFolder | None = None
         if config.run_dir is not None:
             self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
-            self.folder.refuse_another(type(algorithm).__name__, algorithm.run_seed)
-        self._best = self._best_so_far()
-        self._checkpoint_of: int | None = None  # the iteration after which it was written
+        try:
+            self._loggers = self._begin()
+        except BaseException:
+            if self.folder is not None:
+                self.folder.undo()
+            raise
+        self._best = -math.inf if self.folder is None else best_return_in(self.folder.best_checkpoint)
+        self._checkpoint_is_last = False
+        """Whether ``checkpoint/`` was written after what was logged last."""
+
+    def _begin(self) -> LoggerGroup:
+        """Make the loggers, and tell in run.json what runs."""
+        algorithm, config, folder = self._algorithm, self._algorithm.config, self.folder
+        if folder is not None:
+            folder.refuse_another(type(algorithm).__name__, algorithm.run_seed)
         run = LoggedRun(
             name=run_name(algorithm),
-            folder=None if self.folder is None else self.folder.path,
+            folder=None if folder is None else folder.path,
             env_steps=algorithm.env_steps,
             seed=algorithm.run_seed,
             config=config.to_dict(),
         )
-        self._loggers = LoggerGroup(config.loggers, run)
-        if self.folder is not None:
+        loggers = LoggerGroup(config.loggers, run)
+        if folder is not None:
             about = {"algorithm": type(algorithm).__name__, "name": run.name, "seed": run.seed, "config": run.config}
             try:
-                self.folder.about.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+                replace_file(folder.about, json.dumps(about, indent=1) + "\n")
             except OSError:
-                self._loggers.close()
+                loggers.close()
                 raise
-
-    def _best_so_far(self) -> float:
-        """The mean return that the next best checkpoint has to beat; a folder without one takes any."""
-        best = self._algorithm.metrics.best_evaluation
-        return -math.inf if best is None or self.folder is None or not self.folder.best_checkpoint.exists() else best
+        return loggers
 
     def write(self, result: Mapping[str, Any]) -> None:
-        """Log one iteration's result, and write the checkpoints that are due after it.
+        """Log one iteration's result, or that of the run's last evaluation, and write the checkpoints that are due: of
+        several equally good evaluations the last is the best.
 
         Raises:
             RuntimeError: If a logger fails; names it.
         """
-        self._loggers.log(dict(flatten(result)), self._algorithm.env_steps)
-        if self.folder is None:
-            return
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
-        if self._is_best(result):
-            algorithm.save(self.folder.best_checkpoint)
-        if interval is not None and algorithm.metrics.iterations % interval == 0:
-            self.write_checkpoint()
+        self._checkpoint_is_last = False
+        mean = evaluation_return(result)
+        if mean is not None:
+            algorithm.metrics.note_evaluation(mean)
+        if self.folder is not None:  # first what must not be lost, should a logger fail
+            if mean is not None and mean >= self._best and algorithm.config.keep_best_checkpoint:  # NaN never is
+                algorithm.save(self.folder.best_checkpoint)
+                self._best = mean
+            if interval is not None and algorithm.metrics.iterations % interval == 0:
+                self.write_checkpoint()
+        self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def write_checkpoint(self) -> Path:
-        """The folder's checkpoint as of the last iteration; written, unless it was already."""
+        """The folder's checkpoint of what was logged last; written, unless it was already."""
         assert self.folder is not None
-        if self._checkpoint_of != self._algorithm.metrics.iterations:
+        if not self._checkpoint_is_last:
             self._algorithm.save(self.folder.checkpoint)
-            self._checkpoint_of = self._algorithm.metrics.iterations
+            self._checkpoint_is_last = True
         return self.folder.checkpoint.absolute()
 
-    def _is_best(self, result: Mapping[str, Any]) -> bool:
-        """Whether it holds the best evaluation so far, of several equal ones the first; NaN never is."""
-        if "evaluation" not in result or not self._algorithm.config.keep_best_checkpoint:
-            return False
-        mean = result["evaluation"]["env_runners"]["episode_return_mean"]
-        is_best = mean > self._best
-        self._best = mean if is_best else self._best
-        return is_best
-
     def close(self) -> None:
-        """Write what is left.
+        """Write what is left, and let another run into the folder.
 
         Raises:
             RuntimeError: If a logger fails; names it.
         """
-        self._loggers.close()
+        try:
+            self._loggers.close()
+        finally:
+            if self.folder is not None:
+                self.folder.release()
+
+
+def evaluation_return(result: Mapping[str, Any]) -> float | None:
+    """The mean return of the evaluation in ``result``; None if there is none, or one of a callback's own making."""
+    evaluation = result.get("evaluation")
+    played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
+    mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None
+    return mean if isinstance(mean, float) else None
+
+
+def best_return_in(checkpoint: Path) -> float:
+    """The mean return for which a best_checkpoint was kept; one that cannot be read has to beat nothing."""
+    try:
+        saved = json.loads((checkpoint / "checkpoint.json").read_text(encoding="utf-8"))
+        mean = saved["state"]["state"]["metrics"]["last_evaluation"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return -math.inf
+    return mean if isinstance(mean, float) else -math.inf
 
 
 def run_name(algorithm: Algorithm) -> str:

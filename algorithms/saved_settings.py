@@ -6,12 +6,15 @@ runs, where the code that they name may be missing or not be trusted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from algorithms.encoding import encode
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.settings import settings_of
+from rlmodule import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"
 ASIDE = ("evaluation", "callbacks", "reporting", "checkpointing", "debugging")
@@ -29,7 +32,7 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
         JSON values; classes and functions are import paths, what could not be saved is its description.
     """
     found = {name: _plain(value) for name, value in config.items()}
-    spec, model = found.pop(SPEC, None), found.pop(MODEL, None)
+    spec, model = found.pop(SPEC, None) or _plain(encode(RLModuleSpec())), found.pop(MODEL, None)
     if isinstance(spec, Mapping):
         model = model or spec.get(MODEL)  # a config has them in one of the two places
         found |= {f"{SPEC}.{name}": value for name, value in spec.items() if name != MODEL}
@@ -49,7 +52,8 @@ def default_settings(algorithm: str) -> dict[str, Any]:
 def learning_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Those of :func:`plain_settings` that change what is learned: without seed, evaluation, logs and the like."""
     known = settings_of(config_class(algorithm)) if algorithm in ALGORITHMS else {}
-    aside = {name for name, item in known.items() if item.section in ASIDE} | {"seed", "run_dir"}
+    aside = {name for name, item in known.items() if item.section in ASIDE}
+    aside |= {"seed", "run_dir", f"{SPEC}.inference_only"}
     return {name: value for name, value in plain_settings(algorithm, config).items() if name not in aside}
 
 
@@ -84,3 +88,12 @@ def _plain(value: Any) -> Any:
         case dict():
             return {key: _plain(inner) for key, inner in value.items()}
     return value
+
+
+def read_about(run: Path) -> dict[str, Any] | None:
+    """What the run.json of a folder tells; None if there is none that can be read."""
+    try:
+        about = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a run that is just beginning has none
+        return None
+    return about if isinstance(about, dict) and about.keys() >= {"algorithm", "name", "seed", "config"} else None

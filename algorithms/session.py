@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from algorithms.progress import Show, display
-from algorithms.run_folder import RunFolder, new_run_dir, run_name
+from algorithms.run_folder import RunFolder, evaluation_return, new_run_dir, run_name
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
@@ -31,9 +31,12 @@ class TrainingSession:
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
         progress: Show a live display on a terminal, else a plain line now and then, on stderr.
+        evaluate_at_end: Whether to evaluate once more if the last iteration did not, no signal stopped the run, and
+            episodes end. It is logged as a row of its own, and may be the best.
 
     Attributes:
         reached: Whether ``target_return`` was reached.
+        evaluation: That of the last iteration, or the one at the end; None if there is none.
         seconds: Wall time of the training, without what is written at its end.
         stopped_by: The signal that ended the run early; None if none did.
         folder: What was written to; None before :meth:`run`, and where ``run_dir`` is None.
@@ -44,7 +47,12 @@ class TrainingSession:
     """
 
     def __init__(
-        self, algorithm: Algorithm, num_env_steps: int, target_return: float | None = None, progress: bool = False
+        self,
+        algorithm: Algorithm,
+        num_env_steps: int,
+        target_return: float | None = None,
+        progress: bool = False,
+        evaluate_at_end: bool = False,
     ) -> None:
         _check_number("num_env_steps", num_env_steps, "an int >= 1", numbers.Integral, "200_000", least=1)
         if target_return is not None:
@@ -53,7 +61,9 @@ class TrainingSession:
         self.num_env_steps = int(num_env_steps)
         self.target_return = target_return
         self.progress = progress
+        self.evaluate_at_end = evaluate_at_end
         self.reached = False
+        self.evaluation: dict[str, Any] | None = None
         self.seconds = 0.0
         self.stopped_by: signal.Signals | None = None
         self.folder: RunFolder | None = None
@@ -63,8 +73,8 @@ class TrainingSession:
         """Train, save, and return the last iteration's result.
 
         Raises:
-            OSError: If ``run_dir`` cannot be written to, or holds another run.
-            RuntimeError: If an iteration samples no env step.
+            OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
+            RuntimeError: If an iteration samples no env step, or, after saving, if an evaluation at the end fails.
             KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
@@ -75,6 +85,8 @@ class TrainingSession:
             with display(self.num_env_steps, enabled=self.progress, waiting=waiting) as show:
                 result = self._train(show)
             self._save()
+            self._evaluate(result)
+            self._tell()
         if self.stopped_by is signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
         return result
@@ -94,8 +106,8 @@ class TrainingSession:
                         remedy="Call self.sample() in it, or call train() in a loop of your own.",
                     )
                 )
-            if "evaluation" in result:
-                evaluation = result["evaluation"]["env_runners"]["episode_return_mean"]
+            evaluated = evaluation_return(result)
+            evaluation = evaluation if evaluated is None else evaluated
             done = self.algorithm.env_steps - first_step
             training = result["env_runners"]["episode_return_mean"]
             self.seconds = perf_counter() - start
@@ -110,8 +122,10 @@ class TrainingSession:
     def _is_target(self, result: dict[str, Any]) -> bool:
         if self.target_return is None:
             return False
-        judged = result if self.algorithm.config.evaluation_interval is None else result.get("evaluation")
-        return judged is not None and judged["env_runners"]["episode_return_mean"] >= self.target_return
+        if self.algorithm.config.evaluation_interval is None:
+            return result["env_runners"]["episode_return_mean"] >= self.target_return
+        evaluated = evaluation_return(result)
+        return evaluated is not None and evaluated >= self.target_return
 
     def _facts(self, done: int, training: float, evaluation: float) -> str:
         rate = done / max(self.seconds, 1e-9)
@@ -122,7 +136,7 @@ class TrainingSession:
         return "  ".join([*facts, f"{_duration(left)} left"])
 
     def _save(self) -> None:
-        """The checkpoint first: it is what must not be lost."""
+        """Write what stays of the run; the checkpoint first, which must not be lost."""
         folder = self.folder
         if folder is not None:
             self.checkpoint = self.algorithm.report.write_checkpoint()
@@ -130,9 +144,31 @@ class TrainingSession:
         elif self.stopped_by is not None:
             new = new_run_dir(type(self.algorithm).__name__, self.algorithm.config.env)
             self.checkpoint = self.algorithm.save(new / "checkpoint")
+
+    def _evaluate(self, result: Mapping[str, Any]) -> None:
+        """Find the evaluation of the run's end, or make it. The run is saved by then: it may take long, or fail."""
+        self.evaluation = result.get("evaluation")
+        ended = result["env_runners"]["num_episodes_lifetime"]  # else an evaluation might wait for an end forever
+        if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
+            return
+        self.evaluation = self.algorithm.evaluate_for_run(num_videos=0, progress=self.progress)
+        metrics = self.algorithm.metrics
+        row = {
+            "training_iteration": metrics.iterations,
+            "time_total_s": metrics.seconds,
+            "env_runners": {"num_env_steps_sampled_lifetime": metrics.env_steps},
+            "evaluation": self.evaluation,
+        }
+        self.algorithm.report.write(row)
+        if self.folder is not None:
+            self._save()
+
+    def _tell(self) -> None:
+        """Say what came of a signal."""
         if self.stopped_by is not None:
-            name, steps = self.stopped_by.name, self.algorithm.env_steps
-            print(f"Stopped by {name} after {steps:,} env steps; saved {self.checkpoint}", file=sys.stderr, flush=True)
+            name = "Ctrl-C" if self.stopped_by is signal.SIGINT else self.stopped_by.name
+            told = f"Stopped by {name} after {self.algorithm.env_steps:,} env steps"
+            print(f"{told}; saved {self.checkpoint}", file=sys.stderr, flush=True)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 

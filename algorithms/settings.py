@@ -47,7 +47,7 @@ else:
         return lambda decorator: decorator
 
 
-_FROM_ELSEWHERE = {
+FROM_ELSEWHERE = {
     "framework": "Leave it out: PyTorch is the only framework.",
     "api_stack": "Leave it out: there is one API.",
     "build_algo": "Call build().",
@@ -196,7 +196,9 @@ class SettingsBase:
 
     _frozen: ClassVar[bool] = False  # the instance's own, once frozen
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *args: Any, **values: Any) -> None:
+        if args:
+            raise _by_position(type(self), args[0])
         for item in fields(self):  # type: ignore[arg-type]
             setattr(self, item.name, _default(item))
         self._set(values, f"{type(self).__name__}()", section=None)
@@ -216,7 +218,7 @@ class SettingsBase:
             if name.startswith("__"):
                 raise AttributeError(name)
             known = [*settings_of(type(self)), *(item.section for item in settings_of(type(self)).values())]
-            remedy = _FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
+            remedy = FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
             where = f"{type(self).__name__}.{name}"
             raise AttributeError(explain_error(where, expected="a setting or section", got=repr(name), remedy=remedy))
 
@@ -305,6 +307,16 @@ def settings_of(cls: type[SettingsBase]) -> dict[str, Setting]:
                 )
     hints = get_type_hints(cls)
     return {name: Setting(name=name, hint=hints[name], **item.metadata) for name, item in known.items()}
+
+
+def _by_position(cls: type[SettingsBase], value: Any) -> TypeError:
+    remedy = f"Write {cls.__name__}(name=...)."
+    for item in settings_of(cls).values():
+        if item.positional:  # the first setting that any section method takes so: of algorithms, the env
+            remedy = f"Write {cls.__name__}().{item.section}({value!r})."
+            break
+    where = f"{cls.__name__}()"
+    return TypeError(explain_error(where, expected="settings by keyword", got=repr(value), remedy=remedy))
 
 
 ConfigClass = TypeVar("ConfigClass", bound=type[SettingsBase])
@@ -443,8 +455,8 @@ def _refuse_unknown(
         if name in known:
             owner = known[name].section
             remedy = f"It belongs to another section: write .{owner}({name}=...)."
-        elif name in _FROM_ELSEWHERE:
-            remedy = _FROM_ELSEWHERE[name]
+        elif name in FROM_ELSEWHERE:
+            remedy = FROM_ELSEWHERE[name]
         else:
             hint = closest(name, here) or closest(name, known)
             remedy = f"Look up its name.{hint}" if hint else "help() of the method or class lists them."

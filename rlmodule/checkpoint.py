@@ -9,10 +9,13 @@ Layout of the folder::
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -21,45 +24,69 @@ from torch import Tensor
 from catalog.errors import explain_error
 
 FORMAT = 1
+PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
+RUN_CHECKPOINTS = ("checkpoint", "best_checkpoint")
+"""The folders in which a run keeps them."""
 _TENSOR = "__tensor__"
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> Path:
     """Write ``state``, a tree of dicts and lists of tensors and plain values, as the folder ``path``.
 
-    An earlier checkpoint at ``path`` is replaced only once the new one is complete on disk.
+    An earlier checkpoint at ``path`` is replaced only once the new one is complete on disk. Who may read it goes by the
+    umask, as for any new file.
 
     Raises:
         OSError: If the folder cannot be written; the earlier checkpoint is then untouched.
         FileExistsError: If ``path`` exists and is no checkpoint.
         TypeError: If ``state`` holds something that is neither tensor nor plain value; names where.
     """
-    from safetensors.torch import save_file
+    from safetensors import SafetensorError
 
     target = Path(path).absolute()
-    if target.exists() and not (target / "checkpoint.json").exists() and (target.is_file() or any(target.iterdir())):
-        raise FileExistsError(
-            explain_error(
-                f"save({str(path)!r})",
-                expected="a new folder, an empty one or an earlier checkpoint",
-                got="something else of that name",
-                remedy="Choose another path.",
-            )
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     plain = _strip(state, "", tensors)
-    staged = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        save_file(tensors, staged / "tensors.safetensors")
-        (staged / "checkpoint.json").write_text(json.dumps({"format": FORMAT, "state": plain}, indent=1))
+        free = not target.exists() or (target / PLAIN).exists() or _is_empty_folder(target)
+        if free:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write(target, plain, tensors)
+            return target
+    except (OSError, SafetensorError) as error:
+        got = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        remedy = "Choose another path, or make room or get permission there."
+        where = f"save({str(path)!r})"
+        raise OSError(explain_error(where, expected="a folder to write to", got=got, remedy=remedy)) from error
+    raise FileExistsError(
+        explain_error(
+            f"save({str(path)!r})",
+            expected="a new folder, an empty one or an earlier checkpoint",
+            got="something else of that name",
+            remedy="Choose another path.",
+        )
+    )
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
+    """Write both files into a folder beside ``target``, and then put that in its place."""
+    from safetensors.torch import save_file
+
+    staged = target.with_name(f".{target.name}-{uuid4().hex}")  # tempfile's folders are closed to everybody else
+    staged.mkdir()
+    try:
+        save_file(tensors, staged / TENSORS)
+        (staged / PLAIN).write_text(json.dumps({"format": FORMAT, "state": plain}, indent=1))
+        (staged / TENSORS).chmod(stat.S_IMODE((staged / PLAIN).stat().st_mode))  # safetensors closes its own to others
         for file in staged.iterdir():
             with open(file, "rb+") as handle:
                 os.fsync(handle.fileno())
         _replace(staged, target)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return target
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -67,13 +94,11 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no checkpoint at ``path``.
-        ValueError: If it is damaged, or of a format this version does not know.
+        ValueError: If it is damaged, or of a format this version does not know; names the run's other checkpoint if
+            that is sound.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = Path(path)
-    if not (folder / "checkpoint.json").exists():
+    if not (folder / PLAIN).exists():
         raise FileNotFoundError(
             explain_error(
                 f"load({str(path)!r})",
@@ -83,19 +108,56 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             )
         )
     try:
-        content = json.loads((folder / "checkpoint.json").read_text())
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, which this version does not know")
-        return _restore(content["state"], load_file(folder / "tensors.safetensors"))
-    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+        return _read(folder)
+    except _Damaged as damage:
+        remedy = "Load another checkpoint; this one is damaged or from another version."
+        if beside := _sound_beside(folder):
+            remedy = f"Load {str(beside)!r}, which is sound; this one is damaged or from another version."
         raise ValueError(
             explain_error(
                 f"load({str(path)!r})",
                 expected=f"a complete checkpoint of format {FORMAT}",
-                got=f"one that cannot be read ({error})",
-                remedy="Load another checkpoint; this one is damaged or from another version.",
+                got=f"one that cannot be read ({damage})",
+                remedy=remedy,
             )
-        ) from error
+        ) from damage
+
+
+class _Damaged(Exception):
+    """What is wrong with a checkpoint, in a few words."""
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        content = json.loads((folder / PLAIN).read_text())
+    except (ValueError, OSError) as error:
+        raise _Damaged(f"{PLAIN}: {error}") from error
+    if not isinstance(content, dict) or not content.keys() >= {"format", "state"}:
+        raise _Damaged(f"{PLAIN} lacks the format or the state")
+    if content["format"] != FORMAT:
+        raise _Damaged(f"it is of format {content['format']}")
+    if not (folder / TENSORS).exists():
+        raise _Damaged(f"{TENSORS} is missing")
+    try:
+        return _restore(content["state"], load_file(folder / TENSORS))
+    except KeyError as error:
+        raise _Damaged(f"{TENSORS} lacks {error}") from error
+    except (ValueError, TypeError, OSError, SafetensorError) as error:
+        raise _Damaged(f"{TENSORS}: {error}") from error
+
+
+def _sound_beside(folder: Path) -> Path | None:
+    """The other checkpoint of the run whose folder ``folder`` lies in, if it can be read."""
+    if folder.name not in RUN_CHECKPOINTS:
+        return None
+    for beside in (folder.parent / name for name in RUN_CHECKPOINTS if name != folder.name):
+        with suppress(_Damaged):
+            _read(beside)
+            return beside
+    return None
 
 
 def _strip(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import tree
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from torch import Tensor
 
 from catalog.base import Tree
@@ -30,7 +30,7 @@ from catalog.memory import PREV_ACTION
 from rlmodule.action_noise import ActionNoise
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
-from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
+from rlmodule.envs import autoreset_mode, check_finite, end_processes, guard_for, make_vector_env
 from rlmodule.fragment import Fragment, allocate_fragments
 from rlmodule.infos import last_infos
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
@@ -116,6 +116,7 @@ class EnvRunner:
         self._module: RLModule | None = None
         self._fragments: list[Fragment] = []
         self._obs: Tree | None = None
+        self._cut_off = False
         self._starts = np.ones(self.num_envs, dtype=bool)
         self._previous: dict[str, Tree] = {}
         self._state: Tree | None = None
@@ -147,7 +148,15 @@ class EnvRunner:
         indices = range(self._first, self._first + self.num_envs)
         seeds = [int_seed(self._run_seed, self._role, index, self._resets) for index in indices]
         seed: Any = seeds if self._guard is None else seeds[0]  # a ready VectorEnv takes one seed, not one per env
-        self._obs, _ = self.env.reset(seed=seed)
+        if self._cut_off:
+            got, remedy = "an interrupt in the middle of one", "Build another, or load one: from_checkpoint(path)."
+            raise RuntimeError(explain_error("async envs", expected="whole steps", got=got, remedy=remedy))
+        self._obs = None
+        try:
+            self._obs, _ = self.env.reset(seed=seed)
+        except BaseException as error:
+            self._note_interrupt(error)
+            raise
         if self._guard is not None:
             self._guard.check_reset(self._obs)
         self._resets += 1
@@ -156,6 +165,10 @@ class EnvRunner:
         self._ended[:] = False
         self._returns[:] = 0
         self._began = [self._steps] * self.num_envs
+
+    def _note_interrupt(self, error: BaseException) -> None:
+        """Processes that were interrupted in the middle of a message cannot be talked to any more."""
+        self._cut_off |= isinstance(self.env.unwrapped, AsyncVectorEnv) and not isinstance(error, Exception)
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times.
@@ -174,7 +187,7 @@ class EnvRunner:
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite; names env and step.
-            RuntimeError: If an env raises.
+            RuntimeError: If an env raises, or envs in processes of their own were interrupted in a step before.
         """
         start = perf_counter()
         if self._obs is None:
@@ -185,8 +198,9 @@ class EnvRunner:
             dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
             check_finite(data.env_obs, data.rewards, self._steps)
             final_index, final_obs = self._finals(data)
-        except BaseException:
+        except BaseException as error:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
+            self._note_interrupt(error)
             raise
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -452,7 +466,11 @@ class EnvRunner:
 
     def stop(self) -> None:
         """Close the envs."""
-        self.env.close()
+        if self._cut_off:
+            assert isinstance(self.env.unwrapped, AsyncVectorEnv)
+            end_processes(self.env.unwrapped)
+        else:
+            self.env.close()
 
 
 def _as_arrays(actions: Tree) -> Tree:

@@ -21,6 +21,7 @@ __all__ = [
     "VectorizeMode",
     "autoreset_mode",
     "check_finite",
+    "end_processes",
     "guard_for",
     "install_remedy",
     "make_vector_env",
@@ -104,6 +105,17 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     expected = f"one of {[str(known) for known in AutoresetMode]}"
     remedy = 'Set metadata = {"autoreset_mode": AutoresetMode.SAME_STEP} (or what it does) on the vector env\'s class.'
     raise ValueError(explain_error(where, expected=expected, got=repr(mode), remedy=remedy))
+
+
+def end_processes(env: AsyncVectorEnv) -> None:
+    """Close `env` without a word to its processes, which may have been cut off in the middle of a message."""
+    for process in env.processes:
+        process.terminate()
+    for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
+        process.join()
+        if pipe is not None:
+            pipe.close()
+    env.closed = True
 
 
 def guard_for(env: VectorEnv[Any, Any, Any]) -> VectorGuard | None:

@@ -32,6 +32,8 @@ class RunMetrics:
         self.episodes = 0
         self.best_evaluation: float | None = None
         """The greatest mean return of an evaluation so far."""
+        self.last_evaluation: float | None = None
+        """That of the last one."""
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -82,11 +84,15 @@ class RunMetrics:
         total, count = self._logged.get(name, (0.0, 0))
         self._logged[name] = total + float(value), count + 1
 
-    def take_logged(self) -> dict[str, dict[str, float]]:
-        """The section ``custom_metrics``, and nothing if nothing was logged; begins anew."""
-        means = {name: total / count for name, (total, count) in self._logged.items()}
-        self._logged = {}
+    def logged_means(self) -> dict[str, dict[str, float]]:
+        """The section ``custom_metrics`` as of now; nothing if nothing was logged."""
+        means = {name: total / number for name, (total, number) in self._logged.items()}
         return {"custom_metrics": means} if means else {}
+
+    def take_logged(self) -> dict[str, dict[str, float]]:
+        """What :meth:`logged_means` tells; begins anew."""
+        means, self._logged = self.logged_means(), {}
+        return means
 
     @contextmanager
     def logging_apart(self) -> Iterator[None]:
@@ -98,7 +104,8 @@ class RunMetrics:
             self._logged = before
 
     def note_evaluation(self, mean: float) -> None:
-        """Keep the mean return of an evaluation if it is the best so far; NaN never is."""
+        """Remember the mean return of an evaluation; NaN is never the best."""
+        self.last_evaluation = mean
         if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
             self.best_evaluation = mean
 
@@ -122,7 +129,7 @@ class RunMetrics:
             },
             "timers": self._timers,
         }
-        result |= self.take_logged()
+        result |= self.logged_means()
         self._begin()
         return result
 
@@ -134,6 +141,7 @@ class RunMetrics:
             "env_steps": self.env_steps,
             "episodes": self.episodes,
             "best_evaluation": self.best_evaluation,
+            "last_evaluation": self.last_evaluation,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
         }
@@ -142,7 +150,7 @@ class RunMetrics:
         """Restore what :meth:`get_state` gave."""
         self.iterations, self.seconds = state["iterations"], state["seconds"]
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
-        self.best_evaluation = state["best_evaluation"]
+        self.best_evaluation, self.last_evaluation = state["best_evaluation"], state["last_evaluation"]
         self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
         self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
 

@@ -1,5 +1,9 @@
 """Policy: one object for acting, the same in training, evaluation and deployment."""
 
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 import tree
@@ -7,6 +11,7 @@ from gymnasium import Space, spaces
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.explain import short_space
 from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
 from rlmodule.apis import NoisyNetAPI
@@ -42,7 +47,7 @@ class Policy:
         """The action for one observation of the env, ready for ``env.step``.
 
         Args:
-            obs: One observation as the env returns it.
+            obs: One observation as the env returns it; a list of numbers is taken for the array of them.
             state: What the last call returned as state; None at the start of an episode.
             reward: What the last ``env.step`` gave. Needed from the second step of an episode on if the module sees
                 previous rewards, else of no use.
@@ -100,11 +105,15 @@ class Policy:
         """``obs`` as a batch of one, with the previous action and reward beside it if the module sees them."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
+            obs = _with_arrays(module.observation_space, obs)
+            shapes = tree.map_structure(np.shape, obs)
+        if shapes != self._shapes:
+            short = textwrap.shorten(repr(obs), 60)
             raise ValueError(
                 explain_error(
                     "Policy.act(obs)",
-                    expected=f"one observation of {module.observation_space}",
-                    got=f"shape {shapes}",
+                    expected=f"one observation of {short_space(module.observation_space)}",
+                    got=f"shape {shapes}" if isinstance(obs, np.ndarray | Mapping) else short,
                     remedy="Pass what env.reset() or env.step() of a single (not a vector) env returned.",
                 )
             )
@@ -119,6 +128,20 @@ class Policy:
         if state is not None and PREV_REWARD in added:
             previous[PREV_REWARD] = _given(reward)
         return {Columns.OBS: {Columns.OBS: seen} | {n: _one(space, previous.get(n)) for n, space in added.items()}}
+
+
+def _with_arrays(space: Space, obs: Any) -> Any:
+    """``obs`` with an array for each list that stands for one; what does not fit ``space`` stays as it is."""
+    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping) and obs.keys() == space.spaces.keys():
+        return {key: _with_arrays(child, obs[key]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(obs, list | tuple) and len(obs) == len(space.spaces):
+        return tuple(_with_arrays(child, part) for child, part in zip(space.spaces, obs, strict=True))
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(obs, list | tuple):
+        try:
+            return np.asarray(obs, space.dtype)
+        except (ValueError, TypeError, OverflowError):  # told as what does not fit
+            return obs
+    return obs
 
 
 def _one(space: Space, value: Tree | None) -> Tree:

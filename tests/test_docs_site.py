@@ -102,6 +102,19 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"<link[^>]* href=\"?(https?:)?//(?![^>]*rel=\"?canonical)", text), page
 
 
+def test_the_search_works_in_files_too(site: Path) -> None:
+    assert (site / "search" / "search_index.js").stat().st_size > 10_000
+    for page in (site / "index.html", site / "reference" / "ppo.html"):  # the worker comes before what uses it
+        scripts = re.findall(r'<script src="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert [path.rpartition("/")[2] for path in scripts[:1]] == ["iframe-worker.js"]
+        assert "assets/javascripts/bundle" in scripts[1]
+
+
+def test_the_text_stands_at_the_same_place_on_every_page(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not re.search(r'data-md-type="navigation"[^>]* hidden', page.read_text(encoding="utf-8")), page
+
+
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     listed = set(re.findall(r'<a href="([^"#]+)" class="md-nav__link', home)) | {"index.html"}
@@ -152,8 +165,24 @@ def test_a_name_in_the_text_leads_to_its_line_in_the_source(site: Path) -> None:
             "<!-- raises -->\n```python\nf()\n```\n\n```text\nNo\n```",
             "```python\nf()\n```\n\n``` { .text .error }\nNo\n```",
         ),
+        (
+            "<!-- from: f -->\n```text\nNo: a\nb, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
+            "``` { .text .error }\nNo: a b, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
+        ),
     ],
-    ids=["list", "numbers", "year", "nested", "code in a list", "table", "comment", "fence", "output", "error"],
+    ids=[
+        "list",
+        "numbers",
+        "year",
+        "nested",
+        "in a list",
+        "table",
+        "comment",
+        "fence",
+        "output",
+        "error",
+        "broken error",
+    ],
 )
 def test_what_github_reads_is_written_for_the_site(hooks: ModuleType, ours: str, theirs: str) -> None:
     assert hooks.as_python_markdown(ours) == theirs

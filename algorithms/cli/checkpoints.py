@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
+
+from algorithms.encoding import modules_to_allow
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
+
+Allow = Annotated[str | None, tyro.conf.arg(metavar="MODULE,...", help_behavior_hint="(default: none)")]
+"""The flag --allow; of several, the texts come as one, with commas."""
 
 _CONTENT = ("algorithm", "run_seed", "config", "modules", "state")
 
@@ -46,6 +55,36 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
             explain_error(f"checkpoint {str(folder)!r}", expected="what algo.save() writes", got=got, remedy=remedy)
         )
     return content
+
+
+def modules_in(allow: str | None) -> tuple[str, ...]:
+    """The modules that ``--allow`` names."""
+    return tuple(filter(None, (name.strip() for name in (allow or "").split(","))))
+
+
+def check_modules(settings: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> None:
+    """Whether the code that a checkpoint names may be imported, and can be.
+
+    Args:
+        settings: Those that are read from it.
+        allow: Modules that are allowed.
+        checkpoint: As errors name it.
+
+    Raises:
+        ValueError: If modules have to be allowed; names all of them.
+        ModuleNotFoundError: If one is not there.
+    """
+    where = f"checkpoint {str(checkpoint)!r}"
+    if refused := modules_to_allow(settings, allow):
+        got = " and ".join(f"{module} (for {', '.join(names)})" for module, names in refused.items())
+        remedy = f"If you trust it, type --allow {','.join(dict.fromkeys([*allow, *refused]))}."
+        raise ValueError(explain_error(where, expected="no code of others unless allowed", got=got, remedy=remedy))
+    for module in modules_to_allow(settings):
+        top = module.partition(".")[0]
+        if top not in sys.modules and importlib.util.find_spec(top) is None:
+            got = f"none in {Path.cwd()} or where Python looks"
+            remedy = f"Run it from the folder that {top}.py is in, or set PYTHONPATH to it."
+            raise ModuleNotFoundError(explain_error(where, expected=f"its module {module}", got=got, remedy=remedy))
 
 
 def _instead(folder: Path) -> tuple[str, str]:

@@ -13,10 +13,11 @@ import tyro
 from algorithms.algorithm import Algorithm
 from algorithms.callbacks import CALLBACKS
 from algorithms.checks import check_value
-from algorithms.cli.checkpoints import find_checkpoint, read_checkpoint
+from algorithms.cli.checkpoints import Allow, check_modules, find_checkpoint, modules_in, read_checkpoint
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.films import watch
+from algorithms.progress import return_text
 from algorithms.registry import config_class
 from algorithms.run_folder import run_name
 from algorithms.settings import settings_of
@@ -59,8 +60,8 @@ class EvaluateFlags:
     """Environments to step together; None does as the run's own evaluations."""
     env_config: dict[str, Any] | None = None
     """What to evaluate with in place of the run's env_config."""
-    allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE ...", help_behavior_hint="(default: none)")] = ()
-    """Modules of yours that the checkpoint may import."""
+    allow: Allow = None
+    """Modules of yours that the checkpoint may import; may be repeated."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print the result as JSON."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -68,7 +69,7 @@ class EvaluateFlags:
 
 
 def evaluate(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint; --video films some, --render shows them in a window."""
+    """Play episodes with a checkpoint; --video films some, --render shows them."""
     flags = parse(EvaluateFlags, "rlmodule evaluate", args)
     _check(flags)
     checkpoint = find_checkpoint(flags.checkpoint, best_first=True)
@@ -114,11 +115,9 @@ def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
     ):
         if value is not None:
             objects[name] = check_value(flag, value, known[name].hint, known[name].bounds, known[name].doc)
-    try:
-        return Algorithm.from_checkpoint(checkpoint, allow=flags.allow, **objects)
-    except ValueError as error:
-        hint = " In a shell, allow=['name'] is --allow name." if "allow=[" in str(error) else ""
-        raise ValueError(f"{error}{hint}") from error
+    allow = modules_in(flags.allow)
+    check_modules({name: value for name, value in content["config"].items() if name not in objects}, allow, checkpoint)
+    return Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
 
 
 def _measured(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
@@ -147,11 +146,11 @@ def _text(result: dict[str, Any]) -> str:
     told = result["env_runners"]
     lines = [
         "",
-        f"return       {told['episode_return_mean']:,.1f}, the mean of {told['num_episodes']:,} episodes",
-        f"  from       {told['episode_return_min']:,.1f}",
-        f"  to         {told['episode_return_max']:,.1f}",
+        f"return       {return_text(told['episode_return_mean'])}, the mean of {told['num_episodes']:,} episodes",
+        f"  from       {return_text(told['episode_return_min'])}",
+        f"  to         {return_text(told['episode_return_max'])}",
         f"length       {told['episode_len_mean']:,.1f} steps",
     ]
     for video in result.get("videos", ()):
-        lines.append(f"film         {video['path']} (return {video['episode_return']:,.1f})")
+        lines.append(f"film         {video['path']} (return {return_text(video['episode_return'])})")
     return "\n".join(lines)

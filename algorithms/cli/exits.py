@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import select
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import algorithms
+import catalog
+import rlmodule
 
 OK, FAILED, USAGE, INTERRUPTED, NOBODY_READS, TERMINATED = 0, 1, 2, 130, 141, 143
 """Done; an error, or a target that was missed; a command line that cannot be understood; Ctrl-C; what was printed went
@@ -28,7 +34,10 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
         try:
             code = command()
         except SystemExit as end:  # after --help and after a SIGTERM
-            code = end.code if isinstance(end.code, int) else OK
+            if isinstance(end.code, str):  # said by somebody's module, before it left
+                print(f"error: {end.code}", file=sys.stderr)
+                return FAILED
+            code = OK if end.code is None else end.code
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -66,4 +75,23 @@ def _readable(error: Exception) -> str:
     text = " ".join(str(error).split())
     if ": expected " in text:
         return f"error: {text}"
-    return f"error: {type(error).__name__}: {text} (--debug shows the traceback)"
+    return f"error: {type(error).__name__}: {text}{_place(error)} (--debug shows the traceback)"
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's code, such as a net's, that an error came through last; nothing if there is none."""
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    installed |= {str(Path(module.__file__).parent) for module in (algorithms, catalog, rlmodule) if module.__file__}
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if Path(frame.filename).is_file() and not _is_below(frame.filename, installed)]
+    if not theirs:
+        return ""
+    here = Path.cwd()
+    file = Path(theirs[-1].filename)
+    return (
+        f", in {file.relative_to(here) if file.is_relative_to(here) else file}:{theirs[-1].lineno}, {theirs[-1].name}"
+    )
+
+
+def _is_below(file: str, folders: Iterable[str]) -> bool:
+    return any(Path(file).is_relative_to(folder) for folder in folders)

@@ -22,7 +22,7 @@ _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
 
 @dataclass(kw_only=True)
 class ExplainFlags:
-    """Show which networks and action distribution the catalog chooses for an environment, and why."""
+    """Show the networks that an env gets, and why. Their settings are flags, too."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """Gymnasium id, or a class or factory of yours as my_module:name."""

@@ -8,13 +8,15 @@ import math
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.checks import check_value
+from algorithms.cli.elsewhere import hint_for
 from algorithms.cli.exits import UsageError
 from algorithms.cli.values import ValueReader, is_typeable
 from algorithms.config import AlgorithmConfig
@@ -35,11 +37,9 @@ SPEC_FLAGS = {
 }
 """Parts of ``rl_module_spec`` that are flags."""
 
+_REPEATED = "--allow"  # what may be typed several times
+
 Flags = TypeVar("Flags", bound="DataclassInstance")
-
-
-class HelpWanted(Exception):
-    """The overview of all commands is to be shown."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def parse_settings(
     """
     sections = _sections(defaults, known)
     if wanted := {"-h", "--help"} & {*args}:
-        topic = next((arg for arg in args[args.index(wanted.pop()) + 1 :] if not arg.startswith("-")), "")
-        _show_help(base, prog, defaults, sections, kebab(topic))
+        topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "")
+        _show_help(base, prog, defaults, sections, kebab(topic.strip("-")))
     known_flags = _own_flags(base) | {flag.name: flag.most for flags in sections.values() for flag in flags}
     args = _checked(args, prog, known_flags, _required(base))
     parsed = vars(_parsed(_with_sections(base, defaults, sections), prog, args))
@@ -263,20 +263,31 @@ def _with_sections(base: type[Flags], defaults: AlgorithmConfig, sections: Mappi
 
 def _show_help(
     base: type[Flags], prog: str, defaults: AlgorithmConfig, sections: Mapping[str, list[_Flag]], topic: str
-) -> None:
-    """Print the help about ``topic``, a section, ``all`` or, if empty, the command's own flags; always exits.
+) -> NoReturn:
+    """Print the help about ``topic``; always exits.
+
+    Args:
+        base: A dataclass of the command's own flags.
+        prog: The command, as the help shows it.
+        defaults: Whose values are shown as defaults.
+        sections: The settings.
+        topic: A section, a setting, ``all`` or, if empty or one of them, the command's own flags.
 
     Raises:
         UsageError: If there is no such topic; names the closest.
         SystemExit: With code 0.
     """
-    topics = {kebab(section): section for section in sections}
-    if topic not in ("", "all", *topics):
-        expected, remedy = f"all or a section: {', '.join(topics)}", f"Choose one.{closest(topic, ['all', *topics])}"
+    docs, own = _section_docs(type(defaults)), {kebab(name) for name in _own_flags(base)}
+    topics = {kebab(section): (docs[section], flags) for section, flags in sections.items()}
+    for section, flags in sections.items():
+        topics |= {kebab(flag.name): (f"A setting of section {kebab(section)}.", [flag]) for flag in flags}
+    if topic not in ("", "all", *own, *topics):
+        expected = f"a setting, all or a section: {', '.join(map(kebab, sections))}"
+        remedy = f"Choose one.{closest(topic, ['all', *topics])}"
         raise UsageError(explain_error(f"{prog} --help", expected=expected, got=repr(topic), remedy=remedy))
     if topic in topics:
-        group = make_dataclass(topic, [flag.field() for flag in sections[topics[topic]]])
-        tyro.cli(group, args=["--help"], prog=prog, description=_section_docs(type(defaults))[topics[topic]])
+        doc, flags = topics[topic]
+        tyro.cli(make_dataclass(topic, [flag.field() for flag in flags]), args=["--help"], prog=prog, description=doc)
     if topic == "all":
         tyro.cli(_with_sections(base, defaults, sections), args=["--help"], prog=prog)
     try:
@@ -284,23 +295,62 @@ def _show_help(
     except SystemExit:
         print(_overview_of(prog, defaults, sections))
         raise
+    raise SystemExit(0)
+
+
+def show_common_help(base: type[Flags], prog: str, algos: Mapping[str, Mapping[str, Setting]], topic: str) -> NoReturn:
+    """Print the help where no algorithm is named: on the flags that all have, or on one that any has; always exits.
+
+    Args:
+        base: A dataclass of the command's own flags.
+        prog: The command.
+        algos: Name → the settings that are flags.
+        topic: As ``--help`` takes it with an algorithm.
+
+    Raises:
+        UsageError: If no algorithm has the topic.
+        SystemExit: With code 0.
+    """
+    common = set.intersection(*({*known} for known in algos.values()))
+    choices = {name: {key: item for key, item in known.items() if key in common} for name, known in algos.items()}
+    for name, known in [*list(choices.items())[-1:], *algos.items()]:
+        defaults = config_class(name)()
+        each = ", ".join(f"`{prog} {other.lower()} --help`" for other in algos)
+        with suppress(UsageError):
+            try:
+                _show_help(base, f"{prog} ALGO", defaults, _sections(defaults, known), kebab(topic.strip("-")))
+            except SystemExit:
+                if known is choices[name]:
+                    print("\n".join(textwrap.wrap(f"All algorithms have these. With their own: {each}.", _width())))
+                raise
+    expected, remedy = "a setting or a section", f"{prog} --help lists those that all algorithms have."
+    raise UsageError(explain_error(f"{prog} --help", expected=expected, got=repr(topic), remedy=remedy))
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 100)
 
 
 def _overview_of(prog: str, defaults: AlgorithmConfig, sections: Mapping[str, list[_Flag]]) -> str:
     """The settings in brief: sections and names."""
-    width, docs = min(shutil.get_terminal_size().columns, 100), _section_docs(type(defaults))
+    width, docs = _width(), _section_docs(type(defaults))
     wide = max(len(section) for section in sections) + 2
-    lines = [f"Settings are flags, too; `{prog} --help SECTION` explains them, `--help all` everything.", ""]
+    about = (
+        f"Settings are flags, too. `{prog} --help SECTION` explains a section, `--help SETTING` one of them, "
+        "`--help all` everything."
+    )
+    lines = [*textwrap.wrap(about, width, break_on_hyphens=False), ""]
     for section, flags in sections.items():
-        text = textwrap.wrap(
+        head = f"  {kebab(section):<{wide}}"
+        lines += textwrap.wrap(f"{head}{docs[section]}", width, subsequent_indent=" " * len(head))
+        lines += textwrap.wrap(
             " ".join(f"--{kebab(flag.name)}" for flag in flags),
             width,
-            initial_indent=" " * (wide + 2),
-            subsequent_indent=" " * (wide + 2),
+            initial_indent=" " * len(head),
+            subsequent_indent=" " * len(head),
             break_on_hyphens=False,
             break_long_words=False,
         )
-        lines += [f"  {kebab(section):<{wide}}{docs[section]}", *text]
     return "\n".join(lines)
 
 
@@ -343,33 +393,54 @@ def _checked(args: Sequence[str], prog: str, flags: Mapping[str, float], require
             continue
         flag = f"--{kebab(flag.strip('-'))}"
         if flag not in known:
-            near = [name for name in known if name.startswith(flag)] or known
-            remedy = f"{prog} --help lists them.{closest(flag, near)}"
+            remedy = f"{prog} --help lists them.{hint_for(flag, known)}"
             raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
         taken = 0.0 if equals else known[flag]
         if taken == 1 and following.startswith("--"):
-            raise UsageError(explain_error(flag, expected="a value", got="none", remedy=f"Type one after {flag}."))
+            raise _without_value(flag)
         spelt.append(f"{flag}{equals}{value}")
     if free < len(required) and not {"-h", "--help"} & {*args}:
         remedy = f"{prog} --help shows what there is."
         raise UsageError(explain_error(prog, expected=required[free], got="nothing", remedy=remedy))
-    return spelt
+    return _joined(spelt, _REPEATED)
+
+
+def _without_value(flag: str) -> UsageError:
+    return UsageError(explain_error(flag, expected="a value", got="none", remedy=f"Type one after {flag}."))
+
+
+def _joined(args: Sequence[str], repeated: str) -> list[str]:
+    """``args`` with one flag in place of several, whose texts become one, with commas."""
+    rest, texts, following = list[str](), list[str](), False
+    for arg in args:
+        if following:
+            texts.append(arg)
+        elif arg.startswith(f"{repeated}="):
+            texts.append(arg.removeprefix(f"{repeated}="))
+        elif arg != repeated:
+            rest.append(arg)
+        following = arg == repeated and not following
+    return [*rest, *([f"{repeated}={','.join(texts)}"] if texts else [])]
 
 
 def leading(args: Sequence[str], command: str, what: str) -> str:
     """The first argument, on which the flags depend."""
     if args and not args[0].startswith("-"):
         return args[0]
-    if args and args[0] in ("-h", "--help"):
-        raise HelpWanted
     got, remedy = repr(args[0]) if args else "nothing", "rlmodule --help shows how."
     raise UsageError(explain_error(f"rlmodule {command}", expected=f"{what} first", got=got, remedy=remedy))
 
 
 def value_of(flag: str, args: Sequence[str]) -> str | None:
-    """The value of a flag that has to be known before the others; None if it is not there."""
-    for arg, following in itertools.zip_longest(args, args[1:], fillvalue=""):
+    """The value of a flag that has to be known before the others; None if it is not there.
+
+    Raises:
+        UsageError: If the flag is there without a value.
+    """
+    for arg, following in itertools.zip_longest(args, args[1:], fillvalue="--"):
         if arg == flag:
+            if following.startswith("--"):
+                raise _without_value(flag)
             return following
         if arg.startswith(f"{flag}="):
             return arg.removeprefix(f"{flag}=")

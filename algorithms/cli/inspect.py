@@ -15,6 +15,9 @@ from torch import Tensor
 from algorithms.cli.checkpoints import find_checkpoint, read_checkpoint
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import parse
+from algorithms.loggers.base import STEPS
+from algorithms.loggers.jsonl import read_rows
+from algorithms.progress import return_text
 from algorithms.saved_settings import default_settings, plain_settings, setting_text
 
 Row = tuple[str, ...]
@@ -22,10 +25,10 @@ Row = tuple[str, ...]
 
 @dataclass(kw_only=True)
 class InspectFlags:
-    """Show what a checkpoint holds: where it comes from, its settings, its nets and its size."""
+    """Show what a checkpoint holds: its history, settings, nets and size."""
 
     checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
-    """A checkpoint, or a run folder: then its last checkpoint."""
+    """A checkpoint, or a run folder: then its last checkpoint. A folder of several runs lists them."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show all settings, also those that have their default."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -35,6 +38,9 @@ class InspectFlags:
 def inspect(args: Sequence[str]) -> int:
     """Show what a checkpoint holds: its history, settings, nets and size."""
     flags = parse(InspectFlags, "rlmodule inspect", args)
+    if (runs := _runs_in(Path(flags.checkpoint))) and not flags.all:
+        print(_columns(runs))
+        return OK
     folder = find_checkpoint(flags.checkpoint, best_first=False)
     content = read_checkpoint(folder)
     algorithm, config = str(content["algorithm"]), plain_settings(str(content["algorithm"]), content["config"])
@@ -53,6 +59,26 @@ def inspect(args: Sequence[str]) -> int:
     return OK
 
 
+def _runs_in(path: Path) -> list[Row]:
+    """What ran in the folders below ``path`` and how far it got, a row for each; nothing if it is a run itself."""
+    if any((path / name).exists() for name in ("run.json", "checkpoint", "checkpoint.json")):
+        return []
+    rows: list[Row] = []
+    for about in sorted(file for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/run.json")):
+        run = about.parent
+        try:
+            told = json.loads(about.read_text(encoding="utf-8"))
+            name = f"{told['name']}, seed {told['seed']}"
+        except (ValueError, KeyError):  # it is just beginning, or something else wrote it
+            name = "not begun"
+        log = run / "progress.jsonl"
+        steps = [row[STEPS] for row in (read_rows(log) if log.exists() else ()) if STEPS in row]
+        kept = [each for each in ("checkpoint", "best_checkpoint") if (run / each / "checkpoint.json").exists()]
+        facts = f"{name}, {', '.join(kept) or 'no checkpoint'}"
+        rows.append((str(run), facts, f"{steps[-1]:,} steps" if steps else "no iteration yet"))
+    return rows
+
+
 def _origin(folder: Path, content: Mapping[str, Any]) -> list[Row]:
     file = folder / "checkpoint.json"
     return [
@@ -65,7 +91,9 @@ def _origin(folder: Path, content: Mapping[str, Any]) -> list[Row]:
 def _history(state: Mapping[str, Any]) -> list[Row]:
     metrics, returns = state["metrics"], state["metrics"]["returns"]
     recent = (
-        f"{sum(returns) / len(returns):,.1f}, mean of the last {len(returns):,} episodes" if returns else "none yet"
+        f"{return_text(sum(returns) / len(returns))}, mean of the last {len(returns):,} episodes"
+        if returns
+        else "none yet"
     )
     best = metrics["best_evaluation"]
     return [
@@ -75,7 +103,7 @@ def _history(state: Mapping[str, Any]) -> list[Row]:
         ("episodes", f"{metrics['episodes']:,}"),
         ("time", f"{metrics['seconds']:,.1f} s"),
         ("return", recent),
-        ("best evaluation", "none" if best is None else f"{best:,.1f}"),
+        ("best evaluation", "none" if best is None else return_text(best)),
     ]
 
 

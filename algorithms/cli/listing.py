@@ -19,11 +19,11 @@ from catalog.rules import RuleTable
 
 @dataclass(kw_only=True)
 class ListFlags:
-    """List the algorithms, what each was measured to learn, and the spaces that the catalog knows."""
+    """List the algorithms, what each learns, and the spaces there are networks for."""
 
     what: Annotated[
         tyro.conf.Positional[str | None],
-        tyro.conf.arg(metavar="algorithms|presets|spaces", help_behavior_hint="(default: all of them)"),
+        tyro.conf.arg(metavar="[algorithms|presets|spaces]", help_behavior_hint="(default: all of them)"),
     ] = None
     """One of the lists."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

@@ -5,14 +5,16 @@ A subcommand is a function from its arguments to an exit code, in a module of it
 
 from __future__ import annotations
 
+import io
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 
 from algorithms.cli.evaluate import evaluate
 from algorithms.cli.exits import OK, USAGE, UsageError, exit_code_of
 from algorithms.cli.explain import explain
-from algorithms.cli.flags import HelpWanted
 from algorithms.cli.inspect import inspect
 from algorithms.cli.listing import list_known
 from algorithms.cli.plot import plot
@@ -43,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.getcwd() not in sys.path:  # a script has its own folder there instead; last, so that it hides nothing
         sys.path.append(os.getcwd())  # for modules beside the user: my_envs:MyEnv-v0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an arrow that the locale cannot write is a question mark
     return exit_code_of(lambda: _run(args), debug="--debug" in args)
 
 
@@ -50,15 +55,14 @@ def _run(args: Sequence[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(_overview())
         return OK if args else USAGE
+    if args[0] == "--version":
+        print(f"catalog-rl {version('catalog-rl')}, Python {platform.python_version()}, torch {version('torch')}")
+        return OK
     if args[0] not in COMMANDS:
         remedy = f"See rlmodule --help.{closest(args[0], COMMANDS)}"
         expected = f"one of {', '.join(COMMANDS)}"
         raise UsageError(explain_error("rlmodule", expected=expected, got=repr(args[0]), remedy=remedy))
-    try:
-        return COMMANDS[args[0]][1](args[1:])
-    except HelpWanted:
-        print(_overview())
-        return OK
+    return COMMANDS[args[0]][1](args[1:])
 
 
 def _overview() -> str:
@@ -71,11 +75,13 @@ def _overview() -> str:
 _WORDS = (
     "",
     f"ALGO  {', '.join(name.lower() for name in ALGORITHMS)}",
-    "ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours: my_module:make_env",
+    "ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours,",
+    "      my_module:make_env",
     "RUN   a folder that train wrote, or one with the runs of several seeds",
     "CKPT  a run, or a checkpoint in it",
     "",
-    "rlmodule COMMAND --help shows the flags. To begin with:",
+    "rlmodule COMMAND --help shows flags, rlmodule train --help SETTING explains one.",
+    "rlmodule --version tells the versions. To begin with:",
     "",
     "  rlmodule train ppo CartPole-v1 --target-return 475 --evaluation-interval 5",
 )

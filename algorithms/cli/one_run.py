@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
-from algorithms.cli.explain import DEFAULT_ALGO
+from algorithms.cli.next_steps import what_next
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import encode
+from algorithms.progress import return_text
 from algorithms.run_folder import new_run_dir, run_name
 from algorithms.session import TrainingSession
 from algorithms.settings import settings_of
@@ -102,7 +99,7 @@ def train_once(plan: TrainPlan) -> Outcome:
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
                     plan.say(f"  {path}")
-            plan.say(_what_next(algorithm, folder.path))
+            plan.say(what_next(algorithm, folder))
     return outcome
 
 
@@ -139,14 +136,14 @@ def introduction(plan: TrainPlan, algorithm: Algorithm) -> Iterator[str]:
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
     """Train, evaluate, and say what came of it."""
     say, target = plan.say, plan.target_return
-    session = TrainingSession(algorithm, plan.num_env_steps, target, progress=not plan.quiet)
+    session = TrainingSession(algorithm, plan.num_env_steps, target, progress=not plan.quiet, evaluate_at_end=True)
     first_step = algorithm.env_steps
-    result = session.run()
+    session.run()
     steps = algorithm.env_steps - first_step
     say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     if session.stopped_by is not None:
         return Outcome(INTERRUPTED, math.nan, algorithm.env_steps, session.seconds)
-    final = _final_evaluation(algorithm, result, say)
+    final = _final_evaluation(session, say)
     reached = target is None or session.reached or final >= target
     if not reached:
         print(f"The target return {target:g} was not reached.", file=sys.stderr)
@@ -155,59 +152,16 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
     return Outcome(OK if reached else FAILED, final, algorithm.env_steps, session.seconds)
 
 
-def _final_evaluation(algorithm: Algorithm, result: dict[str, Any], say: Callable[[str], None]) -> float:
-    """Mean return of the last iteration's evaluation, or of one made now; NaN if no episode ever ends."""
-    config = algorithm.config
-    if "evaluation" not in result:
-        if not result["env_runners"]["num_episodes_lifetime"]:
-            say("No episode has ended yet, so there is no evaluation.")
-            return math.nan
-        result = {"evaluation": algorithm.evaluate(num_videos=0)}
-    final = result["evaluation"]["env_runners"]
-    how = "sampled" if config.evaluation_explore else "most likely"
+def _final_evaluation(session: TrainingSession, say: Callable[[str], None]) -> float:
+    """Mean return of the evaluation of the run's end; NaN if no episode ever ended."""
+    if session.evaluation is None:
+        say("No episode has ended yet, so there is no evaluation.")
+        return math.nan
+    final = session.evaluation["env_runners"]
+    how = "sampled" if session.algorithm.config.evaluation_explore else "most likely"
     mean, episodes = final["episode_return_mean"], final["num_episodes"]
-    say(f"Evaluation: return {mean:.1f} over {episodes} episodes, taking {how} actions.")
+    say(f"Evaluation: return {return_text(mean)} over {episodes} episodes, taking {how} actions.")
     return mean
-
-
-def _what_next(algorithm: Algorithm, folder: Path) -> str:
-    """How to look at the run, go on with it and act with it."""
-    config, name = algorithm.config, type(algorithm).__name__.lower()
-    path = config.env if isinstance(config.env, str) else encode(config.env).get("__import__", "")
-    module, colon, _ = path.partition(":")
-    allow = ["--allow", module] if colon else []
-    explained = ["rlmodule", "explain", path]
-    explained += [] if name == DEFAULT_ALGO else ["--algo", name]
-    explained += ["--env-config", json.dumps(config.env_config)] if config.env_config else []
-    return f"""
-Next:
-
-  {shlex.join(["rlmodule", "evaluate", str(folder), *allow])}
-  {shlex.join(["rlmodule", "train", "--load", str(folder), *allow])}
-  {shlex.join(explained)}
-
-and in Python:
-
-{_in_python(config.env, path, dict(config.env_config), folder / "checkpoint")}"""
-
-
-def _in_python(env: Any, path: str, env_config: dict[str, Any], checkpoint: Path) -> str:
-    module, colon, name = path.partition(":")
-    allow = f", allow=[{module!r}]" if colon else ""
-    keywords = f"**{env_config!r}" if env_config else ""
-    if isinstance(env, str):
-        imported, made = "import gymnasium", f"gymnasium.make({', '.join(filter(None, (repr(env), keywords)))})"
-    else:
-        top = name.partition(".")[0]
-        imported = f"from {module} import {top}"
-        made = f"{name}({keywords})" if isinstance(env, type) else f"{name}({env_config!r})"
-    return f"""    {imported}
-    from algorithms import Algorithm
-
-    env = {made}
-    with Algorithm.from_checkpoint({str(checkpoint)!r}{allow}) as algo:
-        (obs, info), state = env.reset(), None
-        action, state = algo.policy.act(obs, state)"""
 
 
 def _silent(text: str) -> None:

@@ -11,12 +11,12 @@ import tyro
 
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import parse
-from algorithms.plotting import plot_runs, table_of
+from algorithms.plotting import TRAINING_RETURN, metric_text, plot_runs, table_of
 
 
 @dataclass(kw_only=True)
 class PlotFlags:
-    """Draw the learning curve of each RUN: the mean and its 95 % confidence interval over the seeds."""
+    """Draw the learning curve of each RUN: mean and 95 % interval over its seeds."""
 
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
@@ -27,7 +27,7 @@ class PlotFlags:
     out: str = "plot.png"
     """The picture: .png, .pdf or .svg."""
     metric: str | None = None
-    """What goes up: a path in progress.jsonl or its end, such as entropy; None takes the returns of evaluations."""
+    """What goes up: a path in progress.jsonl or its end, such as entropy; None takes the returns."""
     labels: list[str] | None = None
     """A name for each RUN; None calls them by what differs between them."""
     title: str | None = None
@@ -37,12 +37,22 @@ class PlotFlags:
 
 
 def plot(args: Sequence[str]) -> int:
-    """Draw learning curves, with confidence intervals over seeds, and compare where they end."""
+    """Draw learning curves, with intervals over seeds, and compare them."""
     flags = parse(PlotFlags, "rlmodule plot", args)
     runs, out = [Path(run) for run in flags.runs], Path(flags.out)
     curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)
+    print(_about(curves[0].metric, chosen=flags.metric is not None))
     print(table_of(curves))
+    for run in sorted({*runs} - {curve.path for curve in curves}):
+        print(f"Left out, as it has finished no iteration yet: {run}")
     for run in (run for curve in curves for run in curve.waiting):
         print(f"Left out, as it has no value yet: {run}")
     print(f"\nWrote {out}")
     return OK
+
+
+def _about(metric: str, *, chosen: bool) -> str:
+    """What is drawn, and why, if it is not what one would expect."""
+    fallback = metric == TRAINING_RETURN and not chosen
+    why = ", as not all runs have several evaluations (--evaluation-interval)" if fallback else ""
+    return f"Drawn: {metric_text(metric)}{why}"

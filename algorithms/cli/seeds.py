@@ -19,10 +19,15 @@ from pathlib import Path
 from types import FrameType
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError, exit_code_of
+from algorithms.cli.next_steps import allow_flag, commands
 from algorithms.cli.one_run import Outcome, TrainPlan, carry_out, own_run_dir
+from algorithms.config import AlgorithmConfig
+from algorithms.progress import return_text
 from algorithms.run_folder import env_name
 from catalog.errors import explain_error
 from rlmodule.envs import make_vector_env
+
+_STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
 
 def seeds_of(text: str | None) -> tuple[int, ...]:
@@ -77,7 +82,15 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
             plan.say(line)
         if config.run_dir is not None:
             _draw(Path(config.run_dir), plan)
+            if runs.best is not None:
+                plan.say(f"\nNext:\n\n{_what_next(Path(config.run_dir), runs.best, plan.config)}")
     return runs.exit_code
+
+
+def _what_next(folder: Path, best: int, config: AlgorithmConfig) -> str:
+    """Commands to look at all runs together, and at the best of them."""
+    run, allow = str(folder / f"seed-{best}"), allow_flag(config)
+    return commands(["plot", str(folder)], ["evaluate", run, *allow], ["train", "--load", run, *allow])
 
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
@@ -136,20 +149,30 @@ class Runs:
     def table(self) -> Iterator[str]:
         """Lines on what each came to, and all together."""
         yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
-        for seed in sorted(self._ended):
+        for seed in sorted(self.plan.seeds):
+            if seed not in self._ended:
+                yield f"{seed:>6}  not started"
+                continue
             code, outcome = self._ended[seed]
             if outcome is None:
                 yield f"{seed:>6}  {_how_it_ended(code)}"
                 continue
             minutes, seconds = divmod(round(outcome.seconds), 60)
             missed = "  target missed" if outcome.exit_code == FAILED else ""
-            figure = "–" if math.isnan(outcome.final_return) else f"{outcome.final_return:,.1f}"
+            figure = return_text(outcome.final_return)
             yield f"{seed:>6}  {figure:>10}  {outcome.env_steps:>12,}  {minutes:>5}:{seconds:02d}{missed}"
         known = [outcome.final_return for _, outcome in self._ended.values() if outcome is not None]
         known = [figure for figure in known if not math.isnan(figure)]
         if len(known) > 1:
             mean, deviation = statistics.mean(known), statistics.stdev(known)
-            yield f"  mean  {mean:>10,.1f} ± {deviation:,.1f} (standard deviation of {len(known)} seeds)"
+            spread = f"{return_text(deviation)} (standard deviation of {len(known)} seeds)"
+            yield f"  mean  {return_text(mean):>10} ± {spread}"
+
+    @property
+    def best(self) -> int | None:
+        """The seed of the run with the highest final return; of those without one, the first that has ended well."""
+        ended = {seed: outcome.final_return for seed, (_, outcome) in self._ended.items() if outcome is not None}
+        return max(sorted(ended), key=lambda seed: (not math.isnan(ended[seed]), ended[seed]), default=None)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +227,8 @@ class Runs:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._stopped_by is not None
         self._stopped_by = self._stopped_by or signal.Signals(number)
+        if number == signal.SIGINT and not again:  # not print(): this may run in the middle of another one
+            os.write(2, _STOPPED.encode())
         for child in self._running.values():
             if again and number == signal.SIGINT:
                 child.process.kill()

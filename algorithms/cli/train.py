@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
+import gymnasium as gym
 import tyro
 
-from algorithms.cli.checkpoints import find_checkpoint, read_checkpoint
+from algorithms.cli.checkpoints import Allow, check_modules, find_checkpoint, modules_in, read_checkpoint
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import Typed, algorithm_config, checked_value, leading, parse_settings, value_of
+from algorithms.cli.flags import (
+    Typed,
+    algorithm_config,
+    checked_value,
+    leading,
+    parse_settings,
+    show_common_help,
+    value_of,
+)
+from algorithms.cli.next_steps import program
 from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import encode
 from algorithms.presets import Preset
+from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run_folder import env_name
-from algorithms.settings import settings_of
+from algorithms.settings import Setting, settings_of
 from catalog.errors import closest, explain_error
 
 DEFAULT_STEPS = 200_000
@@ -75,8 +89,8 @@ class TrainFlags:
             "are typed; leave out ALGO and ENV.",
         ),
     ] = None
-    allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE ...", help_behavior_hint="(default: none)")] = ()
-    """Modules of yours that the checkpoint may import."""
+    allow: Allow = None
+    """Modules of yours that the checkpoint may import; may be repeated."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print nothing but errors."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -85,9 +99,53 @@ class TrainFlags:
 
 def train(args: Sequence[str]) -> int:
     """Train ALGO on ENV, and write the run's folder."""
+    if args and args[0] in ("-h", "--help"):
+        _help([*args[1:], ""][0])
     plan = train_plan(args)
     plan.config.validate()
+    _check_run_dir(plan)
     return train_seeds(plan, args) if plan.seeds else train_once(plan).exit_code
+
+
+def _check_run_dir(plan: TrainPlan) -> None:
+    """Raise where ``--run-dir`` holds a run, or cannot be written to: before anything is told or made.
+
+    Raises:
+        FileExistsError, OSError: Says what to type instead.
+    """
+    run_dir = plan.config.run_dir
+    if plan.checkpoint is not None or run_dir is None or run_dir == NEW_RUN_DIR:
+        return
+    whole = Path(run_dir)
+    for folder in [whole / f"seed-{seed}" for seed in plan.seeds] or [whole]:
+        where, about = f"--run-dir {folder}", folder / "run.json"
+        if (folder / "checkpoint").exists():
+            remedy = f"Choose another, or go on with it: {' '.join(program())} train --load {shlex.quote(str(folder))}."
+        elif about.is_file() and about.stat().st_size:
+            remedy = "Choose another; this one ended before its first checkpoint."
+        else:
+            continue
+        raise FileExistsError(
+            explain_error(where, expected="a folder without a run", got="one with a run in it", remedy=remedy)
+        )
+    there = next(path for path in (whole.absolute(), *whole.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        got = "a folder that is read-only" if there.is_dir() else "a file"
+        remedy = "Choose another, or None to write nothing."
+        raise OSError(
+            explain_error(f"--run-dir {run_dir}", expected="a folder to write to", got=f"{got}, {there}", remedy=remedy)
+        )
+
+
+def _help(topic: str) -> NoReturn:
+    """Show the help where no algorithm is named, or that of the one which is the topic."""
+    if topic.upper() in ALGORITHMS:
+        train_plan([topic, "--help"])
+    show_common_help(TrainFlags, "rlmodule train", {name: _flags_of(config_class(name)) for name in ALGORITHMS}, topic)
+
+
+def _flags_of(algo: type[AlgorithmConfig]) -> dict[str, Setting]:
+    return {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
 
 
 def train_plan(args: Sequence[str]) -> TrainPlan:
@@ -101,12 +159,14 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     """
     load = value_of("--load", args)
     name = leading(args, "train", "ALGO") if load is None or not args[0].startswith("-") else None
+    if name is not None and name.upper() not in ALGORITHMS and (name in gym.registry or ":" in name):
+        remedy = f"Name one first: rlmodule train ppo {name}."
+        raise _usage("rlmodule train", f"an algorithm ({', '.join(ALGORITHMS).lower()})", repr(name), remedy)
     checkpoint = None if load is None else find_checkpoint(load, best_first=False)
     content = None if checkpoint is None else read_checkpoint(checkpoint)
     algo = algorithm_config(content["algorithm"] if content is not None and name is None else str(name))
     prog = f"rlmodule train {(name or '').lower()}".strip()
-    known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
-    typed = parse_settings(TrainFlags, prog, args if name is None else args[1:], algo(), known)
+    typed = parse_settings(TrainFlags, prog, args if name is None else args[1:], algo(), _flags_of(algo))
     flags, preset = typed.flags, None
     if content is not None and checkpoint is not None:
         config = typed.applied_to(_loaded(algo, content, typed, checkpoint))
@@ -118,6 +178,11 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     seeds = seeds_of(flags.seed)
     if len(seeds) > 1 and content is not None:
         raise _usage("--seed", "one seed with --load", flags.seed, "Leave it out: the run has its own.")
+    steps, target = flags.num_env_steps, flags.target_return
+    if steps is not None and steps < 1:
+        raise _usage("--num-env-steps", "at least 1", str(steps), "Type --num-env-steps 200k, for example.")
+    if target is not None and not math.isfinite(target):
+        raise _usage("--target-return", "a finite number", str(target), "Leave it out for none.")
     if flags.jobs < 1:
         raise _usage("--jobs", "at least 1", str(flags.jobs), "1 trains one seed after the other.")
     own = {"run_dir": flags.run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})
@@ -125,14 +190,13 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         own["run_dir"] = _run_dir_of(checkpoint, config)
     every = settings_of(algo)
     config.update({setting: checked_value(every[setting], value) for setting, value in own.items()})
-    steps = flags.num_env_steps
     return TrainPlan(
         config=config,
         num_env_steps=(preset.num_env_steps if preset else DEFAULT_STEPS) if steps is None else steps,
-        target_return=flags.target_return,
+        target_return=target,
         begun_with=begun,
         checkpoint=checkpoint,
-        allow=flags.allow,
+        allow=modules_in(flags.allow),
         seeds=seeds if len(seeds) > 1 else (),
         jobs=flags.jobs,
         quiet=flags.quiet,
@@ -177,12 +241,12 @@ def _loaded(
         objects["env"] = environment(flags.env)
         if encode(objects["env"]) != content["config"]["env"]:
             raise _usage(where, f"a run on {env_name(objects['env'])}", "one on another env", "Leave ENV out.")
+    allow = modules_in(flags.allow)
+    check_modules({name: value for name, value in content["config"].items() if name not in objects}, allow, checkpoint)
     try:
-        return algo.from_dict(content["config"], allow=flags.allow, **objects)
-    except ValueError as error:
-        raise ValueError(
-            f"{error} In a shell, allow=['name'] is --allow name, and setting=... is --setting."
-        ) from error
+        return algo.from_dict(content["config"], allow=allow, **objects)
+    except ValueError as error:  # such as a callback that was a lambda
+        raise ValueError(f"{error} In a shell, setting=... is --setting.") from error
 
 
 def _run_dir_of(checkpoint: Path, config: AlgorithmConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import importlib
+import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -146,10 +147,28 @@ def environment(text: str) -> Any:
     """
     module_name, colon, name = text.partition(":")
     if not colon:
+        _refuse_dotted(text)
         return text
+    if module_name.endswith(".py"):
+        right = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+        expected, remedy = "a module's name before the colon", f"Write {right}."
+        raise UsageError(explain_error("ENV", expected=expected, got=repr(module_name), remedy=remedy))
     _module("ENV", module_name)
     is_name = all(part.isidentifier() for part in name.split("."))
     return imported("ENV", text) if is_name and name not in gym.registry else text
+
+
+def _refuse_dotted(text: str) -> None:
+    """Raise ``UsageError`` for ``my_module.name``, where there is such a module and no id of this name."""
+    module_name, dot, name = text.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in text.split(".")) or text in gym.registry:
+        return
+    if importlib.util.find_spec(module_name.partition(".")[0]) is not None:
+        path = f"{module_name}:{name}" if name != "py" else f"{module_name}:NAME"
+        remedy = f"Did you mean {path}?"
+        raise UsageError(
+            explain_error("ENV", expected="an id, or a module and a name with a colon", got=repr(text), remedy=remedy)
+        )
 
 
 def whole_number(text: str) -> int:

@@ -156,8 +156,12 @@ class LoggerGroup:
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
-    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as can be told before the run."""
+    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as can be told before the run, or for a name that is
+    there twice."""
     for one in chosen or ():
+        if isinstance(one, str) and chosen is not None and list(chosen).count(one) > 1:
+            expected, remedy = "each name once", "Leave the second one out."
+            raise ValueError(explain_error("loggers", expected=expected, got=repr(list(chosen)), remedy=remedy))
         factory = _factory(one)
         made = factory.func if isinstance(factory, functools.partial) else factory
         if run_dir is None and inspect.isclass(made) and issubclass(made, Logger) and made.needs_folder:

@@ -53,7 +53,7 @@ class CsvLogger(Logger):
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and rows of a progress.csv; a line that was cut off is left out."""
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
         text = file.read()
     lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
     columns = next(lines, [])

@@ -19,8 +19,8 @@ from pygments.lexers import TextLexer, get_lexer_for_filename
 
 ROOT = Path(__file__).parents[2]
 MEDIA = (".png", ".gif", ".svg", ".mp4")
-WHOLE_WIDTH = {"index.md": ["navigation"], "faq.md": ["navigation"], "feature-matrix.md": ["toc"]}
-"""Page → the columns at its sides that it does without."""
+WITHOUT_CONTENTS = ("feature-matrix.md",)
+"""Pages that need the column of their table of contents for themselves."""
 
 PACKAGES = ("catalog", "rlmodule", "algorithms")
 
@@ -85,7 +85,7 @@ def content_of(path: str) -> str | bytes:
         return (ROOT / path).read_bytes()
     if path.endswith(".md"):
         return (ROOT / path).read_text(encoding="utf-8")
-    head = f"---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {path}\n\n"
+    head = f"---\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {path}\n\n"
     if (ROOT / path).is_dir():
         here = uri_of(path)
         return head + "\n".join(f"- [`{file}`]({relpath(uri_of(file), dirname(here))})" for file in files_of(path))
@@ -108,7 +108,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    page.meta["hide"] = WHOLE_WIDTH.get(uri, [])
+    page.meta["hide"] = ["toc"] if uri in WITHOUT_CONTENTS else []
     if uri == "index.md":
         page.meta["template"] = "home.html"
     path = path_of(uri)
@@ -225,14 +225,24 @@ def as_python_markdown(markdown: str) -> str:
 
 
 def _without_comments(markdown: str) -> str:
-    """``markdown`` without comments, but ``<!-- raises -->``, which tells what the block after next is."""
-    kept = [line for line, fenced in _lines(markdown) if fenced or not re.fullmatch(r"<!-- (?!raises).*-->", line)]
+    """``markdown`` without comments, but those that tell that the next block, or that after it, is an error."""
+    comment = re.compile(r"<!-- (?!raises|from:).*-->")
+    kept = [line for line, fenced in _lines(markdown) if fenced or not comment.fullmatch(line)]
     return "\n".join(kept)
 
 
 def _marked_output(markdown: str) -> str:
-    """``markdown`` with the class ``output`` or ``error`` for what a block of code or a command prints or raises."""
-    raises = re.compile(r"^<!-- raises -->\n+(```python\n.*?^```\n+)```text$", re.M | re.S)
+    """``markdown`` with the class ``output`` or ``error`` for what a block of code or a command prints or raises.
+
+    The lines of an error, which are broken to fit the page's source, become one: the browser breaks it.
+    """
+    raises = re.compile(r"^<!-- raises -->\n+(```python\n.*?^```\n+)```text\n(.*?)^```$", re.M | re.S)
+    comes_from = re.compile(r"^<!-- from: \w+ -->\n()```text\n(.*?)^```$", re.M | re.S)
     prints = re.compile(r"^(```(?:python|sh)\n(?:(?!^```).)*^```\n+)```text$", re.M | re.S)
-    markdown = raises.sub(r"\1``` { .text .error }", markdown)
+
+    def as_error(match: re.Match[str]) -> str:
+        message = re.sub(r"(?<=\S)\n(?=\S)", " ", match[2])
+        return f"{match[1]}``` {{ .text .error }}\n{message}```"
+
+    markdown = raises.sub(as_error, comes_from.sub(as_error, markdown))
     return prints.sub(r"\1``` { .text .output }", markdown).replace("<!-- raises -->\n", "")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -153,6 +154,49 @@ def test_the_policy_acts_with_the_current_weights() -> None:
             last.copy_(torch.tensor([-9.0, 9.0] if logits.argmax() == 0 else [9.0, -9.0]))
         assert policy.act(obs)[0] == 1 - int(logits.argmax())
         assert algorithm.policy.module.inference_only
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda algo: algo.learn(1000), TypeError, "by keyword, got 1000. Call learn(num_env_steps=1000)."),
+        (
+            lambda algo: algo.learn(total_timesteps=1000),
+            TypeError,
+            "PPO.learn(): expected num_env_steps by keyword, got total_timesteps=. Call learn(num_env_steps=1000).",
+        ),
+        (
+            lambda algo: algo.predict,
+            AttributeError,
+            "got 'predict'. Call policy.act(obs), which returns the action and",
+        ),
+        (
+            lambda algo: algo.compute_single_action(0),
+            AttributeError,
+            "got 'compute_single_action'. Call policy.act(obs)",
+        ),
+        (lambda algo: algo.evalute(), AttributeError, "help(PPO) lists them. Did you mean 'evaluate'?"),
+        (lambda algo: algo._nothing, AttributeError, "'PPO' object has no attribute '_nothing'"),
+    ],
+)
+def test_calls_of_other_libraries_are_told_ours(call: Any, error: type[Exception], message: str) -> None:
+    with build() as algorithm:
+        with pytest.raises(error, match=re.escape(message)):
+            call(algorithm)
+        assert algorithm.env_steps == 0
+
+
+def test_a_property_that_fails_tells_its_own_error() -> None:
+    class Broken(PPO):
+        @property
+        def speed(self) -> float:
+            config: Any = self.config
+            return config.no_such_setting
+
+    config = config_for()
+    config.validate()
+    with Broken(config.freeze()) as algorithm, pytest.raises(AttributeError, match="no_such_setting"):
+        print(algorithm.speed)
 
 
 def test_get_module_and_explain() -> None:
@@ -408,3 +452,55 @@ def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "other", {"weights": [1, 2]})
     with pytest.raises(ValueError, match="expected the checkpoint of an algorithm, got one with weights"):
         Algorithm.from_checkpoint(tmp_path / "other")
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    algorithm = build()
+    algorithm.stop()
+    algorithm.stop()
+    with pytest.raises(RuntimeError, match=r"PPO\.train\(\): expected a run that goes on, got one that was stopped"):
+        algorithm.train()
+    with pytest.raises(RuntimeError, match=r"PPO\.evaluate\(\): expected a run that goes on"):
+        algorithm.evaluate()
+
+
+class Stubborn(Lengths):
+    """An env that does not close."""
+
+    def close(self) -> None:
+        raise OSError("no")
+
+
+def test_all_is_closed_even_if_something_does_not_close(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed: list[str] = []
+    with_folder = build(lambda config: Stubborn(), run_dir=str(tmp_path / "run"))
+    with_folder.train()
+    monkeypatch.setattr(with_folder.report, "close", lambda: closed.append("report"))
+    monkeypatch.setattr(with_folder._evaluation, "stop", lambda: closed.append("evaluation"))
+    with pytest.raises(OSError, match="no"):
+        with_folder.stop()
+    assert closed == ["evaluation", "report"]
+
+
+def test_a_result_that_a_callback_takes_apart_is_told() -> None:
+    def take_apart(algorithm: Algorithm, result: dict[str, Any]) -> None:
+        del result["env_runners"]
+
+    with (
+        build(on_train_result=take_apart) as algorithm,
+        pytest.raises(ValueError, match="result after on_train_result: expected the section env_runners"),
+    ):
+        algorithm.train()
+
+
+def test_an_evaluation_of_a_callbacks_own_making_is_logged_and_judged_by_nobody(tmp_path: Path) -> None:
+    def own(algorithm: Algorithm, result: dict[str, Any]) -> None:
+        result["evaluation"] = {"score": 1}
+
+    with build(on_train_result=own, run_dir=str(tmp_path / "run"), evaluation_interval=100) as algorithm:
+        algorithm.learn(num_env_steps=64, target_return=1e9)
+    assert not (tmp_path / "run" / "best_checkpoint").exists()
+    assert '"evaluation/score": 1' in (tmp_path / "run" / "progress.jsonl").read_text()

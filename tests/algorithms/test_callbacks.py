@@ -19,7 +19,7 @@ from algorithms import Algorithm, evaluation
 from algorithms.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, FinishedEpisode, parameters_of
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.settings import _FROM_ELSEWHERE, settings_of
+from algorithms.settings import FROM_ELSEWHERE, settings_of
 from rlmodule import Rollout
 from rlmodule.testing import differences
 
@@ -555,14 +555,14 @@ def test_a_config_for_evaluation_differs_in_what_it_should() -> None:
 
 def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
     known = settings_of(PPOConfig) | settings_of(DQNConfig)
-    for hint in _FROM_ELSEWHERE.values():
+    for hint in FROM_ELSEWHERE.values():
         for section, arguments in re.findall(r"\.(\w+)\(((?:\w+=[^()]*)+)\)", hint):
             for name in re.findall(r"(?:^|, )(\w+)=", arguments):
                 assert known[name].section == section, hint
     for name in ("eval_freq", "callback", "checkpoint_frequency", "log_level", "on_episode_start"):
         with pytest.raises(TypeError) as caught:
             PPOConfig().update({name: 1})
-        assert str(caught.value).endswith(_FROM_ELSEWHERE[name])
+        assert str(caught.value).endswith(FROM_ELSEWHERE[name])
 
 
 def test_a_run_says_what_it_is() -> None:
@@ -571,3 +571,11 @@ def test_a_run_says_what_it_is() -> None:
         algorithm.train()
         assert repr(algorithm) == "<PPO on Lengths, seed 3, 32 env steps>"
     assert math.isfinite(algorithm.metrics.seconds)
+
+
+def test_a_coroutine_is_refused() -> None:
+    async def later(algorithm: Any, result: Any) -> None:
+        """Never awaited by anybody."""
+
+    with pytest.raises(TypeError, match=r"callback on_train_result .*expected a function that is called.*async def"):
+        PPOConfig(env="CartPole-v1", on_train_result=later).validate()

@@ -279,6 +279,9 @@ def test_positions() -> None:
         with pytest.raises(TypeError) as caught:
             call()
         assert reads_well(caught.value, "by position")
+    with pytest.raises(TypeError) as caught:
+        MyConfig("CartPole-v1")  # type: ignore[call-arg]
+    assert reads_well(caught.value, "MyConfig()", "Write MyConfig().environment('CartPole-v1').")
 
 
 def test_all_or_nothing() -> None:

@@ -197,11 +197,13 @@ def test_evaluations_are_drawn_if_every_run_has_them_else_training(
 ) -> None:
     both = write_run(tmp_path / "both", [(100, 10)])
     (both / "progress.jsonl").write_text(
-        json.dumps({STEPS: 100, SECONDS: 1, EVALUATION_RETURN: 10, TRAINING_RETURN: 3}) + "\n"
+        "".join(
+            json.dumps({STEPS: at, SECONDS: 1, EVALUATION_RETURN: 10, TRAINING_RETURN: 3}) + "\n" for at in (50, 100)
+        )
     )
     write_run(tmp_path / "training", [(100, 20)], TRAINING_RETURN, lr=1e-3)
-    assert [curve.mean.tolist() for curve in plot_runs([both], out)] == [[10]]
-    assert [curve.mean.tolist() for curve in plot_runs([both, tmp_path / "training"], out)] == [[3], [20]]
+    assert [curve.mean.tolist() for curve in plot_runs([both], out)] == [[10, 10]]
+    assert [curve.mean.tolist() for curve in plot_runs([both, tmp_path / "training"], out)] == [[3, 3], [20]]
     assert [figure.axes[0].get_ylabel() for figure in figures] == [
         "mean episode return, evaluation",
         "mean episode return, training",
@@ -293,7 +295,7 @@ def test_the_table_tells_where_each_ends_and_how_high_it_got(tmp_path: Path, out
     alone = write_run(tmp_path / "alone", [(100, 0.123456)], lr=1e-3)
     assert table_of(plot_runs([tmp_path / "runs", alone], out)).splitlines() == [
         "           seeds  final, 95 % CI  highest  env steps     time",
-        "lr 0.0003      2    30.0 ± 127.1  1,200.0     12,000  2.0 min",
+        "lr 0.0003      2      30.0 ± 127    1,200     12,000  2.0 min",
         "lr 0.001       1           0.123    0.123        100    1.0 s",
     ]
 

@@ -1,8 +1,15 @@
 """What a run folder keeps: the last checkpoint, that of the best evaluation, and what belongs to one run only."""
 
+import errno
+import gc
 import json
 import math
+import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +18,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import catalog_rl
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
+from algorithms.folder_lock import FolderLock
 from algorithms.ppo import PPO, PPOConfig
+from algorithms.run_folder import best_return_in
 from rlmodule.checkpoint import load_checkpoint
 
 
@@ -75,7 +85,7 @@ NAN = math.nan
     [
         ([3.0], [1]),
         ([1.0, 3.0, 2.0], [1, 2, 2]),
-        ([3.0, 3.0, 3.5, 3.5], [1, 1, 3, 3]),  # of equal ones the first
+        ([3.0, 3.0, 3.5, 3.5], [1, 2, 3, 4]),  # of equal ones the last
         ([-5.0, -7.0, -4.0], [1, 1, 3]),
         ([NAN, -4.0, NAN, -4.5], [None, 2, 2, 2]),
         ([0.0, NAN], [1, 1]),
@@ -96,9 +106,9 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
     with build(tmp_path, [2.0, 5.0]) as first:
         first.learn(num_env_steps=16)
     assert iterations_in(tmp_path / "best_checkpoint") == 2
-    Script.returns = iter([4.0, 5.0, 6.0])
+    Script.returns = iter([4.0, 5.0, 4.5])
     with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
-        for best in (2, 2, 5):
+        for best in (2, 4, 4):
             resumed.train()
             assert iterations_in(tmp_path / "best_checkpoint") == best
 
@@ -196,11 +206,164 @@ def test_a_run_does_not_go_on_in_the_folder_of_another(other: str, tmp_path: Pat
     assert (tmp_path / "two" / "progress.jsonl").read_text() == before
 
 
-def test_a_folder_is_free_again_if_its_run_could_not_begin(tmp_path: Path) -> None:
+def test_a_folder_is_as_it_was_if_its_run_could_not_begin(tmp_path: Path) -> None:
     def missing(run: Any) -> Any:
         raise ImportError("no such service")
 
-    with build(tmp_path, [], loggers=[missing]) as algorithm, pytest.raises(ImportError, match="no such service"):
-        algorithm.train()
+    def begin(run_dir: Path) -> None:
+        with build(run_dir, [], loggers=["csv", "jsonl", "tensorboard", missing]) as algorithm:
+            with pytest.raises(ImportError, match="no such service"):
+                algorithm.train()
+            assert algorithm.env_steps == 0
+
+    begin(tmp_path / "deep" / "er" / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("why")
+    begin(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
+    with build(tmp_path / "mine", []) as algorithm:
+        assert algorithm.train()["training_iteration"] == 1
+
+
+def test_a_run_that_could_not_go_on_keeps_its_files(tmp_path: Path) -> None:
+    def missing(run: Any) -> Any:
+        raise ImportError("no such service")
+
+    with build(tmp_path, []) as algorithm:
+        algorithm.learn(num_env_steps=16)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    loaded = Algorithm.from_checkpoint(
+        tmp_path / "checkpoint", allow=[__name__], loggers=["jsonl", "tensorboard", missing]
+    )
+    with loaded as resumed, pytest.raises(ImportError, match="no such service"):
+        resumed.train()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+# --- one run at a time ------------------------------------------------------------------------------------------------
+
+TRAINS = """
+import sys, time
+from algorithms.ppo import PPOConfig
+
+config = PPOConfig(env="CartPole-v1", num_envs_per_env_runner=1, train_batch_size_per_learner=8, minibatch_size=8)
+algorithm = config.update({"seed": 3, "run_dir": sys.argv[1]}).build()
+algorithm.learn(num_env_steps=8)
+print("trained", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def another_process(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that trains in ``run_dir``, and waits there until it is killed."""
+    root = str(Path(catalog_rl.__file__).resolve().parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(run_dir)],
+        env={**os.environ, "PYTHONPATH": root},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "trained\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_until_that_is_killed(tmp_path: Path) -> None:
+    with another_process(tmp_path) as process:
+        before = (tmp_path / "progress.jsonl").read_bytes()
+        refused = rf"run_dir '{tmp_path}': expected .+, got a run is training in it \(process {process.pid}\)\. Choose"
+        with build(tmp_path, []) as new, pytest.raises(BlockingIOError, match=refused):
+            new.train()
+        with Algorithm.from_checkpoint(tmp_path / "checkpoint") as resumed:
+            with pytest.raises(BlockingIOError, match=refused):
+                resumed.learn(num_env_steps=8)
+            assert (tmp_path / "progress.jsonl").read_bytes() == before
+            process.kill()
+            process.wait()
+            assert (tmp_path / ".lock").exists()
+            assert resumed.train()["training_iteration"] == 2
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_in_one_process_a_folder_belongs_to_the_algorithm_that_lives(tmp_path: Path) -> None:
+    with build(tmp_path, []) as first:
+        first.learn(num_env_steps=8)
+        resumed = Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__])
+        refused = rf"\(process {os.getpid()}, this one\)\. Choose another, or call stop\(\) on the algorithm"
+        with pytest.raises(BlockingIOError, match=refused):
+            resumed.train()
+        first.stop()
+        with resumed:
+            assert resumed.train()["training_iteration"] == 2
+            first.stop()  # again, and without effect on who has the folder now
+            with build(tmp_path, []) as third, pytest.raises(BlockingIOError, match=refused):
+                third.train()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_an_algorithm_that_nobody_stopped_lets_the_folder_go_when_it_is_collected(tmp_path: Path) -> None:
+    build(tmp_path, []).learn(num_env_steps=8)
+    gc.collect()
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        assert resumed.train()["training_iteration"] == 2
+
+
+def test_a_lock_survives_that_a_fork_of_its_process_ends(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this one ends at once
+        child = os.fork()
+    if child == 0:
+        lock.release()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    lock.release()
+    FolderLock(tmp_path).release()
+
+
+def test_nothing_is_refused_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*args: Any) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
     with build(tmp_path, []) as algorithm:
         assert algorithm.train()["training_iteration"] == 1
+
+
+def test_the_best_checkpoint_itself_says_what_is_to_be_beaten(tmp_path: Path) -> None:
+    """A run that goes on from before its best evaluation does not replace what it is worse than."""
+    means = iter([100.0, 500.0, 150.0, 600.0])
+
+    def evaluate(self: Algorithm, **_: Any) -> dict[str, Any]:
+        return {"env_runners": {"episode_return_mean": next(means)}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Algorithm, "evaluate", evaluate)
+        with build(tmp_path, [], evaluation_interval=1) as algorithm:
+            algorithm.train()
+            algorithm.save(tmp_path / "checkpoint")
+            algorithm.train()
+        with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+            resumed.train()
+            assert best_return_in(tmp_path / "best_checkpoint") == 500
+            resumed.train()
+    assert best_return_in(tmp_path / "best_checkpoint") == 600
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"algorithm": "PPO"}'])
+def test_a_damaged_run_json_does_not_keep_a_run_from_going_on(tmp_path: Path, text: str) -> None:
+    with build(tmp_path, []) as algorithm:
+        algorithm.learn(num_env_steps=8)
+    (tmp_path / "run.json").write_text(text)
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        resumed.learn(num_env_steps=8)
+    assert json.loads((tmp_path / "run.json").read_text())["algorithm"] == "PPO"

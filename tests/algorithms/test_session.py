@@ -22,9 +22,12 @@ from algorithms import Algorithm
 from algorithms import progress as progress_module
 from algorithms import session as session_module
 from algorithms.loggers.base import flatten
+from algorithms.loggers.csv import read_table
+from algorithms.plotting import plot_runs
 from algorithms.ppo import PPOConfig
 from algorithms.run_folder import env_name, new_run_dir
 from algorithms.session import TrainingSession
+from rlmodule.checkpoint import load_checkpoint
 
 Make = Callable[..., Algorithm]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -155,6 +158,7 @@ def test_without_run_dir_nothing_is_written(make: Make, here: Path) -> None:
 def test_the_run_folder(make: Make) -> None:
     algorithm = make(run_dir="deep/run", evaluation_interval=2)
     result = algorithm.learn(num_env_steps=256, target_return=501)
+    algorithm.stop()
     names = sorted(path.name for path in Path("deep/run").iterdir())
     assert [name for name in names if "tfevents" not in name] == [
         "best_checkpoint",
@@ -185,6 +189,7 @@ def test_nan_is_written_as_null(make: Make) -> None:
 def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
     first = make(run_dir="run")
     first.learn(num_env_steps=128)
+    first.stop()
     with Algorithm.from_checkpoint("run/checkpoint") as resumed:
         assert resumed.env_steps == 128
         for mine, saved in zip(resumed.get_module().parameters(), first.get_module().parameters(), strict=True):
@@ -196,7 +201,8 @@ def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
 
 
 def test_lines_that_the_checkpoint_has_not_seen_are_dropped(make: Make) -> None:
-    make(run_dir="run").learn(num_env_steps=128)
+    with make(run_dir="run") as first:
+        first.learn(num_env_steps=128)
     with Algorithm.from_checkpoint("run/checkpoint") as crashing:
         crashing.train()
     assert len(rows("run")) == 3
@@ -208,7 +214,8 @@ def test_lines_that_the_checkpoint_has_not_seen_are_dropped(make: Make) -> None:
 
 
 def test_a_new_run_does_not_mix_with_an_earlier_one(make: Make) -> None:
-    make(run_dir="run").learn(num_env_steps=64)
+    with make(run_dir="run") as first:
+        first.learn(num_env_steps=64)
     before = Path("run/progress.jsonl").read_text()
     with pytest.raises(
         FileExistsError, match=r"run_dir 'run': expected a folder without a run in it, got .+ Algorithm.from_check"
@@ -264,6 +271,82 @@ def test_new_run_dirs_differ_and_have_plain_names() -> None:
     ]
 
 
+# --- the evaluation at the end ----------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_at_the_end_is_logged_and_may_be_the_best(make: Make) -> None:
+    saved: list[str] = []
+    algorithm = make(
+        run_dir="run",
+        loggers=["jsonl", "csv", "tensorboard"],
+        on_checkpoint=lambda algorithm, path: saved.append(path.name),
+    )
+    session = TrainingSession(algorithm, 128, evaluate_at_end=True)
+    result = session.run()
+    assert session.evaluation is not None
+    assert "evaluation" not in result
+    mean = session.evaluation["env_runners"]["episode_return_mean"]
+    *iterations, last = rows("run")
+    assert [row["training_iteration"] for row in iterations] == [1, 2]
+    assert not any("evaluation/env_runners/episode_return_mean" in row for row in iterations)
+    assert last["training_iteration"] == 2
+    assert last["env_runners/num_env_steps_sampled_lifetime"] == 128
+    assert last["evaluation/env_runners/episode_return_mean"] == mean
+    assert last["time_total_s"] > iterations[-1]["time_total_s"]
+    _, table = read_table(Path("run/progress.csv"))
+    assert [row["evaluation/env_runners/episode_return_mean"] for row in table] == ["", "", str(mean)]
+    assert saved == ["checkpoint", "best_checkpoint", "checkpoint"]
+    for name in ("checkpoint", "best_checkpoint"):
+        metrics = load_checkpoint(f"run/{name}")["state"]["metrics"]
+        assert (metrics["iterations"], metrics["best_evaluation"], metrics["seconds"]) == (
+            2,
+            mean,
+            last["time_total_s"],
+        )
+    (curve,) = plot_runs([Path("run")], Path("plot.png"), metric="evaluation/env_runners/episode_return_mean")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([128.0], [mean])
+
+
+def test_a_run_that_goes_on_keeps_the_row_of_the_evaluation(make: Make) -> None:
+    with make(run_dir="run") as first:
+        TrainingSession(first, 64, evaluate_at_end=True).run()
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        TrainingSession(resumed, 64, evaluate_at_end=True).run()
+    told = [(row["training_iteration"], "evaluation/env_runners/num_episodes" in row) for row in rows("run")]
+    assert told == [(1, False), (1, True), (2, False), (2, True)]
+
+
+def test_the_evaluation_of_the_last_iteration_is_that_of_the_end(make: Make) -> None:
+    session = TrainingSession(make(run_dir="run", evaluation_interval=2), 128, evaluate_at_end=True)
+    assert session.run()["evaluation"] is session.evaluation is not None
+    assert len(rows("run")) == 2
+
+
+def test_no_evaluation_at_the_end_where_no_episode_ends_or_a_signal_came(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), 4, evaluate_at_end=True)
+    short.run()
+    assert short.evaluation is None
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    stopped = TrainingSession(algorithm, 10_000, evaluate_at_end=True)
+    stopped.run()
+    assert stopped.evaluation is None
+    assert len(rows("run")) == 2
+
+
+def test_an_evaluation_that_fails_at_the_end_does_not_lose_the_run(make: Make) -> None:
+    def failing(algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
+        raise OSError("no more")
+
+    algorithm = make(run_dir="run", on_evaluate_end=failing)
+    with pytest.raises(RuntimeError, match="no more"):
+        TrainingSession(algorithm, 64, evaluate_at_end=True).run()
+    assert load_checkpoint("run/checkpoint")["state"]["metrics"]["iterations"] == 1
+    assert Path("run/learning_curve.png").exists()
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
@@ -282,7 +365,7 @@ def test_ctrl_c_finishes_the_iteration_and_saves(
         assert resumed.env_steps == 128
     told = capfd.readouterr().err
     assert "Ctrl-C again stops at once" in told
-    assert f"saved {Path('run/checkpoint').absolute()}" in told
+    assert f"Stopped by Ctrl-C after 128 env steps; saved {Path('run/checkpoint').absolute()}\n" in told
 
 
 def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from hypothesis import given, settings
@@ -172,6 +174,39 @@ def test_foreign_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "thesis"]
 
 
+@pytest.mark.parametrize("inside", ["x", "deep/er/x"])
+def test_a_place_that_cannot_be_written_is_explained(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").write_text("more")
+    path = tmp_path / "file" / inside
+    got = "Not a directory|File exists"
+    with pytest.raises(OSError, match=rf"^save\('{path}'\): expected a folder to write to, got ({got})\. Choose"):
+        save_checkpoint(path, STATE)
+    if Path("/proc/self").exists():
+        with pytest.raises(OSError, match=r"^save\('/proc/nothing'\): expected a folder to write to, got .+\. Choose"):
+            save_checkpoint("/proc/nothing", STATE)
+
+
+def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match=r"^save\(.+\): expected a folder to write to, got I/O error: No space left"):
+        save_checkpoint(tmp_path / "c", STATE)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_who_may_read_a_checkpoint_goes_by_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        for _ in range(2):  # new, and in the place of another
+            path = save_checkpoint(tmp_path / "c", STATE)
+            assert path.stat().st_mode & 0o777 == 0o777 & ~mask
+            assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o666 & ~mask}
+    finally:
+        os.umask(before)
+
+
 def test_nothing_to_load(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(FileNotFoundError, match=r"checkpoint\.json.*got none"):
@@ -204,6 +239,33 @@ def test_damage_is_one_clear_error(tmp_path: Path, damage: str) -> None:
     DAMAGES[damage](path)
     with pytest.raises(ValueError, match=r"^load\(.*c'\): expected a complete checkpoint of format 1, got one that"):
         load_checkpoint(path)
+
+
+def test_damage_is_told_in_words(tmp_path: Path) -> None:
+    for damage, told in (
+        ("unknown tensor", "tensors.safetensors lacks 'nowhere'"),
+        ("tensors gone", "tensors.safetensors is missing"),
+        ("another format", "it is of format 99"),
+        ("json empty", "checkpoint.json: Expecting value: line 1 column 1 (char 0)"),
+    ):
+        path = save_checkpoint(tmp_path / "c", STATE)
+        DAMAGES[damage](path)
+        with pytest.raises(ValueError, match=re.escape(f"one that cannot be read ({told}). Load another checkpoint;")):
+            load_checkpoint(path)
+        (path / "checkpoint.json").write_text("{}")  # so that it can be replaced
+
+
+def test_of_two_checkpoints_of_a_run_the_sound_one_is_named(tmp_path: Path) -> None:
+    last, best = (save_checkpoint(tmp_path / name, STATE) for name in ("checkpoint", "best_checkpoint"))
+    elsewhere = save_checkpoint(tmp_path / "mine", STATE)
+    DAMAGES["tensors cut off"](best)
+    with pytest.raises(ValueError, match=rf"\. Load '{last}', which is sound; this one is damaged or from"):
+        load_checkpoint(best)
+    DAMAGES["tensors cut off"](elsewhere)
+    DAMAGES["json cut off"](last)
+    for path in (last, best, elsewhere):
+        with pytest.raises(ValueError, match=r"\. Load another checkpoint; this one"):
+            load_checkpoint(path)
 
 
 def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

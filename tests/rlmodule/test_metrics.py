@@ -99,6 +99,8 @@ def test_what_is_logged_is_reported_once_as_its_mean() -> None:
         metrics.log_value("mine/score", value)
     metrics.log_value("other", -3)
     assert metrics.finish_iteration(1.0)["custom_metrics"] == {"mine/score": 6.5 / 8, "other": -3.0}
+    metrics.log_value("other", -1)  # by a callback that saw the result
+    assert metrics.take_logged()["custom_metrics"] == {"mine/score": 6.5 / 8, "other": -2.0}
     assert "custom_metrics" not in metrics.finish_iteration(1.0)
 
 

@@ -1,5 +1,6 @@
 """Acting on single observations."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,40 @@ def test_nested_and_discrete_observations() -> None:
 @pytest.mark.parametrize("obs", [np.zeros((1, 4)), np.zeros(3), 0.0, {"a": np.zeros(4)}])
 def test_wrong_shape(obs: Any) -> None:
     with pytest.raises(ValueError, match=r"Policy\.act\(obs\): expected one observation of Box"):
+        policy_for(spaces.Discrete(2)).act(obs)
+
+
+def test_lists_of_numbers_are_taken_for_arrays() -> None:
+    numbers = [0.5, -1.0, 0.0, 2.0]
+    box = policy_for(spaces.Box(-1, 1, (2,)))
+    expected, _ = box.act(np.array(numbers, np.float32))
+    for given in (numbers, tuple(numbers), [np.float64(number) for number in numbers]):
+        np.testing.assert_array_equal(box.act(given)[0], expected)
+    nested = spaces.Dict(
+        {"image": spaces.Box(0, 255, (1, 2), np.uint8), "pair": spaces.Tuple((spaces.MultiBinary(2), OBS))}
+    )
+    policy = policy_for(spaces.Box(-1, 1, (2,)), nested)
+    arrays = {
+        "image": np.array([[3, 250]], np.uint8),
+        "pair": (np.array([1, 0], np.int8), np.array(numbers, np.float32)),
+    }
+    lists = {"image": [[3, 250]], "pair": [[1, 0], numbers]}
+    np.testing.assert_array_equal(policy.act(lists)[0], policy.act(arrays)[0])
+
+
+@pytest.mark.parametrize(
+    ("obs", "got"),
+    [
+        ([0.0, 1.0, 2.0], "shape (3,)"),
+        ([[0.0] * 4] * 2, "shape (2, 4)"),
+        (["left", 0, 0, 0], "['left', 0, 0, 0]"),
+        (None, "None"),
+        (([0.0] * 4, {}), "([0.0, 0.0, 0.0, 0.0], {})"),
+    ],
+)
+def test_what_is_no_observation_is_told_shortly(obs: Any, got: str) -> None:
+    message = f"expected one observation of Box(4) float64 in [-inf, inf], got {got}. Pass what env.reset()"
+    with pytest.raises(ValueError, match=re.escape(message)):
         policy_for(spaces.Discrete(2)).act(obs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from algorithms.cli import evaluate as module
 from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
+from algorithms.progress import return_text
 
 TINY: dict[str, Any] = {
     "num_envs_per_env_runner": 2,
@@ -55,9 +57,9 @@ def test_it_tells_what_it_plays_and_how_that_goes(trained: Path, capsys: pytest.
         "  actions      most likely",
         "  seed         1",
         "",
-        f"return       {found['episode_return_mean']:.1f}, the mean of 5 episodes",
-        f"  from       {found['episode_return_min']:.1f}",
-        f"  to         {found['episode_return_max']:.1f}",
+        f"return       {return_text(found['episode_return_mean'])}, the mean of 5 episodes",
+        f"  from       {return_text(found['episode_return_min'])}",
+        f"  to         {return_text(found['episode_return_max'])}",
         f"length       {found['episode_len_mean']:.1f} steps",
     ]
 
@@ -148,10 +150,52 @@ def test_modules_of_the_users_are_imported_if_they_are_allowed(
     path = saved(PPOConfig(env=short_envs.make, **TINY))
     assert main(["evaluate", path]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "got 'short_envs:make'" in line
-    assert line.endswith("In a shell, allow=['name'] is --allow name.")
-    found = measured(capsys, path, "--episodes", "3", "--allow", "short_envs", "other_module")
+    assert "got short_envs (for env)" in line
+    assert line.endswith("type --allow short_envs.")
+    found = measured(capsys, "--allow", "short_envs,other_module", "--episodes", "3", path)
     assert found["env_runners"]["episode_len_mean"] == 5
+
+
+def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "two_envs.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv as Base\n\n\nclass Env(Base): ...\n"
+    )
+    (here / "two_nets.py").write_text("from algorithms.ppo import PPOCatalog\n\n\nclass Mine(PPOCatalog): ...\n")
+    args = ["two_envs:Env", "--catalog-class", "two_nets:Mine", "--num-env-steps", "16", "--run-dir", "run"]
+    flags = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
+    monkeypatch.syspath_prepend(here)
+    assert main(["train", "ppo", *args, *flags]) == 0
+    told = capsys.readouterr().out
+    assert "rlmodule evaluate run --allow two_envs,two_nets\n" in told
+    assert "rlmodule train --load run --allow two_envs,two_nets\n" in told
+    assert "rlmodule explain two_envs:Env --catalog-class two_nets:Mine\n" in told
+    assert "allow=['two_envs', 'two_nets']" in told
+    for command in (["evaluate"], ["train", "--load"]):
+        assert main([*command, "run"]) == 1
+        assert capsys.readouterr().err.endswith("type --allow two_envs,two_nets.\n")
+    with pytest.raises(ValueError, match=r"'two_envs' \(env\) and 'two_nets' .*allow=\['two_envs', 'two_nets'\]"):
+        Algorithm.from_checkpoint("run/checkpoint")
+    allowed = ["--allow", "two_envs", "--allow", "two_nets"]
+    assert measured(capsys, *allowed, "run", "--episodes", "2")["env_runners"]["num_episodes"] == 2
+
+
+def test_a_module_that_is_elsewhere_is_told_with_its_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "far_envs.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv as Base\n\n\nclass Env(Base): ...\n"
+    )
+    with monkeypatch.context() as there:
+        there.syspath_prepend(here)
+        import far_envs  # pyright: ignore[reportMissingImports]
+
+        path = str(here / saved(PPOConfig(env=far_envs.Env, **TINY)))
+    monkeypatch.delitem(sys.modules, "far_envs")
+    (here / "far_envs.py").rename(here / "moved.py")
+    assert main(["evaluate", path, "--allow", "far_envs"]) == 1
+    assert "Run it from the folder that far_envs.py is in, or set PYTHONPATH" in capsys.readouterr().err
 
 
 def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFixture[str]) -> None:

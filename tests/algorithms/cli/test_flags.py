@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -21,13 +22,14 @@ from hypothesis import strategies as st
 from algorithms.callbacks import CALLBACKS
 from algorithms.checks import Bounds, is_schedule
 from algorithms.cli import COMMANDS, main, train_plan
+from algorithms.cli.elsewhere import _IN_A_SHELL, hint_for
 from algorithms.cli.exits import UsageError
 from algorithms.cli.values import ValueReader, environment, is_typeable, whole_number
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import settings_of
+from algorithms.settings import FROM_ELSEWHERE, settings_of
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
 
@@ -214,6 +216,24 @@ def test_the_nets_of_an_algorithm_keep_its_own_defaults() -> None:
     assert DefaultModelConfig.from_any(other.model_config).fcnet_hiddens == (64, 64)
 
 
+def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
+    known = {
+        flag(name)
+        for config in (PPOConfig, DQNConfig)
+        for name in (*settings_of(config), *vars(DefaultModelConfig()), "num_env_steps", "quiet")
+    }
+    for name in (*FROM_ELSEWHERE, *_IN_A_SHELL):
+        hint = hint_for(flag(name), known)
+        assert hint, name
+        assert "=..." not in hint
+        assert {*re.findall(r"--[a-z][a-z-]*", hint)} <= known, hint
+    assert hint_for("--n-envs", known) == " Use --num-envs-per-env-runner."
+    assert hint_for("--total-timesteps", known) == " Use --num-env-steps."
+    assert hint_for("--gama", known) == " Did you mean '--gamma'?"
+    assert hint_for("--zzz", known) == hint_for("--x", known) == ""
+    assert hint_for("--n-envs", ["--episodes"]) == ""
+
+
 # --- presets ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +330,10 @@ def test_an_env_is_an_id_a_class_or_a_factory(mine: Any) -> None:
         environment("things_of_mine:Envv")
     with pytest.raises(UsageError, match="'nowhere_at_all', which raises ModuleNotFoundError"):
         environment("nowhere_at_all:Env-v0")
+    with pytest.raises(UsageError, match=r"got 'things_of_mine\.Env'\. Did you mean things_of_mine:Env\?"):
+        environment("things_of_mine.Env")
+    with pytest.raises(UsageError, match=r"Write things_of_mine:Env\."):
+        environment("./things_of_mine.py:Env")
     with pytest.raises(UsageError, match="'broken_one', which raises KeyError: 'of mine'"):
         environment("broken_one:Env")
 
@@ -355,7 +379,7 @@ def test_help_about_all_shows_every_flag_with_its_sentence(capsys: pytest.Captur
         assert f"{section} options" in text
 
 
-@pytest.mark.parametrize("args", [["--help"], ["train", "--help"], ["-h"]])
+@pytest.mark.parametrize("args", [["--help"], ["-h"]])
 def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args) == 0
     text = capsys.readouterr().out
@@ -364,7 +388,30 @@ def test_overview_lists_commands_and_algorithms(args: list[str], capsys: pytest.
         assert command.__doc__ is not None
         assert f"      {command.__doc__}\n" in text
     assert "dqn, ppo" in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_help_without_an_algorithm_names_what_all_have(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "train", "--help")
+    for name in ("num-env-steps", "run-dir", "gamma", "checkpoint-interval", "fcnet-hiddens"):
+        assert f"{flag(name)} " in text
+    assert "--clip-param" not in text
+    assert "--double-q" not in text
+    assert "`rlmodule train dqn --help`" in text
+    assert "--clip-param" in shown(capsys, "train", "--help", "ppo")
+
+
+def test_help_explains_one_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["ppo", "--help", "lr"], ["--help", "lr"], ["ppo", "CartPole-v1", "--help", "--lr"]):
+        text = shown(capsys, "train", *args)
+        assert "--lr NUMBER|JSON Learning rate" in text
+        assert "--gamma" not in text
+    assert "(double Q-learning)" in shown(capsys, "train", "--help", "double_q")
+    assert main(["train", "--help", "nothing_like_it"]) == 2
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "--version").startswith(f"catalog-rl {version('catalog-rl')}, Python ")
 
 
 def test_without_a_command_the_overview_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from algorithms.cli.checkpoints import find_checkpoint
 from algorithms.cli.inspect import _parts, _size
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
+from algorithms.progress import return_text
 from algorithms.saved_settings import default_settings, learning_settings, plain_settings
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
@@ -52,8 +53,8 @@ def test_it_tells_where_a_checkpoint_comes_from(trained: Path, capsys: pytest.Ca
         "iterations": ["2"],
         "updates": ["4"],
         "episodes": [str(len(returns))],
-        "return": [f"{sum(returns) / len(returns):.1f}, mean of the last {len(returns)} episodes"],
-        "best evaluation": [f"{best:.1f}"],
+        "return": [f"{return_text(sum(returns) / len(returns))}, mean of the last {len(returns)} episodes"],
+        "best evaluation": [return_text(best or 0.0)],
     }
 
 
@@ -157,6 +158,24 @@ def test_names_are_cut_where_a_part_begins() -> None:
 )
 def test_sizes(num_bytes: int, text: str) -> None:
     assert _size(num_bytes) == text
+
+
+def test_a_folder_of_runs_lists_them(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one").symlink_to(trained)
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/run.json").touch()
+    one, two = (re.split(" {2,}", line.strip()) for line in told(capsys, str(tmp_path)).splitlines())
+    assert one == [str(tmp_path / "one"), "PPO on CartPole-v1, seed 1, checkpoint, best_checkpoint", "128 steps"]
+    assert two == [str(tmp_path / "two"), "not begun, no checkpoint", "no iteration yet"]
+
+
+def test_what_a_spec_leaves_open_does_not_differ() -> None:
+    spec = RLModuleSpec(inference_only=True)
+    assert plain_settings("PPO", PPOConfig().rl_module(rl_module_spec=RLModuleSpec()).to_dict()) == default_settings(
+        "PPO"
+    )
+    changed = PPOConfig().rl_module(rl_module_spec=spec).to_dict()
+    assert learning_settings("PPO", changed) == learning_settings("PPO", PPOConfig().to_dict())
 
 
 # --- settings as they were saved --------------------------------------------------------------------------------------
@@ -282,7 +301,7 @@ def test_json_that_is_garbage(checkpoint: Path, capsys: pytest.CaptureFixture[st
 def test_another_format(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = checkpoint / "checkpoint.json"
     file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
-    assert "(format 99, which this version does not know)" in refusal(capsys, checkpoint)
+    assert "(it is of format 99)" in refusal(capsys, checkpoint)
 
 
 def test_a_tensor_that_is_missing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -37,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*PPO, "--lr"], 2, ["--lr: expected a value, got none"]),
         ([*PPO, "--lr", "--gamma", "1"], 2, ["--lr: expected a value, got none"]),
         ([*PPO, "--num-epoch", "3"], 2, ["'--num-epoch'", "Did you mean '--num-epochs'?"]),
-        ([*PPO, "--train-batch-size", "64"], 2, ["Did you mean '--train-batch-size-per-learner'?"]),
+        ([*PPO, "--train-batch-size", "64"], 2, ["Use --train-batch-size-per-learner."]),
         ([*PPO, "--target-retrun=3"], 2, ["Did you mean '--target-return'?"]),
         ([*PPO, "--fcnet-hidden", "3"], 2, ["Did you mean '--fcnet-hiddens'?"]),
         ([*PPO, "--no-lr"], 2, ["'--no-lr'"]),
@@ -64,7 +67,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*PPO, "--env-config", "[1]"], 1, ["--env-config: expected dict"]),
         ([*PPO, "--fcnet-hiddens", "0"], 1, ["fcnet_hiddens: expected a list of widths"]),
         ([*PPO, "--minibatch-size", "9999"], 1, ["minibatch_size: expected at most"]),
-        ([*PPO, "--num-env-steps", "0"], 1, ["num_env_steps", "an int >= 1, got 0"]),
+        ([*PPO, "--num-env-steps", "0"], 2, ["--num-env-steps: expected at least 1, got 0"]),
+        ([*PPO, "--target-return", "nan"], 2, ["--target-return: expected a finite number"]),
+        ([*PPO, "--n-envs", "4"], 2, ["Use --num-envs-per-env-runner."]),
+        (["train", "CartPole-v1"], 2, ["rlmodule train ppo CartPole-v1"]),
+        (["train", "--load"], 2, ["--load: expected a value"]),
         (["train", "ppo", "CartPol-v1"], 1, ["Did you mean 'CartPole-v1'?"]),
         (["train", "ppo", "CartPol-v1", "--seed", "1,2"], 1, ["Did you mean 'CartPole-v1'?"]),
         (["train", "ppo", "no_such_module:Env"], 2, ["ENV: expected a module to import", "ModuleNotFoundError"]),
@@ -92,7 +99,19 @@ def test_a_folder_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], 
     (here / "file").touch()
     assert main([*PPO, "--run-dir", "file/run"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: run_dir 'file/run': expected a folder to write to")
+    assert line.startswith("error: --run-dir file/run: expected a folder to write to")
+
+
+@pytest.mark.parametrize("seeds", [["--seed", "1"], ["--seed", "1,2"]])
+def test_a_folder_with_a_run_is_told_before_anything_else(
+    seeds: list[str], capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    run = here / "runs" if seeds[-1] == "1" else here / "runs/seed-2"
+    (run / "checkpoint").mkdir(parents=True)
+    assert main([*PPO, *seeds, "--run-dir", "runs"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.endswith(f"go on with it: rlmodule train --load {run.relative_to(here)}.\n")
 
 
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
@@ -104,6 +123,24 @@ def test_a_package_that_is_missing_is_told_with_how_to_install_it(
     assert main(["train", "ppo", "HalfCheetah-v5"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith('Run: pip install "catalog-rl[mujoco]"')
+
+
+def test_ctrl_c_during_the_imports_is_one_line() -> None:
+    script = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from catalog_rl import shell
+shell()
+"""
+    command = [sys.executable, "-c", script, "list"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nInterrupted.\n")
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +156,25 @@ def test_an_error_that_is_not_ours_says_its_type(
 
     monkeypatch.setattr(PPOConfig, "build", broken)
     assert main(PPO) == 1
-    assert capsys.readouterr().err == "error: KeyError: 'left\\nover' (--debug shows the traceback)\n"
+    told = capsys.readouterr().err
+    assert re.fullmatch(
+        r"error: KeyError: 'left\\nover', in .+test_mistakes.py:\d+, broken \(--debug shows the traceback\)\n", told
+    )
+
+
+def test_an_error_in_a_net_of_the_users_says_where_it_is(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "wide_nets.py").write_text(
+        "from algorithms.ppo import PPOCatalog\n\n\nclass MyCatalog(PPOCatalog):\n"
+        "    def build_encoder(self):\n        return {}['wide']\n"
+    )
+    monkeypatch.syspath_prepend(str(here))
+    spec = replace(PPOConfig().default_rl_module_spec(), catalog_class=import_module("wide_nets").MyCatalog)
+    monkeypatch.setattr(PPOConfig, "default_rl_module_spec", lambda self: spec)
+    assert main([*PPO, "--run-dir", "None"]) == 1
+    expected = "error: KeyError: 'wide', in wide_nets.py:6, build_encoder (--debug shows the traceback)\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_a_pipe_between_processes_that_breaks_is_an_error(

@@ -9,7 +9,7 @@ import pytest
 
 from algorithms.cli import main
 from algorithms.loggers.base import STEPS
-from algorithms.plotting import EVALUATION_RETURN, SECONDS
+from algorithms.plotting import EVALUATION_RETURN, SECONDS, TRAINING_RETURN
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +32,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_writes_the_picture_and_tells_where_each_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "fast", "slow"]) == 0
     assert capsys.readouterr().out.splitlines() == [
+        "Drawn: mean episode return, evaluation",
         "      seeds  final, 95 % CI  highest  env steps     time",
-        "fast      2    60.0 ± 254.1     60.0        200  3.3 min",
-        "slow      2    30.0 ± 127.1     30.0        200  3.3 min",
+        "fast      2      60.0 ± 254     60.0        200  3.3 min",
+        "slow      2      30.0 ± 127     30.0        200  3.3 min",
         "Left out, as it has no value yet: slow/seed-3",
         "",
         "Wrote plot.png",
@@ -46,11 +47,29 @@ def test_every_flag_arrives(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--by", "time", "--out", "here.svg", "--metric", "entropy", "--title", "T i t l e", "--labels", "one run"]
     assert main(["plot", "fast", *flags]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[1].startswith("one run      2         0.5 ± 0")
+    assert told[0] == "Drawn: learners/default_policy/entropy"
+    assert told[2].startswith("one run      2       0.500 ± 0")
     assert told[-1] == "Wrote here.svg"
     drawn = Path("here.svg").read_text(encoding="utf-8")
     for text in ("T i t l e", "training time (min)", "learners/default_policy/entropy", "one run (2 seeds)"):
         assert f"<!-- {text} -->" in drawn
+
+
+def test_without_evaluations_of_all_it_says_what_is_drawn_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {STEPS: 10, SECONDS: 1, TRAINING_RETURN: 3, EVALUATION_RETURN: 4}
+    Path("once").mkdir()
+    Path("once/progress.jsonl").write_text(json.dumps(row) + "\n")  # one evaluation, at the end
+    assert main(["plot", "once"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("Drawn: mean episode return, training, as not all runs have several evaluations")
+    assert " 3.00 " in told[2]
+
+
+def test_runs_without_an_iteration_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "slow/seed-3", "fast", "--labels", "none", "some"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[2].startswith("some")
+    assert told[3] == "Left out, as it has finished no iteration yet: slow/seed-3"
 
 
 @pytest.mark.parametrize(
