@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
@@ -106,7 +106,7 @@ class Algorithm(ABC):
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._stopped = False
-        _threads.take(self._num_threads)
+        self._threads = _Threads(self._num_threads)
 
     if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
 
@@ -291,8 +291,8 @@ class Algorithm(ABC):
             RuntimeError: If episodes do not end.
             ImportError: If there is no package to write films with; says how to install it.
         """
-        self._refuse_if_stopped("evaluate")
         plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
+        self._refuse_if_stopped("evaluate")
         with self.metrics.logging_apart():
             evaluation = self._evaluation.run(plan, progress)
             self._callbacks.call("on_evaluate_end", algorithm=self, evaluation=evaluation)
@@ -388,7 +388,7 @@ class Algorithm(ABC):
             return
         self._stopped = True
         with ExitStack() as last:  # the first comes last, whatever the others raise
-            last.callback(_threads.give_back)
+            last.callback(self._threads.give_back)
             if self._report is not None:
                 last.callback(self._report.close)
             last.callback(self._evaluation.stop)
@@ -411,26 +411,25 @@ class Algorithm(ABC):
 
 
 class _Threads:
-    """torch's threads, which are the process's: those found before the first run come back after the last."""
+    """torch's threads, which are the process's, as one run sets them.
 
-    def __init__(self) -> None:
-        self._runs, self._found = 0, 1
+    Args:
+        wanted: What the run wants, given how many there were before any run.
+    """
 
-    def take(self, wanted: Callable[[int], int]) -> None:
-        """Set what a run wants, given how many there were before any."""
-        if self._runs == 0:
-            self._found = torch.get_num_threads()
-        self._runs += 1
-        torch.set_num_threads(wanted(self._found))
+    _last: ClassVar[tuple[int, int]] = (0, 0)  # found and set by the last run, which may never have been stopped
+
+    def __init__(self, wanted: Callable[[int], int]) -> None:
+        now, (found, by_a_run) = torch.get_num_threads(), _Threads._last
+        self._found = found if now == by_a_run else now
+        self._set = wanted(self._found)
+        _Threads._last = self._found, self._set
+        torch.set_num_threads(self._set)
 
     def give_back(self) -> None:
-        """One run has ended."""
-        self._runs -= 1
-        if self._runs == 0:
+        """What there was before, unless somebody has changed it since."""
+        if torch.get_num_threads() == self._set:
             torch.set_num_threads(self._found)
-
-
-_threads = _Threads()
 
 
 @contextmanager

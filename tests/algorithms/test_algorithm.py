@@ -478,11 +478,12 @@ def test_all_is_closed_even_if_something_does_not_close(monkeypatch: pytest.Monk
     closed: list[str] = []
     with_folder = build(lambda config: Stubborn(), run_dir=str(tmp_path / "run"))
     with_folder.train()
-    monkeypatch.setattr(with_folder.report, "close", lambda: closed.append("report"))
-    monkeypatch.setattr(with_folder._evaluation, "stop", lambda: closed.append("evaluation"))
+    for name, part in (("close", with_folder.report), ("stop", with_folder._evaluation)):
+        end = getattr(part, name)
+        monkeypatch.setattr(part, name, lambda end=end, part=part: (end(), closed.append(type(part).__name__)))
     with pytest.raises(OSError, match="no"):
         with_folder.stop()
-    assert closed == ["evaluation", "report"]
+    assert closed == ["Evaluation", "RunReport"]
 
 
 def test_a_result_that_a_callback_takes_apart_is_told() -> None:

