@@ -96,7 +96,7 @@ class FlatAdam(torch.optim.Adam):
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
-        state["step"] += 1.0 - skip
+        state["step"].add_(1.0).sub_(skip)
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             [parameters],
             [parameters.grad],

@@ -136,7 +136,8 @@ class Learner(ABC):
         parameters.zero_grad()
         loss.backward()
         norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
-        skip = (norm + loss.detach()).isfinite().logical_not_().float()
+        both = norm + loss.detach()
+        skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
         if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
             optimizer.step_unless(skip)
         elif not skip:
