@@ -15,7 +15,7 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from algorithms.progress import Show, display
+from algorithms.progress import Show, display, return_text
 from algorithms.run_folder import RunFolder, evaluation_return, new_run_dir, run_name
 from catalog.errors import explain_error
 
@@ -130,9 +130,9 @@ class TrainingSession:
     def _facts(self, done: int, training: float, evaluation: float) -> str:
         rate = done / max(self.seconds, 1e-9)
         left = max(0, self.num_env_steps - done) / max(rate, 1e-9)
-        facts = [f"{done:,}/{self.num_env_steps:,} steps", f"{rate:,.0f}/s", f"return {_number(training)}"]
+        facts = [f"{done:,}/{self.num_env_steps:,} steps", f"{rate:,.0f}/s", f"return {return_text(training)}"]
         if self.algorithm.config.evaluation_interval is not None:
-            facts.append(f"evaluation {_number(evaluation)}")
+            facts.append(f"evaluation {return_text(evaluation)}")
         return "  ".join([*facts, f"{_duration(left)} left"])
 
     def _save(self) -> None:
@@ -202,10 +202,6 @@ def _check_number(name: str, value: object, expected: str, kind: type, example: 
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:  # type: ignore[operator]
         remedy = f"Pass {name}={example}, for example."
         raise ValueError(explain_error(f"learn({name}=)", expected=expected, got=repr(value), remedy=remedy))
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def _duration(seconds: float) -> str:
