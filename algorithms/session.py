@@ -7,9 +7,7 @@ import numbers
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithms.progress import Show, display, return_text
 from algorithms.run_folder import RunFolder, evaluation_return, new_run_dir, run_name
+from algorithms.signals import stop_requests
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class TrainingSession:
         self.folder = self.algorithm.report.folder
         self.algorithm.learning_stopped = False
         waiting = "first iteration …"
-        with self._listening():
+        with stop_requests(self._on_signal):
             with display(self.num_env_steps, enabled=self.progress, waiting=waiting) as show:
                 result = self._train(show)
             self._save()
@@ -171,20 +170,6 @@ class TrainingSession:
             print(f"{told}; saved {self.checkpoint}", file=sys.stderr, flush=True)
 
     # --- signals ------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for requests to stop, unless the process ignores them; only the main thread may."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-        before = {each: signal.signal(each, self._on_signal) for each in heard}
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second SIGTERM changes nothing: `timeout` and the like send it twice, and whoever will not wait has SIGKILL.

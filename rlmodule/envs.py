@@ -25,6 +25,7 @@ __all__ = [
     "guard_for",
     "install_remedy",
     "make_vector_env",
+    "workers_ignore_ctrl_c",
 ]
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
@@ -133,7 +134,7 @@ def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: Vecto
         if mode == "vector_entry_point":
             made = gym.make_vec(env_id, num_envs, mode, **env_config)
         else:
-            with _workers_ignore_ctrl_c():
+            with workers_ignore_ctrl_c():
                 made = gym.make_vec(
                     env_id,
                     num_envs,
@@ -223,7 +224,7 @@ def _from_callable(
     env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
     if mode == "async":
         try:
-            with _workers_ignore_ctrl_c():
+            with workers_ignore_ctrl_c():
                 made = AsyncVectorEnv(env_fns, **_VECTOR_KWARGS)
         except (EOFError, ConnectionError) as error:
             raise _worker_died(where, error) from error
@@ -288,7 +289,7 @@ def _accept_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int) -> 
 
 
 @contextmanager
-def _workers_ignore_ctrl_c() -> Iterator[None]:
+def workers_ignore_ctrl_c() -> Iterator[None]:
     """A terminal sends Ctrl-C to worker processes too, which inherit how it is met; but it is for us to end them."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -10,7 +10,6 @@ import statistics
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -24,8 +23,9 @@ from algorithms.cli.one_run import Outcome, TrainPlan, carry_out, own_run_dir
 from algorithms.config import AlgorithmConfig
 from algorithms.progress import return_text
 from algorithms.run_folder import env_name
+from algorithms.signals import stop_requests
 from catalog.errors import explain_error
-from rlmodule.envs import make_vector_env
+from rlmodule.envs import make_vector_env, workers_ignore_ctrl_c
 
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
@@ -130,7 +130,7 @@ class Runs:
 
     def finish(self) -> None:
         """Run them all, or those that have begun before a signal asks to stop."""
-        with self._listening():
+        with stop_requests(self._on_signal):
             while self._running or (self._waiting and self._stopped_by is None):
                 while self._waiting and len(self._running) < self.plan.jobs and self._stopped_by is None:
                     self._start(self._waiting.pop(0))
@@ -186,7 +186,7 @@ class Runs:
             reader = threading.Thread(target=_pass_on, args=(lines, f"[seed {seed}] "), daemon=True)
         else:
             plan.say(f"\nSeed {seed}")
-        with _ctrl_c_ignored():  # which a new process inherits
+        with workers_ignore_ctrl_c():  # which a new process inherits
             process = context.Process(target=_child, args=(self.args, seed, run_dir, output, sender))
             process.start()
         sender.close()
@@ -211,18 +211,6 @@ class Runs:
         del self._running[seed]
 
     # --- signals ------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._stopped_by is not None
@@ -249,18 +237,6 @@ def _pass_on(lines: Connection, prefix: str) -> None:
             if line.strip():
                 print(f"{prefix}{line.rstrip()}", file=sys.stderr, flush=True)
     lines.close()
-
-
-@contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # --- in the process of a seed -----------------------------------------------------------------------------------------
