@@ -176,6 +176,10 @@ class CallbackCaller:
         self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
     ) -> None:
         made = None if callbacks_class is None else callbacks_class()
+        if made is not None and (assigned := [name for name in CALLBACKS if name in vars(made)]):
+            where, got = type(made).__qualname__, f"{', '.join(assigned)} assigned in __init__"
+            remedy = f"Write def {assigned[0]}(self, *, {', '.join(parameters_of(assigned[0]))}) in the class."
+            raise TypeError(explain_error(where, expected="callbacks that are methods", got=got, remedy=remedy))
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
         for name, listeners in self._listeners.items():
             if made is not None and _overrides(type(made), name):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FRAGMENT = 64
 """Steps of each env per call of the runner; where episodes are counted, a few are played in vain at the end."""
 
-Show = Callable[[int], None]
+Told = Callable[[int], None]
 """Told how much is played."""
 
 
@@ -166,7 +166,7 @@ class Evaluation:
             {"path": str(one.path), "episode_return": one.episode_return, "episode_len": one.length} for one in films
         ]
 
-    def _episodes(self, count: int, explore: bool, show: Show) -> dict[str, float]:
+    def _episodes(self, count: int, explore: bool, show: Told) -> dict[str, float]:
         """Play ``count`` episodes.
 
         Every env plays an equal share of them, its first ones, so that short episodes are not counted more often than
@@ -196,7 +196,7 @@ class Evaluation:
             show(len(counted))
         return self._summary(counted, steps)
 
-    def _timesteps(self, count: int, explore: bool, show: Show) -> dict[str, float]:
+    def _timesteps(self, count: int, explore: bool, show: Told) -> dict[str, float]:
         """Play ``count`` steps of all envs together, rounded up to whole steps of each; the episodes that end within
         them count."""
         runner = self._group.local_runner

@@ -232,9 +232,12 @@ def check_command(command: str) -> None:
         case "make", targets:
             assert set(targets) <= make_targets(), command
         case "rlmodule", ["train", *args] if "--help" not in args:
-            if "--load" in args:  # no such run: its flags are those of any other
-                place = args.index("--load")
-                args = ["ppo", "CartPole-v1", *args[:place], *args[place + 2 :]]
+            if "--load" in args:  # no such run: its flags are those of any other, but for what it is and may import
+                while only := next((each for each in ("--load", "--allow") if each in args), None):
+                    place = args.index(only)
+                    assert not args[place + 1].startswith("-"), command
+                    del args[place : place + 2]
+                args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
         case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:
             flags = {"evaluate": EvaluateFlags, "plot": PlotFlags, "inspect": InspectFlags}[name]

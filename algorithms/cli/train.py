@@ -185,6 +185,10 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         raise _usage("--target-return", "a finite number", str(target), "Leave it out for none.")
     if flags.jobs < 1:
         raise _usage("--jobs", "at least 1", str(flags.jobs), "1 trains one seed after the other.")
+    if flags.jobs > 1 and len(seeds) < 2:
+        raise _usage("--jobs", "several seeds to train at a time", "one", "Leave it out, or type --seed 1..5.")
+    if flags.allow is not None and load is None:
+        raise _usage("--allow", "a checkpoint to load", "none", "Leave it out: what is typed here is trusted.")
     own = {"run_dir": flags.run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})
     if content is not None and checkpoint is not None and flags.run_dir == NEW_RUN_DIR:
         own["run_dir"] = _run_dir_of(checkpoint, config)
