@@ -90,12 +90,37 @@ class AlgorithmConfig(SettingsBase, ABC):
         None,
         "env_runners",
         "Steps of each environment per rollout; None lets the algorithm choose: PPO goes by its train batch size, DQN "
-        "takes 1.",
+        "takes 1, or 4 from sampling processes.",
         ge=1,
+    )
+    num_cpus_per_env_runner: float = setting(
+        1.0, "env_runners", "CPUs that Ray sets aside for each sampling process; may be a fraction.", ge=0
+    )
+    env_step_timeout_s: float = setting(
+        60.0, "env_runners", "Seconds without one environment step after which a sampling process counts as hung.", gt=0
     )
 
     num_learners: int = setting(0, "learners", "Learner processes; 0 learns in this process.", ge=0)
-    num_gpus_per_learner: int = setting(0, "learners", "GPUs of each learner; 0 learns on the CPU.", ge=0)
+    num_cpus_per_learner: float = setting(
+        1.0, "learners", "CPUs that Ray sets aside for each learner process; may be a fraction.", ge=0
+    )
+    num_gpus_per_learner: int = setting(0, "learners", "GPUs of each learner; 0 learns on the CPU.", ge=0, le=1)
+    learner_timeout_s: float = setting(
+        60.0,
+        "learners",
+        "Seconds without one gradient step after which a learner process counts as hung; also the longest that "
+        "learners wait for each other.",
+        gt=0,
+    )
+    torch_compile_learner: bool = setting(False, "learners", "Whether learners compile the loss with torch.compile.")
+    torch_cuda_graphs: bool = setting(
+        False, "learners", "Whether learners on a GPU replay the loss and its gradient as a CUDA graph."
+    )
+    torch_autocast: Literal["bfloat16"] | None = setting(
+        None,
+        "learners",
+        "Type of numbers in which the networks' layers compute their loss; None is that of the weights.",
+    )
     learner_class: type[Learner] | None = setting(
         None, "learners", "What computes the loss; None takes the algorithm's own, from which yours should derive."
     )
@@ -206,6 +231,30 @@ class AlgorithmConfig(SettingsBase, ABC):
         "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
     )
 
+    restart_failed_env_runners: bool = setting(
+        True, "fault_tolerance", "Whether a sampling process that raised, died or hung is replaced by a new one."
+    )
+    restart_failed_sub_environments: bool = setting(
+        False,
+        "fault_tolerance",
+        "Whether a single environment that raises is made anew, while those beside it go on; else it fails its runner.",
+    )
+    ignore_env_runner_failures: bool = setting(
+        False,
+        "fault_tolerance",
+        "Whether to go on without a sampling process that is not restarted, as long as there is another.",
+    )
+    restart_failed_learners: bool = setting(
+        True,
+        "fault_tolerance",
+        "Whether learner processes that died or hung are replaced, and their update is done again.",
+    )
+    max_restarts_in_a_row: int = setting(
+        5,
+        "fault_tolerance",
+        "Restarts of one process without an answer from it in between; the run ends after them.",
+        ge=1,
+    )
     max_nonfinite_updates_in_a_row: int = setting(
         10,
         "fault_tolerance",
@@ -256,11 +305,16 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     def for_evaluation(self) -> Self:
         """A frozen copy of this config with what differs in an evaluation, for the env runners that play it."""
-        changed: dict[str, Any] = {}
+        changed: dict[str, Any] = {"num_env_runners": 0}
         if self.evaluation_env_config is not None:
             changed["env_config"] = self.evaluation_env_config
         if self.evaluation_num_envs is not None:
             changed["num_envs_per_env_runner"] = self.evaluation_num_envs
+        return self.copy().update(changed).freeze()
+
+    def for_learners(self) -> Self:
+        """A frozen copy of this config for learners elsewhere, without what is not theirs and may not travel."""
+        changed = dict.fromkeys((*CALLBACK_SETTINGS, "env", "loggers"))
         return self.copy().update(changed).freeze()
 
     @property
@@ -304,11 +358,6 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "an environment",
                 "Name one: .environment('CartPole-v1'), an Env class, or a factory fn(env_config).",
             )
-        for name in ("num_env_runners", "num_learners", "num_gpus_per_learner"):
-            if getattr(self, name) > 0:
-                raise self._invalid(
-                    name, "0", "This version samples and learns in this process, on the CPU; set it to 0."
-                )
         spec = self.rl_module_spec
         if self.model_config is not None and spec is not None and spec.model_config is not None:
             raise self._invalid(
@@ -316,6 +365,13 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "a model config in one place",
                 "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
             )
+        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
+        if self.num_learners > slots:
+            expected = f"at most as many as there are environments, {slots}"
+            raise self._invalid("num_learners", expected, "Learn with fewer, or sample more environments.")
+        if self.torch_cuda_graphs and not self.num_gpus_per_learner:
+            expected = "False without num_gpus_per_learner=1, since only GPUs have such graphs"
+            raise self._invalid("torch_cuda_graphs", expected, "Leave it out, or learn on a GPU.")
         check_callbacks(self.callbacks_class, self._callback_functions())
         if self.run_dir == "":
             raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
@@ -327,6 +383,11 @@ class AlgorithmConfig(SettingsBase, ABC):
                 raise self._invalid(name, f"{other}, since there is no run_dir to write to", remedy)
         self.get_rollout_fragment_length()
 
+    @property
+    def train_batch_size(self) -> int:
+        """Environment steps in each train batch, of all learners together."""
+        return self.train_batch_size_per_learner * max(1, self.num_learners)
+
     def get_rollout_fragment_length(self) -> int:
         """Steps of each environment per rollout, such that all environments together fill the train batches exactly.
 
@@ -335,7 +396,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         """
         learners = max(1, self.num_learners)
         slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
-        batch = self.train_batch_size_per_learner * learners
+        batch = self.train_batch_size
         fragment = self.rollout_fragment_length
         if fragment is None and batch % slots == 0:
             return batch // slots
