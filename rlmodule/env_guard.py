@@ -10,6 +10,7 @@ vector envs store; values inside the bounds, for floats up to rounding. NaN and 
 """
 
 import copy
+import logging
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +21,9 @@ import torch
 from gymnasium import spaces
 
 from catalog.errors import explain_error
+from rlmodule.tally import Tally
+
+logger = logging.getLogger("rlmodule.envs")
 
 _FULL_CHECKS = 100  # This many calls are all checked,
 _CHECK_EVERY = 100  # and one in this many after that.
@@ -32,6 +36,29 @@ _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
 
 _SPACE_REMEDY = "Correct what the env returns, or its observation_space."
+
+# Of what an env raised: it may be of any length, and has to be sent, logged and read.
+_LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
+
+
+class EnvError(RuntimeError):
+    """An env raised, or the process that it was in ended.
+
+    Its text has the type, message and traceback of the original. It can be sent to other processes whatever the
+    original was, and be made of another one, which is how async vector envs pass errors on.
+
+    Attributes:
+        place: Where, in numbers and text: ``env``, its index in the run; ``call``, which is ``"step()"`` or
+            ``"reset()"``; ``step``, the env's own count; ``action``, None in a reset; ``seed`` of the last reset that
+            was given one. Of an env whose process ended, ``env`` and ``seed`` alone.
+    """
+
+    def __init__(self, text: "str | EnvError", place: Mapping[str, Any] | None = None) -> None:
+        super().__init__(str(text))
+        self.place: dict[str, Any] = dict(text.place if isinstance(text, EnvError) else place or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvError, (str(self), self.place)
 
 
 class Fault(NamedTuple):
@@ -212,8 +239,8 @@ def is_due(call: int) -> bool:
 class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Checks what one env returns, and says which env and step it was that went wrong.
 
-    Errors raised by the env itself come out as RuntimeError, chained, with the env's index, its step, and the type and
-    message of the original in the text: async vector envs carry nothing but type and text out of their workers.
+    Errors raised by the env itself come out as EnvError, chained. Every call of the env's ``step`` is counted before
+    it is made.
 
     Two slips of envs are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward
     that is an array of one entry becomes a float, and an observation whose memory the env uses again is copied at
@@ -221,11 +248,11 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
-        RuntimeError: From ``reset`` and ``step``, if those of the env raise.
+        EnvError: From ``reset`` and ``step``, if those of the env raise.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], env_index: int | None = None) -> None:
-        """Wrap `env`; `env_index` is its place in the vector env, which may also be set later."""
+    def __init__(self, env: gym.Env[Any, Any], env_index: int | None = None, tally: Tally | None = None) -> None:
+        """Wrap `env`; `env_index` is its index in the run, which may also be set later; `tally` counts its steps."""
         super().__init__(env)
         for name in ("observation_space", "action_space"):
             # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.
@@ -235,6 +262,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
                 raise TypeError(explain_error(where, expected="a gymnasium Space", got=repr(space), remedy=remedy))
         # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
         self.env_index = env_index
+        self._count = (tally or Tally()).cell
+        self._seed: int | None = None
         self._steps = 0
         self._resets = 0
         self._next_check = 1
@@ -245,10 +274,11 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env; one comparison more unless a check is due."""
         self._steps = step = self._steps + 1
+        self._count[0] += 1
         try:
             result = self.env.step(action)
         except Exception as error:
-            raise self._env_error(error, f"at its step {step}") from error
+            raise self._env_error(error, "step()", f"at its step {step}", action) from error
         if step < self._next_check:
             return result
         return self._check_step(result)
@@ -256,10 +286,12 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, and check what it returns if that is due."""
         self._resets += 1
+        if seed is not None:
+            self._seed = seed
         try:
             result = self.env.reset(seed=seed, options=options)
         except Exception as error:
-            raise self._env_error(error, f"in reset() after its step {self._steps}") from error
+            raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if is_due(self._resets):
             if fault := _reset_fault(self.env.observation_space, result):
                 raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
@@ -299,11 +331,49 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             )
         self._previous_obs = obs
 
-    def _env_error(self, error: Exception, when: str) -> RuntimeError:
+    def close(self) -> None:
+        """Close the env; an error is logged, so that the envs beside it are closed too."""
+        try:
+            self.env.close()
+        except Exception:
+            logger.warning("env %s: close() raised", self.env_index, exc_info=True)
+
+    def _env_error(self, error: Exception, call: str, when: str, action: Any = None) -> EnvError:
         frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
+        told = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
+        return EnvError(
+            f"env {self.env_index} raised {type(error).__name__} {when}: {_message(error)}{line}; {told}\n\n"
+            f"{_traceback_text(error)}",
+            place,
+        )
+
+
+def _message(error: Exception) -> str:
+    try:
         message = str(error) or "(no message)"
-        return RuntimeError(f"env {self.env_index} raised {type(error).__name__} {when}: {message}{place}")
+    except Exception:  # an exception of its own class need not have a proper text
+        message = "(no message: its __str__ raises)"
+    return (
+        message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}... ({len(message)} characters)"
+    )
+
+
+def _traceback_text(error: Exception) -> str:
+    lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
+    return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
+
+
+def _plain(action: Any) -> Any:
+    """An action in numbers, lists and dicts; one of many numbers, or of another kind, as text."""
+    if isinstance(action, Mapping):
+        return {str(key): _plain(part) for key, part in action.items()}
+    if isinstance(action, tuple | list):
+        return [_plain(part) for part in action]
+    if isinstance(action, np.ndarray | np.generic) and action.dtype.kind in "biuf" and action.size <= _LONGEST_LINE:
+        return action.tolist()
+    return action if action is None or isinstance(action, int | float) else _describe(action)
 
 
 class VectorGuard:
@@ -311,11 +381,12 @@ class VectorGuard:
 
     Args:
         vector_env: Its batched ``observation_space`` says what observations must be.
+        first_env_index: Index of its first env in the run.
     """
 
-    def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any], first_env_index: int = 0) -> None:
         self._space = vector_env.observation_space
-        self._num_envs = vector_env.num_envs
+        self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._steps = 0
         self._resets = 0
 
@@ -352,10 +423,10 @@ class VectorGuard:
         return None
 
     def _where(self, fault: Fault, when: str) -> str:
-        return f"env {fault.entry[0]}, {when}" if fault.entry else f"vector env, {when}"
+        return f"env {self._first + fault.entry[0]}, {when}" if fault.entry else f"vector env, {when}"
 
 
-def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
+def check_finite(obs_columns: Any, rewards: Any, first_step: int, first_env_index: int = 0) -> None:
     """Check a fragment of collected data for NaN and infinity, at about the cost of reading it once.
 
     Args:
@@ -363,6 +434,7 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
         rewards: ``[T, N]``.
         first_step: Number of steps before the fragment. Row ``t`` of ``obs_columns`` came out of step
             ``first_step + t`` (0: the reset), row ``t`` of ``rewards`` out of the one after.
+        first_env_index: Index of the env in slot 0.
 
     Raises:
         ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
@@ -376,7 +448,7 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int) -> None:
         row, env, *inner = (int(i) for i in wrong[0])
         got = f"{array[tuple(wrong[0])]}{f' at index {tuple(inner)}' if inner else ''}"
         remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-        where = f"env {env}, step {first_step + row + (path == 'reward')}, {path}"
+        where = f"env {first_env_index + env}, step {first_step + row + (path == 'reward')}, {path}"
         raise ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,7 +30,11 @@ from catalog.memory import PREV_ACTION
 from rlmodule.action_noise import ActionNoise
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
-from rlmodule.envs import autoreset_mode, check_finite, end_processes, guard_for, make_vector_env
+from rlmodule.env_guard import EnvError
+from rlmodule.env_mending import FAULT
+from rlmodule.env_processes import close_vector_env, end_processes, error_of_ended_process, is_broken
+from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
+from rlmodule.episode_totals import EpisodeTotals
 from rlmodule.fragment import Fragment, allocate_fragments
 from rlmodule.infos import last_infos
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
@@ -46,19 +50,16 @@ from rlmodule.rollout import (
 )
 from rlmodule.sequences import initial_states, state_out_of
 from rlmodule.settings import RunnerSettings
+from rlmodule.tally import Tally
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 
 
-_NOTHING_FINISHED = {
-    "episode_returns": np.empty(0),
-    "episode_lengths": np.empty(0, np.int64),
-    "episode_slots": np.empty(0, np.int64),
-}
-
-
 class EnvRunner:
     """Collects rollouts from ``num_envs_per_env_runner`` envs, which live on from call to call.
+
+    Every step that an env makes is accounted for: ``num_env_step_calls`` is what the rollouts have of valid rows, what
+    their ``stats`` have of lost steps, and ``num_env_steps_lost``.
 
     Override points: none; user transforms belong into env wrappers or the module.
 
@@ -67,11 +68,23 @@ class EnvRunner:
         run_seed: Seed of the run; every env and its action noise derive their own stream from it.
         first_env_index: Global index of this runner's first env.
         role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
-        on_env: Told of the vector env once it is made; if it raises, that is closed again.
+        on_env: Told of the vector env once it is made; if it raises, that is closed again. Where an env ended in a
+            process of its own a new vector env is made with the next episodes.
+        incarnation: How often a runner of these envs was made before: random streams differ in each.
+        tally: Counts the calls of ``env.step``, in memory of its own unless this is given: of envs in this process
+            before each, of others before each vector step.
+
+    Attributes:
+        progress: Vector steps made; grows while :meth:`sample` runs.
+        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised``, the step that did or
+            that ended the process of its env, and ``fragment``, all others.
 
     Raises:
         ValueError, TypeError, RuntimeError: If the env cannot be made; see :func:`make_vector_env`.
     """
+
+    device: ClassVar[torch.device] = torch.device("cpu")
+    """Where it acts."""
 
     def __init__(
         self,
@@ -81,37 +94,29 @@ class EnvRunner:
         first_env_index: int = 0,
         role: str = "env",
         on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
+        incarnation: int = 0,
+        tally: Tally | None = None,
     ) -> None:
-        assert settings.env is not None
+        self._settings, self._on_env = settings, on_env
+        self._run_seed, self._role, self._first = run_seed, role, first_env_index
+        self._incarnation = (incarnation,) if incarnation else ()
+        self._tally = Tally() if tally is None else tally
+        self._tallied_before = self._tally.count
+        self.progress = 0
+        self.num_env_steps_lost: dict[str, int] = {}
         self.num_envs = settings.num_envs_per_env_runner
-        self.env = make_vector_env(settings.env, settings.env_config, self.num_envs, settings.gym_env_vectorize_mode)
-        if on_env is not None:
-            try:
-                on_env(self.env)
-            except BaseException:
-                self.env.close()
-                raise
+        self._make_env()
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
-        self._guard = guard_for(self.env)
-        mode = autoreset_mode(self.env)
-        self._resets_in_a_step = mode is AutoresetMode.NEXT_STEP
-        self._resets_at_once = mode is AutoresetMode.SAME_STEP
-        self._after_step = {
-            AutoresetMode.SAME_STEP: self._after_same_step,
-            AutoresetMode.NEXT_STEP: self._after_next_step,
-            AutoresetMode.DISABLED: self._after_disabled,
-        }[mode]
         self._records_action_dist = settings.records_action_dist
         self._records_infos = settings.records_episode_infos
         self._nested_actions = isinstance(self.action_space, spaces.Dict | spaces.Tuple)
         # an env may write into an array it is given; single envs get a Discrete action as a number
         self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
-        self._run_seed, self._role, self._first = run_seed, role, first_env_index
         noise_role = "action" if role == "env" else "evaluation_action"
-        streams = [numpy_stream(run_seed, noise_role, first_env_index + i) for i in range(self.num_envs)]
-        self._noise = ActionNoise(streams)
-        self._generator = torch_stream(run_seed, noise_role, first_env_index)
+        indices = range(first_env_index, first_env_index + self.num_envs)
+        self._noise = ActionNoise([numpy_stream(run_seed, noise_role, i, *self._incarnation) for i in indices])
+        self._generator = torch_stream(run_seed, noise_role, first_env_index, *self._incarnation)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
         self._fragments: list[Fragment] = []
@@ -121,10 +126,39 @@ class EnvRunner:
         self._previous: dict[str, Tree] = {}
         self._state: Tree | None = None
         self._resets = 0
+        self._seeds: list[int] = []  # of the last reset
         self._steps = 0
         self._ended = np.zeros(self.num_envs, dtype=bool)
-        self._returns = np.zeros(self.num_envs)
-        self._began = [0] * self.num_envs
+        self._totals = EpisodeTotals(self.num_envs, self._resets_in_a_step)
+
+    def _make_env(self) -> None:
+        settings = self._settings
+        assert settings.env is not None
+        self.env = make_vector_env(
+            settings.env,
+            settings.env_config,
+            self.num_envs,
+            settings.gym_env_vectorize_mode,
+            first_env_index=self._first,
+            tally=self._tally,
+            mends=settings.restart_failed_sub_environments,
+        )
+        if self._on_env is not None:
+            try:
+                self._on_env(self.env)
+            except BaseException:
+                close_vector_env(self.env)
+                raise
+        self._guard = guard_for(self.env, self._first)
+        self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
+        mode = autoreset_mode(self.env)
+        self._resets_in_a_step = mode is AutoresetMode.NEXT_STEP
+        self._resets_at_once = mode is AutoresetMode.SAME_STEP
+        self._after_step = {
+            AutoresetMode.SAME_STEP: self._after_same_step,
+            AutoresetMode.NEXT_STEP: self._after_next_step,
+            AutoresetMode.DISABLED: self._after_disabled,
+        }[mode]
 
     def set_module(self, module: RLModule) -> None:
         """Act with ``module`` from now on; it is put into eval mode once, here."""
@@ -145,30 +179,53 @@ class EnvRunner:
 
     def reset(self) -> None:
         """Start a new episode in every env, each from its own next seed."""
-        indices = range(self._first, self._first + self.num_envs)
-        seeds = [int_seed(self._run_seed, self._role, index, self._resets) for index in indices]
-        seed: Any = seeds if self._guard is None else seeds[0]  # a ready VectorEnv takes one seed, not one per env
         if self._cut_off:
             got, remedy = "an interrupt in the middle of one", "Build another, or load one: from_checkpoint(path)."
             raise RuntimeError(explain_error("async envs", expected="whole steps", got=got, remedy=remedy))
+        if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
+            close_vector_env(self.env)
+            self._make_env()
+        indices = range(self._first, self._first + self.num_envs)
+        stream = self._resets, *self._incarnation
+        self._seeds = [int_seed(self._run_seed, self._role, index, *stream) for index in indices]
+        self._resets += 1  # a seed with which a reset fails is not used again
+        # a ready VectorEnv takes one seed, not one per env
+        seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._obs = None
         try:
             self._obs, _ = self.env.reset(seed=seed)
         except BaseException as error:
-            self._note_interrupt(error)
+            if (ended := self._note_error(error)) is not None:
+                raise ended from error
             raise
         if self._guard is not None:
             self._guard.check_reset(self._obs)
-        self._resets += 1
         self._starts = np.ones(self.num_envs, dtype=bool)
         self._previous, self._state = {}, None
         self._ended[:] = False
-        self._returns[:] = 0
-        self._began = [self._steps] * self.num_envs
+        self._totals.begin(self._steps)
 
-    def _note_interrupt(self, error: BaseException) -> None:
-        """Processes that were interrupted in the middle of a message cannot be talked to any more."""
-        self._cut_off |= isinstance(self.env.unwrapped, AsyncVectorEnv) and not isinstance(error, Exception)
+    def _note_error(self, error: BaseException) -> EnvError | None:
+        """What to raise instead, if the process of an env ended."""
+        env = self.env.unwrapped
+        if not isinstance(env, AsyncVectorEnv):
+            return None
+        # processes that were interrupted in the middle of a message cannot be talked to any more
+        self._cut_off |= not isinstance(error, Exception)
+        is_about_one = isinstance(error, EOFError | ConnectionError)
+        return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
+
+    @property
+    def num_env_step_calls(self) -> int:
+        """Calls of ``env.step`` that this runner made, those included that raised."""
+        return self._tally.count - self._tallied_before
+
+    def _note_lost(self, num: int, error: BaseException, faults: int) -> None:
+        """Account for ``num`` steps of a fragment that ended in ``error``, after ``faults`` that were mended."""
+        raised = min(num, faults + (isinstance(error, EnvError) and error.place.get("call") != "reset()"))
+        for cause, lost in (("env_raised", raised), ("fragment", num - raised)):
+            if lost:
+                self.num_env_steps_lost[cause] = self.num_env_steps_lost.get(cause, 0) + lost
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times.
@@ -182,26 +239,45 @@ class EnvRunner:
             A rollout of its own arrays; what it holds never changes afterwards. It has the column
             ``action_dist_inputs`` if the settings ask for it, and then ``action_logp`` if it explored. ``stats`` has
             ``episode_returns``, ``episode_lengths``, ``episode_slots`` (finished episodes in order of time) and the
-            seconds ``env_step``, ``forward``, ``bookkeeping``; and, if the settings ask for them and an episode
-            ended, ``episode_infos``: the ``info`` of its last step for each.
+            seconds ``env_step``, ``forward``, ``bookkeeping``; if the settings ask for them and an episode
+            ended, ``episode_infos``: the ``info`` of its last step for each; and ``num_env_steps_lost``, by cause, if
+            an env raised and was made anew. The episode it was in is cut off and not among the finished ones: its
+            return is not one of the task.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite; names env and step.
-            RuntimeError: If an env raises, or envs in processes of their own were interrupted in a step before.
+            EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
+            RuntimeError: If envs in processes of their own were interrupted in a step before.
         """
         start = perf_counter()
         if self._obs is None:
             self.reset()
-        data = self._begin_fragment(num_steps)
-        infos: list[dict[str, Any]] | None = [] if self._records_infos else None
+        data, calls_before = self._begin_fragment(num_steps), self._tally.count
         try:
-            dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
-            check_finite(data.env_obs, data.rewards, self._steps)
-            final_index, final_obs = self._finals(data)
+            rollout = self._collect(data, num_steps, explore)
         except BaseException as error:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
-            self._note_interrupt(error)
+            ended = self._note_error(error)
+            self._note_lost(self._tally.count - calls_before, ended or error, len(data.faults))
+            if ended is not None:
+                raise ended from error
             raise
+        rollout.policy_version = policy_version
+        stats = rollout.stats
+        stats["bookkeeping"] = perf_counter() - start - stats["env_step"] - stats["forward"]
+        return rollout
+
+    def _collect(self, data: Fragment, num_steps: int, explore: bool) -> Rollout:
+        """Fill ``data``, and make a rollout of it."""
+        infos: list[dict[str, Any]] | None = [] if self._records_infos else None
+        dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
+        check_finite(data.env_obs, data.rewards, self._steps, self._first)
+        stats = self._stats_of(data, infos) | seconds
+        if data.faults:
+            data.cut_at_faults()
+        if np.count_nonzero(data.truncateds):
+            self._check_finals(data)
+        final_index, final_obs = data.finals(self.module) if data.final_index else self._no_finals
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if dist_inputs is not None:
@@ -209,18 +285,28 @@ class EnvRunner:
         if dist_inputs is not None and explore:
             with torch.no_grad():
                 columns[Columns.ACTION_LOGP] = self.module.action_dist_cls.from_logits(dist_inputs).logp(actions)
-        stats = self._finished_episodes(data, infos) | seconds
         self._steps += num_steps
-        stats["bookkeeping"] = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         return Rollout(
             columns=columns,
             last_obs=data.seen[num_steps],
             final_index=final_index,
             final_obs=final_obs,
             state_in=data.state_in,
-            policy_version=policy_version,
+            first_env_index=self._first,
             stats=stats,
         )
+
+    def _stats_of(self, data: Fragment, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """What the rollout tells of finished episodes, with their ``infos``, and of steps that were lost."""
+        ended = data.terminateds | data.truncateds
+        stats: dict[str, Any] = self._totals.finished(data.rewards, ended, self._steps)
+        if data.faults:  # which end an episode, but finish none
+            faults = {*data.faults}
+            kept = [place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)]
+            stats = {name: values[np.array(kept)] for name, values in stats.items()}
+            stats["num_env_steps_lost"] = {"env_raised": len(faults)}
+            infos = infos and [info for info in infos if FAULT not in info]
+        return stats | {"episode_infos": infos} if infos else stats
 
     def _interact(
         self, data: Fragment, num_steps: int, explore: bool, infos: list[dict[str, Any]] | None
@@ -232,6 +318,7 @@ class EnvRunner:
         noise = self._noise.take(num_steps) if explore else None
         resample_noise = self._resample_noise if explore else None
         nested, copies = self._nested_actions, self._copies_actions
+        count = self._tally.cell if self._counts_steps else None
         needs_starts = data.state_in is not None or bool(data.previous)
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
@@ -260,9 +347,12 @@ class EnvRunner:
                         data.actions = allocate_rows(sampled, num_steps)
                     write_row(data.actions, t, sampled)
                     dist_inputs.append(logits)
+                    if count is not None:
+                        count[0] += self.num_envs - np.count_nonzero(self._ended)
                     decided = perf_counter()
                     obs, rewards, terminateds, truncateds, info = env.step(sent)
                     stepped = perf_counter()
+                    self.progress += 1
                     in_forward += decided - before
                     in_env += stepped - decided
                     if guard is not None:
@@ -279,7 +369,8 @@ class EnvRunner:
                         self._write_previous(data, t)
         except Exception:
             # a module or an env that chokes on a NaN observation is not the culprit
-            check_finite(tree.map_structure(lambda x: x[: t + 1], data.env_obs), data.rewards[:t], self._steps)
+            env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
+            check_finite(env_obs, data.rewards[:t], self._steps, self._first)
             raise
         self._obs = obs
         self._previous = {n: tree.map_structure(lambda x: x[-1].copy(), part) for n, part in data.previous.items()}
@@ -346,7 +437,9 @@ class EnvRunner:
 
     def _after_same_step(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         if "final_obs" in info:
-            self._note_finals(data, t, info["final_obs"])
+            if self._settings.restart_failed_sub_environments:
+                data.note_faults(t, info)
+            data.note_finals(t, info["final_obs"])
         return obs
 
     def _after_next_step(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
@@ -354,23 +447,15 @@ class EnvRunner:
             data.valid[t] = ~self._ended
             data.rewards[t][self._ended] = 0
         self._ended = data.terminateds[t] | data.truncateds[t]
-        self._note_finals(data, t, obs)
+        data.note_finals(t, obs)
         return obs
 
     def _after_disabled(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
-            self._note_finals(data, t, obs)
+            data.note_finals(t, obs)
             obs, _ = self.env.reset(options={"reset_mask": ended})
         return obs
-
-    @staticmethod
-    def _note_finals(data: Fragment, t: int, finals: Tree) -> None:
-        """Keep the true final observation of every episode that was truncated in row ``t``."""
-        if np.count_nonzero(data.truncateds[t]):
-            for slot in np.flatnonzero(data.truncateds[t] & ~data.terminateds[t]):
-                data.final_index.append((t, int(slot)))
-                data.final_obs.append(tree.map_structure(np.array, take_slot(finals, int(slot))))
 
     def _begin_fragment(self, num_steps: int) -> Fragment:
         """The next arrays to fill, with what is known of row 0."""
@@ -391,24 +476,6 @@ class EnvRunner:
             data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
         return data
 
-    def _finals(self, data: Fragment) -> tuple[Tensor, Tree]:
-        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, beside them the last
-        action and reward of each episode."""
-        if np.count_nonzero(data.truncateds):
-            self._check_finals(data)
-        if not data.final_index:
-            return self._no_finals
-        index = np.array(data.final_index, dtype=np.int64)
-        finals = allocate_observations(self.module.input_space, len(index))
-        env_part = self.module.env_part(finals)
-        for row, final in enumerate(data.final_obs):
-            write_row(env_part, row, final)
-        rows, slots = index.T
-        for name in data.previous:
-            column = data.actions if name == PREV_ACTION else data.rewards
-            write_row(finals[name], slice(None), tree.map_structure(lambda x: x[rows, slots], column))
-        return torch.from_numpy(index), as_tensors(finals)
-
     def _check_finals(self, data: Fragment) -> None:
         missing = np.count_nonzero(data.truncateds & ~data.terminateds) - len(data.final_index)
         if missing:
@@ -421,32 +488,6 @@ class EnvRunner:
                     "autoreset mode in the env's metadata.",
                 )
             )
-
-    def _finished_episodes(self, data: Fragment, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """Returns, lengths and ``infos`` of the episodes that ended in ``data``; carries the open ones over."""
-        totals = np.add.accumulate(data.rewards, 0, np.float64)
-        totals += self._returns
-        self._returns = totals[-1]
-        ended = data.terminateds | data.truncateds
-        if not np.count_nonzero(ended):
-            return _NOTHING_FINISHED
-        rows, slots = np.nonzero(ended)
-        returns: list[float] = []
-        lengths: list[int] = []
-        before: dict[int, float] = {}  # the total of a slot when its last episode ended
-        for row, slot, total in zip(rows.tolist(), slots.tolist(), totals[rows, slots].tolist(), strict=True):
-            end = self._steps + row + 1
-            returns.append(total - before.get(slot, 0.0))
-            lengths.append(end - self._began[slot])
-            before[slot] = total
-            self._began[slot] = end + self._resets_in_a_step
-        self._returns[[*before]] -= [*before.values()]
-        return {
-            "episode_returns": np.array(returns),
-            "episode_lengths": np.array(lengths, dtype=np.int64),
-            "episode_slots": slots,
-            **({} if infos is None else {"episode_infos": infos}),
-        }
 
     def get_state(self) -> dict[str, Any]:
         """Counters and random streams. Envs are not saved: after ``set_state`` new episodes start."""
@@ -465,12 +506,11 @@ class EnvRunner:
         self._obs = None
 
     def stop(self) -> None:
-        """Close the envs."""
+        """Close the envs, in a few seconds at most; none of their processes is left."""
         if self._cut_off:
             assert isinstance(self.env.unwrapped, AsyncVectorEnv)
             end_processes(self.env.unwrapped)
-        else:
-            self.env.close()
+        close_vector_env(self.env)
 
 
 def _as_arrays(actions: Tree) -> Tree:

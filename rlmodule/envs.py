@@ -1,11 +1,10 @@
 """Vector envs from whatever the user has: an id, a class, a factory, or a factory of ready vector envs."""
 
 import functools
-import signal
-import threading
+import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -13,6 +12,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from catalog.errors import closest, explain_error
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
+from rlmodule.env_mending import TRIES, Mended, pause_before_try
+from rlmodule.env_processes import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
+from rlmodule.tally import Tally
 
 __all__ = [
     "EnvGuard",
@@ -47,8 +49,35 @@ _VECTOR_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "co
 _guarded: "weakref.WeakSet[VectorEnv[Any, Any, Any]]" = weakref.WeakSet()
 
 
+@dataclass(frozen=True)
+class _Guarding:
+    """What single envs are put into."""
+
+    first_env_index: int
+    tally: Tally | None
+    mends: bool
+    maker_pid: int = field(default_factory=os.getpid)
+
+    def guard(self, env: gym.Env[Any, Any], index: int | None, make: Callable[[], gym.Env[Any, Any]]) -> Any:
+        """``env`` in its guard; ``make`` makes another one like it."""
+        guard = EnvGuard(env, index, self.tally)
+        return Mended(guard, lambda: EnvGuard(make(), index, self.tally)) if self.mends else guard
+
+    def begin(self) -> None:
+        """The first thing to do where an env is to be made."""
+        if os.getpid() != self.maker_pid:
+            die_with_parent()
+
+
 def make_vector_env(
-    env: EnvSource, env_config: Mapping[str, Any], num_envs: int, mode: VectorizeMode = "sync"
+    env: EnvSource,
+    env_config: Mapping[str, Any],
+    num_envs: int,
+    mode: VectorizeMode = "sync",
+    *,
+    first_env_index: int = 0,
+    tally: Tally | None = None,
+    mends: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of `num_envs` environments.
 
@@ -63,9 +92,13 @@ def make_vector_env(
         num_envs: Number of envs; a ready vector env must have exactly so many.
         mode: "sync" steps the envs in turn in this process, "async" in one process each, "vector_entry_point" uses the
             vectorised implementation registered with the id.
+        first_env_index: Index of the first env in the run, for messages.
+        tally: Counts the steps of single envs in this process. Those of others are for the caller to count.
+        mends: Make a single env anew that raises, or cannot be made, up to three times in a row; see `Mended`.
 
     Raises:
-        ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; reserved keys.
+        ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; reserved keys; a ready
+            vector env that is to be mended.
         TypeError: `env` is none of the above, or a factory returned something else.
         ImportError: The env needs a package that is not installed; says how to install it.
         RuntimeError: The env could not be made; chained, with type and message of the original in the text.
@@ -76,13 +109,29 @@ def make_vector_env(
     if mode not in _MODES:
         remedy = f"Choose one of them.{closest(str(mode), _MODES)}"
         raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
+    guarding = _Guarding(first_env_index, None if mode == "async" else tally, mends)
     if isinstance(env, str):
-        return _from_id(env, dict(env_config), num_envs, mode)
-    if callable(env):
-        return _from_callable(env, env_config, num_envs, mode)
-    remedy = "Pass a factory that makes it, e.g. lambda env_config: MyEnv()."
-    expected = "an id, an env class or a factory fn(env_config)"
-    raise TypeError(explain_error("env", expected=expected, got=repr(env), remedy=remedy))
+        make = functools.partial(_from_id, env, dict(env_config), num_envs, mode, guarding)
+    elif callable(env):
+        make = functools.partial(_from_callable, env, env_config, num_envs, mode, guarding)
+    else:
+        remedy = "Pass a factory that makes it, e.g. lambda env_config: MyEnv()."
+        expected = "an id, an env class or a factory fn(env_config)"
+        raise TypeError(explain_error("env", expected=expected, got=repr(env), remedy=remedy))
+    return _persistently(make) if mends else make()
+
+
+def _persistently(make: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
+    """``make()``, tried again if an env could not be made."""
+    for failures in range(1, TRIES):
+        try:
+            return make()
+        except RuntimeError:
+            pause_before_try(failures)
+    try:
+        return make()
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} This was the last of {TRIES} tries.") from error
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
@@ -108,50 +157,40 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     raise ValueError(explain_error(where, expected=expected, got=repr(mode), remedy=remedy))
 
 
-def end_processes(env: AsyncVectorEnv) -> None:
-    """Close `env` without a word to its processes, which may have been cut off in the middle of a message."""
-    for process in env.processes:
-        process.terminate()
-    for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
-        process.join()
-        if pipe is not None:
-            pipe.close()
-    env.closed = True
-
-
-def guard_for(env: VectorEnv[Any, Any, Any]) -> VectorGuard | None:
+def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> VectorGuard | None:
     """The guard its caller must run on each step of `env`; None if every sub-env is in an `EnvGuard` already."""
-    return None if env.unwrapped in _guarded else VectorGuard(env)
+    return None if env.unwrapped in _guarded else VectorGuard(env, first_env_index)
 
 
-def _from_id(env_id: str, env_config: dict[str, Any], num_envs: int, mode: VectorizeMode) -> VectorEnv[Any, Any, Any]:
+def _from_id(
+    env_id: str, env_config: dict[str, Any], num_envs: int, mode: VectorizeMode, guarding: _Guarding
+) -> VectorEnv[Any, Any, Any]:
     where = f"env {env_id!r}"
     if taken := [key for key in _RESERVED if key in env_config]:
         remedy = "Set the number of envs by num_envs_per_env_runner; add wrappers in a factory fn(env_config)."
         where = f"env_config of {where}"
         raise ValueError(explain_error(where, expected="settings of the env only", got=taken, remedy=remedy))
+    settings = {"disable_env_checker": True, **env_config}  # EnvGuard does that work, and for longer.
+
+    def guard(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        guarding.begin()
+        return guarding.guard(env, None, functools.partial(gym.make, env_id, **settings))
+
     try:
         if mode == "vector_entry_point":
             made = gym.make_vec(env_id, num_envs, mode, **env_config)
         else:
+            kwargs = {"vector_kwargs": _VECTOR_KWARGS.copy(), "wrappers": [guard], **settings}
             with workers_ignore_ctrl_c():
-                made = gym.make_vec(
-                    env_id,
-                    num_envs,
-                    mode,
-                    vector_kwargs=_VECTOR_KWARGS.copy(),
-                    wrappers=[EnvGuard],
-                    disable_env_checker=True,  # EnvGuard does that work, and for longer.
-                    **env_config,
-                )
+                made = in_lasting_thread(lambda: gym.make_vec(env_id, num_envs, mode, **kwargs))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         remedy = install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
     except Exception as error:
         raise _id_error(env_id, mode, error) from error
     if mode == "vector_entry_point":
-        return _accept_ready(made, where, num_envs)
-    return _accept_single(made)
+        return _accept_ready(made, where, num_envs, guarding)
+    return _accept_single(made, guarding)
 
 
 def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
@@ -192,49 +231,61 @@ def install_remedy(error: Exception) -> str:
 
 
 def _from_callable(
-    source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, mode: VectorizeMode
+    source: Callable[..., Any],
+    env_config: Mapping[str, Any],
+    num_envs: int,
+    mode: VectorizeMode,
+    guarding: _Guarding,
 ) -> VectorEnv[Any, Any, Any]:
     where = f"env {_name(source)}"
-    made = _call(source, env_config, num_envs, 0)
+    made = _call(source, env_config, num_envs, guarding.first_env_index)
     if isinstance(made, VectorEnv):
         if mode == "async" and not isinstance(made.unwrapped, AsyncVectorEnv):
             made.close()
             got, remedy = f"a {type(made.unwrapped).__name__}", "Leave the mode out: it cannot change a ready one."
             raise ValueError(explain_error(where, expected="single envs for mode 'async'", got=got, remedy=remedy))
-        return _accept_ready(made, where, num_envs)
+        return _accept_ready(made, where, num_envs, guarding)
     if mode == "vector_entry_point":
         made.close()
         remedy = "Use mode 'sync' or 'async', or return a VectorEnv."
         raise ValueError(explain_error(where, expected=f"a VectorEnv for mode {mode!r}", got="one env", remedy=remedy))
-    first = EnvGuard(made, 0)
+
+    def make_single(index: int) -> gym.Env[Any, Any]:
+        return _call_for_single(source, env_config, num_envs, index)
+
+    def guarded(env: gym.Env[Any, Any], index: int) -> gym.Env[Any, Any]:
+        return guarding.guard(env, index, functools.partial(make_single, index))
+
+    first = guarded(made, guarding.first_env_index)
     # The env that was looked at is not wasted: it becomes env 0, or the one from which AsyncVectorEnv reads the spaces.
     # The latter happens before the workers start, so that none of them is given a copy of it.
     ready, first_spaces = [first], (first.observation_space, first.action_space)
 
     def make_env(index: int) -> gym.Env[Any, Any]:
+        guarding.begin()
         if ready:
             return ready.pop()
         try:
-            return EnvGuard(_call_for_single(source, env_config, num_envs, index), index)
+            return guarded(make_single(index), index)
         except Exception as error:
             if mode == "async":
                 return _FailedEnv(error, first_spaces)
             raise
 
-    env_fns = [functools.partial(make_env, index) for index in range(num_envs)]
+    env_fns = [functools.partial(make_env, guarding.first_env_index + i) for i in range(num_envs)]
     if mode == "async":
         try:
             with workers_ignore_ctrl_c():
-                made = AsyncVectorEnv(env_fns, **_VECTOR_KWARGS)
+                made = in_lasting_thread(lambda: AsyncVectorEnv(env_fns, **_VECTOR_KWARGS))
         except (EOFError, ConnectionError) as error:
             raise _worker_died(where, error) from error
-        return _accept_single(made)
+        return _accept_single(made, guarding)
     vector_env = SyncVectorEnv(env_fns, **_VECTOR_KWARGS)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
         vector_env.close()
         remedy = "Construct the env inside the factory."
         raise ValueError(explain_error(where, expected="a new env from each call", got="the same one", remedy=remedy))
-    return _accept_single(vector_env)
+    return _accept_single(vector_env, guarding)
 
 
 def _call(
@@ -278,7 +329,14 @@ def _name(source: Callable[..., Any]) -> str:
     return getattr(source, "__qualname__", None) or repr(source)
 
 
-def _accept_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int) -> VectorEnv[Any, Any, Any]:
+def _accept_ready(
+    made: VectorEnv[Any, Any, Any], where: str, num_envs: int, guarding: _Guarding
+) -> VectorEnv[Any, Any, Any]:
+    if guarding.mends:
+        made.close()
+        remedy = "Set restart_failed_sub_environments=False, or return single envs, which can be made one by one."
+        expected, got = "single envs to mend", f"a ready {type(made.unwrapped).__name__}"
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
     if made.num_envs != num_envs:
         made.close()
         remedy = f"Set num_envs_per_env_runner={made.num_envs}, or make the vector env with {num_envs}."
@@ -288,25 +346,13 @@ def _accept_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int) -> 
     return made
 
 
-@contextmanager
-def workers_ignore_ctrl_c() -> Iterator[None]:
-    """A terminal sends Ctrl-C to worker processes too, which inherit how it is met; but it is for us to end them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-
-
-def _accept_single(made: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+def _accept_single(made: VectorEnv[Any, Any, Any], guarding: _Guarding) -> VectorEnv[Any, Any, Any]:
     """Number the guards of a vector env of single envs; the first call that reaches the worker processes."""
     if not isinstance(made, SyncVectorEnv | AsyncVectorEnv):  # make_vec's annotation does not say so.
         raise TypeError(f"expected a SyncVectorEnv or AsyncVectorEnv, got {made}")
     try:
-        made.set_attr("env_index", list(range(made.num_envs)))
+        first = guarding.first_env_index
+        made.set_attr("env_index", list(range(first, first + made.num_envs)))
     except Exception:
         made.close()
         raise

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 import tree
+from torch import Tensor
 
 from catalog.base import Tree
+from catalog.memory import PREV_ACTION
 from rlmodule.columns import Columns
+from rlmodule.env_mending import FAULT
 from rlmodule.module import RLModule
-from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, unbind_rows
+from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, take_slot, unbind_rows, write_row
+
+logger = logging.getLogger("rlmodule.envs")
 
 BLOCK_ROWS = 64
 """Rows of fragments that are made at once, unless one alone has more;"""
@@ -31,6 +39,7 @@ class Fragment:
         columns: Those of the rollout that are known before it begins: tensors of the same memory, without the last row.
         actions: As the distribution sampled them, arrays ``[T, N, ...]``; None before the first.
         final_index, final_obs: Row and slot of each truncation, and its true final observation.
+        faults: Row and slot of each step that raised, which is a truncation until :meth:`cut_at_faults`.
         state_in: States before rows ``0, L, 2L, …`` of a recurrent module.
     """
 
@@ -46,7 +55,54 @@ class Fragment:
     actions: Tree | None = None
     final_index: list[tuple[int, int]] = field(default_factory=list)
     final_obs: list[Tree] = field(default_factory=list)
+    faults: list[tuple[int, int]] = field(default_factory=list)
     state_in: Tree | None = None
+
+    def note_finals(self, t: int, finals: Tree) -> None:
+        """Keep the true final observation of every episode that was truncated in row ``t``."""
+        if np.count_nonzero(self.truncateds[t]):
+            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]):
+                self.final_index.append((t, int(slot)))
+                self.final_obs.append(tree.map_structure(np.array, take_slot(finals, int(slot))))
+
+    def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
+        """Keep which steps of row ``t`` raised, as their ``info`` says. Their envs observed nothing more: the final
+        observation, which goes into ``info``, is the one before."""
+        part = info["final_info"]
+        if FAULT not in part:
+            return
+        for slot in np.flatnonzero(part[f"_{FAULT}"]).tolist():
+            self.faults.append((t, slot))
+            info["final_obs"][slot] = tree.map_structure(lambda x, slot=slot: x[t, slot], self.env_obs)
+            logger.warning("%s. It is made anew.", part[FAULT][slot].partition("\n\n")[0])
+
+    def finals(self, module: RLModule) -> tuple[Tensor, Tree]:
+        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, beside them the last
+        action and reward of each episode."""
+        index = np.array(self.final_index, dtype=np.int64)
+        finals = allocate_observations(module.input_space, len(index))
+        env_part = module.env_part(finals)
+        for row, final in enumerate(self.final_obs):
+            write_row(env_part, row, final)
+        rows, slots = index.T
+        for name in self.previous:
+            column = self.actions if name == PREV_ACTION else self.rewards
+            write_row(finals[name], slice(None), tree.map_structure(lambda x: x[rows, slots], column))
+        return torch.from_numpy(index), as_tensors(finals)
+
+    def cut_at_faults(self) -> None:
+        """Take steps that raised for none. Such a row is invalid, and its observation the true final one of an episode
+        that was truncated in the row before; in row 0 there is no row before, but what the last fragment ended with
+        was that observation already. The next row starts an episode. One without any step leaves nothing."""
+        finals = dict(zip(self.final_index, self.final_obs, strict=True))
+        for t, slot in self.faults:
+            final = finals.pop((t, slot))
+            self.valid[t, slot] = self.truncateds[t, slot] = False
+            if t and not self.starts[t, slot]:
+                self.truncateds[t - 1, slot] = True
+                finals[t - 1, slot] = final
+        self.final_index = sorted(finals)
+        self.final_obs = [finals[index] for index in self.final_index]
 
 
 def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[Fragment]:

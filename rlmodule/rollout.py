@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.spaces import kept_dtype
+from rlmodule.acceleration import moved
 from rlmodule.columns import Columns
 from rlmodule.episode import RESERVED, Episode
 
@@ -34,6 +36,7 @@ class Rollout:
         state_in: Of a recurrent module: its states before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
             ``L`` is its ``max_seq_len``. None for others, and where they are not known.
         policy_version: How many updates the acting weights had seen.
+        first_env_index: Index of the env in slot 0, among all envs of the run.
         stats: What the runner measured on the way: returns and lengths of finished episodes, seconds per phase.
     """
 
@@ -43,6 +46,7 @@ class Rollout:
     final_obs: Tree
     state_in: Tree | None = None
     policy_version: int = 0
+    first_env_index: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tree:
@@ -70,6 +74,20 @@ class Rollout:
             final_obs=join([r.final_obs for r in rollouts], 0),
             state_in=None if rollouts[0].state_in is None else join([r.state_in for r in rollouts], 1),
             policy_version=min(r.policy_version for r in rollouts),
+            first_env_index=rollouts[0].first_env_index,
+        )
+
+    def to(self, device: torch.device) -> Rollout:
+        """The rollout with all tensors on ``device``; itself if they are there. Nobody waits for the copies."""
+        if self.valid.device == device == self.final_index.device:
+            return self
+        return dataclasses.replace(
+            self,
+            columns={name: moved(column, device) for name, column in self.columns.items()},
+            last_obs=moved(self.last_obs, device),
+            final_index=moved(self.final_index, device),
+            final_obs=moved(self.final_obs, device),
+            state_in=None if self.state_in is None else moved(self.state_in, device),
         )
 
     @property
