@@ -81,12 +81,18 @@ class NoisyHead(DenseStack):
         """
         shapes = [weights["weight"].shape for weights, *_ in self.layers]
         like = self.layers[0][0]["weight"]
-        drawn = torch.randn(sum(map(sum, shapes)), generator=generator, device=generator.device).to(like)
+        pinned = like.is_cuda and generator.device.type == "cpu"  # so that nobody waits for the copy
+        numbers = torch.randn(sum(map(sum, shapes)), generator=generator, device=generator.device, pin_memory=pinned)
+        drawn = numbers.to(like, non_blocking=pinned)
         factors = drawn.sign().mul_(drawn.abs_().sqrt_()).split([size for shape in shapes for size in shape])
-        self._noise = [
-            (torch.outer(of_outputs, of_inputs), of_outputs)
-            for of_outputs, of_inputs in zip(factors[::2], factors[1::2], strict=True)
-        ]
+        # In place: what was captured as a CUDA graph reads it where it was. Only within inference mode can that be done
+        # to what was made there.
+        if not self._noise or self._noise[0][0].is_inference() != torch.is_inference_mode_enabled():
+            means = [weights for weights, *_ in self.layers]
+            self._noise = [(torch.empty_like(w["weight"]), torch.empty_like(w["bias"])) for w in means]
+        for (weight, bias), of_outputs, of_inputs in zip(self._noise, factors[::2], factors[1::2], strict=True):
+            torch.outer(of_outputs, of_inputs, out=weight)
+            bias.copy_(of_outputs)
 
     def _noisy_layers(self) -> list[Layer]:
         layers: list[Layer] = []

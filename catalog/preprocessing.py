@@ -134,6 +134,10 @@ class RunningMoments(nn.Module):
         decay: None weighs every sample ever seen alike (merge of Chan et al. 1979, eq. 2.1). Otherwise the weight that
             all earlier batches keep when a new one comes, with the start corrected for, so that a moving target
             such as the return is followed.
+
+    Attributes:
+        pool: Set where several processes see a part of each batch each: sums a tensor over them, in place. All must
+            then update together, also those whose part is empty. A copy, however made, is on its own again.
     """
 
     mean: Tensor
@@ -143,6 +147,7 @@ class RunningMoments(nn.Module):
     def __init__(self, shape: tuple[int, ...] = (), decay: float | None = None) -> None:
         super().__init__()
         self.decay = decay
+        self.pool: Callable[[Tensor], Tensor] | None = None
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("std", torch.ones(shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -150,13 +155,14 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
         """Take in ``batch`` ``[B, *shape]``; an empty one changes nothing."""
-        if batch.shape[0] == 0:
+        if self.pool is None and batch.shape[0] == 0:
             return
-        batch = batch.double()
-        batch_mean, batch_var = batch.mean(0), batch.var(0, unbiased=False)
+        count, batch_mean, batch_var = self._moments(batch.double())
+        if count == 0:
+            return
         if self.decay is None:
-            weight = batch.shape[0] / (self.count + batch.shape[0])
-            self.count.add_(batch.shape[0])
+            weight = count / (self.count + count)
+            self.count.add_(count)
         else:
             # count holds the summed weight of all batches so far: the bias correction of a decayed mean
             self.count.mul_(self.decay).add_(1 - self.decay)
@@ -166,6 +172,18 @@ class RunningMoments(nn.Module):
         var = var + weight * (batch_var - var) + weight * (1 - weight) * delta.square()
         self.std.copy_(var.sqrt().clamp_min(1e-4))
         self.mean.copy_(mean + weight * delta)
+
+    def _moments(self, batch: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Number of samples, of all processes if they are pooled, their mean and their variance."""
+        if (pool := self.pool) is None:
+            return batch.shape[0], batch.mean(0), batch.var(0, unbiased=False)
+        sums = pool(torch.cat([batch.new_tensor([batch.shape[0]]), batch.sum(0).flatten()]))
+        count = int(sums[0])
+        mean = (sums[1:] / max(1, count)).view(batch.shape[1:])
+        return count, mean, pool((batch - mean).square().sum(0)) / max(1, count)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"pool": None}
 
 
 class ObservationNormalizer(nn.Module):

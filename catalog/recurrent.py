@@ -153,8 +153,9 @@ class RecurrentEncoder(Encoder):
         Args:
             obs: Observations; the tokenizer gets all steps at once, as ``[T * B, ...]``.
             state: The state before them; None for the initial one.
-            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. The device is waited for
-                once, and only where there are several steps.
+            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. A GPU is waited for once,
+                and only where there are several steps; where torch makes waiting an error (its sync debug mode, also
+                while a CUDA graph is captured), steps are taken one by one instead.
 
         Raises:
             ValueError: If the shapes do not fit.
@@ -163,6 +164,8 @@ class RecurrentEncoder(Encoder):
         hidden = self._hidden(x, state, starts)
         if len(x) == 1:
             x, hidden = self._step(x, hidden)
+        elif starts is not None and _must_not_wait(starts):
+            x, hidden = self._step_by_step(x, hidden, starts)
         else:
             timeline = None if starts is None else _Timeline.from_starts(starts)
             x, hidden = self._sequence(x, hidden) if timeline is None else self._stretched(x, hidden, timeline)
@@ -177,6 +180,16 @@ class RecurrentEncoder(Encoder):
             after.append(_cell(x, before, _weights(layer)))
             x = after[-1][0]
         return x.unsqueeze(0), after
+
+    def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
+        """Steps ``[T, B, D]`` with starts among them, however many: some launches for each, slow but in a graph."""
+        outputs = []
+        for t, (tokens, fresh) in enumerate(zip(x.split(1), starts.unsqueeze(-1), strict=True)):
+            if t > 0:
+                hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
+            y, hidden = self._step(tokens, hidden)
+            outputs.append(y)
+        return torch.cat(outputs), hidden
 
     def _sequence(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
         """Steps ``[T, B, D]`` of one episode per row."""
@@ -291,6 +304,10 @@ class _Timeline:
     def last(self, y: Tensor) -> Tensor:
         """``[L, B, H] → [B, H]`` at the last of the steps that there were."""
         return y.flatten(0, 1).index_select(0, self.places[-1])
+
+
+def _must_not_wait(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_sync_debug_mode() == 2
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:

@@ -46,3 +46,5 @@ class Columns:
     """In a batch of sequences: for each of the ``valid_rows`` the place of what followed it, int64 ``[R]``."""
     BURN_IN = "burn_in"
     """In a batch of sequences: ``obs`` and ``starts`` of the rows before them, which only bring up the state."""
+    ORDER = "order"
+    """Where a row stands among those of all learners that train together, int64; no loss sees it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from catalog.errors import explain_error
+from rlmodule.peers import Peers
 
 
 class FlatParameters:
@@ -35,7 +37,9 @@ class FlatParameters:
                 )
             )
         self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
-        self.grad = self.tensor.grad = torch.zeros_like(self.tensor)
+        # behind the gradient is room for what travels with it
+        self._pooled = self.tensor.detach().new_zeros(self.tensor.numel() + 2)
+        self.grad = self.tensor.grad = self._pooled[:-2]
         sizes = [p.numel() for p in self.views]
         for p, data, grad in zip(self.views, self.tensor.detach().split(sizes), self.grad.split(sizes), strict=True):
             p.data = data.view_as(p)
@@ -44,6 +48,17 @@ class FlatParameters:
     def zero_grad(self) -> None:
         """Clear all gradients; backward adds to them in place."""
         self.grad.zero_()
+
+    def pool(self, peers: Peers, loss: Tensor | float, rows: int) -> Tensor:
+        """Make the gradient, of the mean over ``rows`` rows here, that of the mean over the rows of all learners.
+
+        Returns:
+            The mean over all of ``loss``, that over the rows here.
+        """
+        self.grad.mul_(rows)
+        self._pooled[-2], self._pooled[-1] = rows, loss * rows
+        self._pooled.div_(peers.sum(self._pooled)[-2].clone())
+        return self._pooled[-1].clone()
 
     def clip(self, limit: float | None, by: str) -> Tensor:
         """Clip the gradients in place.
@@ -113,3 +128,19 @@ class FlatAdam(torch.optim.Adam):
             maximize=False,
             found_inf=skip,
         )
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values."""
+    state = optimizer.state_dict()
+    return {"state": {str(k): v for k, v in state["state"].items()}, "param_groups": state["param_groups"]}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Restore what :func:`optimizer_state` gave."""
+    # torch would keep these very tensors, and step in them
+    own = {
+        int(key): {n: x.clone() if isinstance(x, Tensor) else x for n, x in of.items()}
+        for key, of in state["state"].items()
+    }
+    optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})

@@ -1,13 +1,18 @@
-"""Learners: one gradient step, and the two ways data comes to it.
+"""Learners: the gradient step, and how rollouts come to it in minibatches.
 
 An algorithm derives from :class:`EpisodeLearner` (PPO-like: rollouts, with bootstraps and advantages) or from
-:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss.
+:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. What several learners do
+together is in :class:`Team`, which is None where there is one.
 """
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -17,30 +22,33 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.errors import explain_error
-from rlmodule.apis import ExtraLoss, ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
+from rlmodule.acceleration import GradientPass, gradient_pass, learner_device, moved
+from rlmodule.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
 from rlmodule.episode import Episode
-from rlmodule.flat import FlatAdam, FlatParameters
+from rlmodule.flat import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
+from rlmodule.learning_together import Team, no_data
+from rlmodule.losses import add_extra_losses, check_names, checked_loss, name_taken
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
-from rlmodule.randomness import GlobalStream, torch_stream
-from rlmodule.rollout import Rollout, map_leaves
+from rlmodule.peers import Alone, Peers
+from rlmodule.randomness import GlobalStream, int_seed, torch_stream
+from rlmodule.rollout import Rollout, allocate_observations, as_tensors, map_leaves
 from rlmodule.schedules import value_at
 from rlmodule.sequences import (
     cut_into_sequences,
     embeddings_of,
     flatten_sequences,
+    num_rows,
     sequence_minibatches,
     values_along,
     with_states,
 )
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
-from rlmodule.specs import MultiRLModuleSpec
+from rlmodule.sharding import Share
+from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.update_metrics import ROWS, SKIPPED, Metrics, count_in_a_row, join_metrics, too_many_skipped
 
 Batch = dict[str, Tree]
-Metrics = dict[str, Tensor]
-
-_SKIPPED = "update_skipped"
-"""Metric of each gradient step: 1 if it was left out, else 0."""
 
 
 class Learner(ABC):
@@ -52,11 +60,21 @@ class Learner(ABC):
         ``required_apis``: abilities the loss needs of a module.
         ``summarize``: how the metrics of all minibatches become numbers; their means by default.
         ``get_state``, ``set_state``: when a subclass keeps something that evolves.
+        ``add_module``, ``remove_module``, ``load_module_state``: when it keeps something of each module.
+
+    Several learners, each with a part of the data, take the steps that one would take with all of it, where the loss is
+    a mean over rows; their weights are the same bits at any time. What else draws random numbers that all must share
+    takes ``generator``; dropout and the like draw others on each. What goes by the rows of a minibatch together, such
+    as batch norm in training, sees those of each learner alone.
 
     Args:
         settings: Learning rate, clipping, minibatches.
         spec: The modules.
         run_seed: Seed of the run; minibatches are shuffled from its ``learner`` stream.
+
+    Attributes:
+        peers: The learners that train together with this one.
+        progress: Gradient steps so far, also within an update.
 
     Raises:
         TypeError: If a module lacks an ability in ``required_apis``.
@@ -66,20 +84,92 @@ class Learner(ABC):
 
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.settings = settings
-        self.module: MultiRLModule = spec.build()
-        for module_id, module in self.module.items():
-            check_apis(module, self.required_apis, type(self).__name__, module_id)
-        self.parameters = {name: FlatParameters(module.parameters()) for name, module in self.module.items()}
-        self.optimizers = {
-            name: self.configure_optimizer_for_module(name, flat.tensor) for name, flat in self.parameters.items()
-        }
-        self._stateful = {name: module.is_stateful() for name, module in self.module.items()}
+        self.device = learner_device(settings)
+        self.module: MultiRLModule = spec.build().to(self.device)
+        self.peers: Peers = Alone()
+        self._team: Team | None = None  # if there are others
+        self.progress = 0
+        self.parameters: dict[str, FlatParameters] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._stateful: dict[str, bool] = {}
+        self._gradient_passes: dict[str, GradientPass] = {}
+        self._skipped_in_a_row: dict[str, int] = {}
+        for module_id in self.module:
+            self._take_up(module_id)
         self._extra_metrics: dict[str, frozenset[str]] = {}
+        self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
-        self._module_noise = GlobalStream(run_seed, "module_noise")
+        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
         self.env_steps = 0
         self.num_updates = 0
-        self._skipped_in_a_row = dict.fromkeys(self.parameters, 0)
+
+    def _take_up(self, module_id: str) -> None:
+        """Keep what is kept of each module."""
+        module = self.module[module_id]
+        check_apis(module, self.required_apis, type(self).__name__, module_id)
+        self.parameters[module_id] = flat = FlatParameters(module.parameters())
+        self.optimizers[module_id] = self.configure_optimizer_for_module(module_id, flat.tensor)
+        self._stateful[module_id] = is_stateful = module.is_stateful()
+        forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
+        self._gradient_passes[module_id] = gradient_pass(
+            self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
+        )
+        self._skipped_in_a_row[module_id] = 0
+        if self._team is not None:
+            self._team.take_up(module_id, module)
+
+    def connect(self, peers: Peers) -> None:
+        """Train together with ``peers`` from the next update on. All must have the same state, and then be told the
+        same: which updates, of which module, after how many env steps. Only the data is each one's own.
+
+        A learner that raises within an update leaves its peers, who then raise :class:`PeerLost`.
+        """
+        self.peers.close()
+        if self._team is not None:
+            self._team.leave(self.module)
+        self.peers, self._team = peers, Team(peers) if peers.size > 1 else None
+        if self._team is not None:
+            for module_id in self.module:
+                self._team.take_up(module_id, self.module[module_id])
+
+    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        """Let a further module be trained from now on. Its weights go by the run's seed and its id.
+
+        Raises:
+            ValueError: If there is one of that id, or the id cannot be one.
+            TypeError: If it lacks an ability in ``required_apis``.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
+            self.module.add(module_id, spec.build().to(self.device))
+        try:
+            self._take_up(module_id)
+        except Exception:
+            self.module.remove(module_id)
+            raise
+
+    def remove_module(self, module_id: str) -> None:
+        """Forget a module.
+
+        Raises:
+            KeyError: If there is none of that id; names those there are.
+        """
+        self.module.remove(module_id)
+        self._extra_metrics.pop(module_id, None)
+        for kept in (self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._skipped_in_a_row):
+            del kept[module_id]
+        if self._team is not None:
+            self._team.forget(module_id)
+
+    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
+        """Copy the ``state`` of a module, as its ``get_state()`` gives it, into that called ``module_id``, whose
+        optimizer goes on as it is.
+
+        Raises:
+            KeyError: If there is no module of that id; names those there are.
+            ValueError: If the state is not one of such a module.
+        """
+        self.module[module_id].set_state(state)
 
     @abstractmethod
     def compute_loss_for_module(
@@ -123,18 +213,32 @@ class Learner(ABC):
             embeddings_of(module, fwd_out)
         return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
-    def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """Forward, loss, backward, clip, step. Nothing here waits for the device.
+    def _loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+        """The algorithm's loss and those of the module itself, and what they report."""
+        returned = self.compute_loss_for_module(module_id, rows, fwd_out)
+        loss, metrics = checked_loss(returned, type(self).__name__)
+        if isinstance(module := self.module[module_id], ExtraLossAPI):
+            loss, extra = add_extra_losses(loss, metrics, module, rows, fwd_out)
+            check_names(module, extra, self._extra_metrics.setdefault(module_id, frozenset(extra)))
+            metrics |= extra
+        return loss, metrics
+
+    def _gradient_step(self, module_id: str, batch: Batch | None) -> Metrics:
+        """Forward, loss, backward, clip, step; with None for a batch, what the peers come to. Nothing here waits for
+        the device.
 
         The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
         """
-        rows, fwd_out = self.forward_rows(module_id, batch)
-        loss, metrics = self._checked_loss(self.compute_loss_for_module(module_id, rows, fwd_out))
-        if isinstance(module := self.module[module_id], ExtraLossAPI):
-            loss = self._add_extra_losses(loss, module.compute_extra_losses(rows, fwd_out), module_id, metrics)
-        parameters = self.parameters[module_id]
-        parameters.zero_grad()
-        loss.backward()
+        parameters, metrics = self.parameters[module_id], Metrics()
+        if batch is None:
+            parameters.zero_grad()
+            loss = parameters.grad.new_zeros(())
+        else:
+            loss, metrics = self._gradient_passes[module_id](batch)
+        if self._team is not None:
+            rows = 0 if batch is None else num_rows(batch)
+            loss = parameters.pool(self.peers, loss.detach(), rows)
+            metrics[ROWS] = torch.tensor(float(rows))
         norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
         both = norm + loss.detach()
         skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
@@ -142,97 +246,43 @@ class Learner(ABC):
             optimizer.step_unless(skip)
         elif not skip:
             optimizer.step()
-        metrics |= {"gradient_norm": norm, "total_loss": loss, _SKIPPED: skip}
+        self.progress += 1
+        metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
         return {name: value.detach() for name, value in metrics.items()}
 
-    def _checked_loss(self, returned: Any) -> tuple[Tensor, Metrics]:
-        """What ``compute_loss_for_module`` returned, if it is a scalar tensor and a dict."""
-        if isinstance(returned, tuple) and len(returned) == 2:
-            loss, metrics = returned
-            if isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict):
-                return loss, metrics
-        shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in _as_tuple(returned)]
-        raise TypeError(
-            explain_error(
-                f"{type(self).__name__}.compute_loss_for_module()",
-                expected="a scalar tensor and a dict of tensors to report",
-                got=" and ".join(shapes),
-                remedy="Return (loss.mean(), {'name': value}).",
-            )
-        )
+    def _update_statistics(self, module_id: str, batch: Batch | None) -> None:
+        """Let the module take in the observations it was just trained on, and have its buffers equal everywhere."""
+        module = self.module[module_id]
+        if batch is None:
+            obs = moved(as_tensors(allocate_observations(module.input_space, 0)), self.device)
+        else:
+            obs = batch[Columns.OBS]
+            if self._stateful[module_id]:
+                obs = flatten_sequences({Columns.OBS: obs}, batch.get(Columns.VALID_ROWS))[Columns.OBS]
+        module.update_observation_statistics(obs)
+        if self._team is not None:
+            self._team.unite_buffers(module_id, 0 if batch is None else num_rows(batch))
 
-    def _update_observation_statistics(self, module_id: str, batch: Batch) -> None:
-        """Let the module take in the observations it was just trained on."""
-        obs = {Columns.OBS: batch[Columns.OBS]}
-        if self._stateful[module_id]:
-            obs = flatten_sequences(obs, batch.get(Columns.VALID_ROWS))
-        self.module[module_id].update_observation_statistics(obs[Columns.OBS])
-
-    def _add_extra_losses(
-        self, loss: Tensor, extra_losses: Mapping[str, ExtraLoss], module_id: str, metrics: Metrics
-    ) -> Tensor:
-        """``loss`` and, weighted, those of the module itself; what is to be reported of them joins ``metrics``."""
-        where, reported = self._where_extra_losses(module_id), dict[str, Tensor]()
-        if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
-            expected, remedy = "a dict from names to ExtraLoss", "Return {'name': ExtraLoss(value, weight=1.0)}."
-            raise TypeError(explain_error(where, expected=expected, got=repr(extra_losses), remedy=remedy))
-        for name, extra in extra_losses.items():
-            if not isinstance(extra.value, Tensor) or extra.value.dim():
-                got = f"shape {tuple(extra.value.shape)}" if isinstance(extra.value, Tensor) else repr(extra.value)
-                where, remedy = f"{where}[{name!r}]", "Return the mean of a loss per row."
-                raise ValueError(explain_error(where, expected="a scalar tensor", got=got, remedy=remedy))
-            loss = loss + extra.weight * extra.value
-            for key, value in ((f"{name}_loss", extra.value), *extra.metrics.items()):
-                if key in reported or key in metrics or key in ("total_loss", "gradient_norm", _SKIPPED):
-                    raise _taken(where, key)
-                reported[key] = value
-        known = self._extra_metrics.setdefault(module_id, frozenset(reported))
-        if known != reported.keys():
-            expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
-            expected = f"the same losses and metrics at every call: {expected}"
-            remedy = "Give a loss that is not due the value 0."
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-        metrics.update(reported)
-        return loss
-
-    def _where_extra_losses(self, module_id: str) -> str:
-        return f"{type(self.module[module_id]).__name__}.compute_extra_losses()"
+    def _noise(self) -> AbstractContextManager[None]:
+        """Where modules draw from torch's global generators."""
+        return self._module_noise if self._team is None else self._team.own_noise(self._module_noise)
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, and the means
         of what the module's own losses reported."""
         extra = self._extra_metrics.get(module_id, frozenset())
         metrics = dict(metrics)
-        more = {**more, "num_updates_skipped": self._count_skipped(module_id, metrics.pop(_SKIPPED))}
-        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | dict(more)
-        if taken := sorted(extra & results.keys()):
-            raise _taken(self._where_extra_losses(module_id), taken[0])
+        metrics.pop(ROWS, None)
+        skipped, limit = metrics.pop(SKIPPED), self.settings.max_nonfinite_updates_in_a_row
+        in_a_row = count_in_a_row(skipped, self._skipped_in_a_row[module_id], limit)
+        self._skipped_in_a_row[module_id] = in_a_row
+        if in_a_row >= limit:
+            raise too_many_skipped(limit, module_id, self.module[module_id])
+        more = {**more, "num_updates_skipped": float(skipped.sum())}
+        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
+        if again := sorted(extra & results.keys()):
+            raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
-
-    def _count_skipped(self, module_id: str, skipped: Tensor) -> float:
-        """How many updates were left out since their loss or gradient was not finite.
-
-        Raises:
-            FloatingPointError: If too many were in a row; names the parameters.
-        """
-        limit = self.settings.max_nonfinite_updates_in_a_row
-        for one in skipped.tolist():
-            self._skipped_in_a_row[module_id] = self._skipped_in_a_row[module_id] + 1 if one else 0
-            if self._skipped_in_a_row[module_id] < limit:
-                continue
-            named = self.module[module_id].named_parameters()
-            wrong = [name for name, p in named if p.grad is not None and not p.grad.isfinite().all()]
-            raise FloatingPointError(
-                explain_error(
-                    f"updates of module {module_id!r}",
-                    expected="finite losses and gradients",
-                    got=f"{limit} in a row that are not; in the last one "
-                    + (f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"),
-                    remedy="The weights are as they were before these. Lower lr, look at the scale of rewards and at "
-                    "losses of your own, or allow more by max_nonfinite_updates_in_a_row.",
-                )
-            )
-        return float(skipped.sum())
 
     def _begin(self, env_steps: int) -> float:
         """Note the number of env steps sampled so far and set the learning rates that belong to it."""
@@ -281,6 +331,10 @@ class EpisodeLearner(Learner):
         ``make_train_batch``: bootstraps, advantages, targets; which columns the loss sees.
         ``should_stop``: end the epochs early.
         ``after_update``: what is adapted once per iteration.
+
+    Of several learners each calls these with its own part of the data, but for the metrics that ``should_stop`` and
+    ``summarize`` are given, which are those of all. ``self.peers`` tells the rest of the whole. A part may be without a
+    valid row.
     """
 
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
@@ -305,6 +359,8 @@ class EpisodeLearner(Learner):
 
     def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
         """The named columns as a train batch: the valid rows ``[B, ...]``, or sequences for a recurrent module."""
+        if self._team is not None:
+            rollout, names = self._team.number(rollout), [*names, Columns.ORDER]
         if self._stateful[module_id]:
             return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
         return rollout.valid_rows(names)
@@ -315,139 +371,105 @@ class EpisodeLearner(Learner):
 
     def after_update(self, module_id: str, batch: Batch) -> None:
         """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
-        what the module says now. Default: nothing."""
+        what the module says now, unless there are none. Default: nothing."""
 
     def update_from_episodes(
-        self, rollouts: Rollout | Sequence[Episode], *, env_steps: int
+        self, rollouts: Rollout | Sequence[Episode] | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, dict[str, float]]:
         """Learn from one rollout (or episodes, which are packed into one): epochs of reshuffled minibatches.
 
         Args:
-            rollouts: The data.
+            rollouts: The data; of several learners the part of this one, which may be None.
             env_steps: Env steps sampled in the whole run so far; schedules go by it.
+            module_id: Which module learns.
 
         Returns:
             Module id → numbers to report; the seconds of the phases are under ``"timers"``.
+
+        Raises:
+            KeyError: If there is no module of that id; names those there are.
+            ValueError: If there is no data.
+            PeerLost: If another learner did not take part to the end.
         """
-        lr = self._begin(env_steps)
-        rollout = rollouts if isinstance(rollouts, Rollout) else Rollout.from_episodes(rollouts)
-        module_id, start = DEFAULT_MODULE_ID, perf_counter()
-        self.module.eval()
-        with torch.no_grad():
-            rollout = with_states(self.module[module_id], self.preprocess_train_data(rollout))
-            batch, reported = self.make_train_batch(module_id, rollout)
-        prepared = perf_counter()
-        self.module.train()
-        history: list[Metrics] = []
-        with self._module_noise:
-            for _ in range(self.settings.num_epochs):
-                epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch)]
-                history += epoch
-                if self.should_stop(module_id, join_metrics(epoch)):
-                    break
-        self.num_updates += len(history)
-        results = self._summary(module_id, join_metrics(history), reported | {"learning_rate": lr})
-        self.module.eval()
-        self.after_update(module_id, batch)
-        self._update_observation_statistics(module_id, batch)
+        module = self.module[module_id]
+        with self.peers:
+            lr, rollout = self._begin(env_steps), self._rollout_of(rollouts)
+            start = perf_counter()
+            self.module.eval()
+            with torch.no_grad():
+                rollout = with_states(module, self.preprocess_train_data(rollout.to(self.device)))
+                batch, reported = self.make_train_batch(module_id, rollout)
+            share = None if self._team is None else self._team.share_of(batch)
+            if not (num_rows(batch) if share is None else share.total):
+                raise no_data("no valid row")
+            prepared = perf_counter()
+            self.module.train()
+            history, before = list[Metrics](), self.progress
+            with self._noise():
+                for _ in range(self.settings.num_epochs):
+                    epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch, share)]
+                    history.append(self._joined(module_id, epoch))
+                    if self._stops(module_id, history[-1]):
+                        break
+            self.num_updates += self.progress - before
+            metrics = {name: torch.cat([epoch[name] for epoch in history]) for name in history[0]}
+            results = self._summary(module_id, metrics, reported | {"learning_rate": lr})
+            self.module.eval()
+            self.after_update(module_id, batch)
+            self._update_statistics(module_id, batch)
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
 
-    def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """The batch, reshuffled, in pieces of ``minibatch_size`` rows or of sequences of as many rows."""
+    def _rollout_of(self, data: Rollout | Sequence[Episode] | None) -> Rollout:
+        """The data in one piece; with others, who may have all of it, what stands for it."""
+        if data is not None and not isinstance(data, Rollout):
+            data = Rollout.from_episodes(data) if len(data) or self._team is None else None
+        if self._team is not None:
+            data = self._team.take_part(data, self.generator, self.num_updates, self.env_steps)
+        if data is None:
+            raise no_data()
+        return data
+
+    def _minibatches(self, batch: Batch, share: Share | None = None) -> Iterator[Batch | None]:
+        """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
-        return pieces(batch, self.settings.minibatch_size, self.generator)
+        size = self.settings.minibatch_size
+        return pieces(batch, None if size is None else size * self.peers.size, self.generator, share)
+
+    def _joined(self, module_id: str, epoch: Sequence[Metrics]) -> Metrics:
+        """The metrics of an epoch as one, those of all learners."""
+        if self._team is None:
+            return join_metrics(epoch)
+        known = self._extra_metrics.get(module_id, frozenset())
+        metrics, self._extra_metrics[module_id] = self._team.join_metrics(epoch, known)
+        return metrics
+
+    def _stops(self, module_id: str, metrics: Metrics) -> bool:
+        """What ``should_stop`` says, on whichever learner: all stop, or none, whatever it goes by."""
+        stop = self.should_stop(module_id, metrics)
+        return stop if self._team is None else self._team.any(stop)
 
 
-class BatchLearner(Learner):
-    """A learner that is fed ready train batches, such as samples of a replay buffer.
-
-    Override points, besides those of :class:`Learner`:
-        ``prepare_batch``: what is computed from a batch before the gradient step, such as targets.
-        ``after_gradient_step``: what follows each step, such as moving a target net.
-    """
-
-    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """The batch as the loss shall see it; runs under ``no_grad``. Default: as it came."""
-        return batch
-
-    def after_gradient_step(self, module_id: str) -> None:
-        """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
-
-    def update_from_batch(self, batch: Batch, *, env_steps: int) -> dict[str, Metrics]:
-        """One gradient step on ``batch``. Nothing here waits for the device.
-
-        Args:
-            batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module.
-            env_steps: Env steps sampled in the whole run so far; schedules go by it.
-
-        Returns:
-            Module id → tensors: what the loss reported, scalars or one entry per row. :meth:`summarize_updates` makes
-            numbers of many of these.
-        """
-        self._begin(env_steps)
-        module_id = DEFAULT_MODULE_ID
-        if not self.module[module_id].training:  # to ask costs less than to walk over all its parts each time
-            self.module.train()
-        with self._module_noise:
-            with torch.no_grad():
-                batch = self.prepare_batch(module_id, batch)
-            metrics = self._gradient_step(module_id, batch)
-        self.num_updates += 1
-        with torch.no_grad():
-            self._update_observation_statistics(module_id, batch)
-            self.after_gradient_step(module_id)
-        return {module_id: metrics}
-
-    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`update_from_batch` returned."""
-        if not history:
-            return {}
-        lr = {"learning_rate": value_at(self.settings.lr, self.env_steps)}
-        return {
-            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), lr)
-            for module_id in history[0]
-        }
-
-
-def row_minibatches(batch: Batch, size: int | None, generator: torch.Generator) -> Iterator[Batch]:
+def row_minibatches(
+    batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
+) -> Iterator[Batch | None]:
     """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (all if it is None). The last may be smaller, but a single
-    row joins the piece before: batch norm takes two."""
-    rows = len(tree.flatten(batch)[0])
+    row joins the piece before: batch norm takes two.
+
+    If it is a ``share``, the pieces are those of all rows, and of each come those in ``batch``; None for none.
+    """
+    first = tree.flatten(batch)[0]
+    rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)
     size = rows if size is None else size
+    bounds = [start for start in range(0, rows, size) if start == 0 or rows - start > 1] + [rows]
+    if share is not None:
+        order, bounds = share.of(order, bounds)
+    order = moved(order, first.device)
     # one gather per column and epoch; the minibatches are views
     shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
-    starts = [start for start in range(0, rows, size) if start == 0 or rows - start > 1]
-    for start, stop in zip(starts, [*starts[1:], rows], strict=True):
+    for start, stop in itertools.pairwise(bounds):
+        if start == stop:
+            yield None
+            continue
         yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def join_metrics(history: Sequence[Metrics]) -> Metrics:
-    """Metrics of several minibatches as one: scalars stacked, rows concatenated."""
-    return {
-        name: torch.stack([m[name] for m in history]) if value.dim() == 0 else torch.cat([m[name] for m in history])
-        for name, value in history[0].items()
-    }
-
-
-def _taken(where: str, name: str) -> ValueError:
-    expected, remedy = "names that the algorithm does not report itself", "Call it something else."
-    return ValueError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values."""
-    state = optimizer.state_dict()
-    return {"state": {str(k): v for k, v in state["state"].items()}, "param_groups": state["param_groups"]}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what :func:`optimizer_state` gave."""
-    optimizer.load_state_dict(
-        {"state": {int(k): v for k, v in state["state"].items()}, "param_groups": state["param_groups"]}
-    )

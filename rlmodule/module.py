@@ -193,9 +193,19 @@ class RLModule(nn.Module, ABC):
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
         """
-        mine = self.state_dict()
         if self.inference_only:
+            mine = self.state_dict()
             state = {name: value for name, value in state.items() if name in mine}
+        self.check_state(state)
+        self.load_state_dict(dict(state))
+
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Whether ``state`` is one of such a module.
+
+        Raises:
+            ValueError: If a name is missing, unknown or of another shape.
+        """
+        mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
         wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
         if wrong:
@@ -207,7 +217,6 @@ class RLModule(nn.Module, ABC):
                     remedy="Load it into a module with the same spaces, model_config and catalog.",
                 )
             )
-        self.load_state_dict(dict(state))
 
     def share_tensors_of(self, other: RLModule) -> None:
         """Replace every parameter and buffer by ``other``'s of the same name, so that both are one set of weights.
@@ -242,18 +251,39 @@ class MultiRLModule(nn.Module):
 
     def __init__(self, modules: Mapping[str, RLModule]) -> None:
         super().__init__()
-        for module_id in modules:
-            if "." in module_id or not module_id or module_id in dir(nn.ModuleDict):
-                raise ValueError(
-                    explain_error(
-                        "MultiRLModule",
-                        expected="ids without dots that are no attribute of torch.nn.ModuleDict",
-                        got=repr(module_id),
-                        remedy=f"Call it for example 'policy_{module_id.replace('.', '_')}'.",
-                    )
+        self.rl_modules = nn.ModuleDict()
+        self._by_id: dict[str, RLModule] = {}  # to ask a ModuleDict costs as much as a tensor operation
+        for module_id, module in modules.items():
+            self.add(module_id, module)
+
+    def add(self, module_id: str, module: RLModule) -> None:
+        """Take in a further module.
+
+        Raises:
+            ValueError: If there is one of that id, or the id cannot be one.
+        """
+        if "." in module_id or not module_id or module_id in dir(nn.ModuleDict):
+            raise ValueError(
+                explain_error(
+                    "MultiRLModule",
+                    expected="ids without dots that are no attribute of torch.nn.ModuleDict",
+                    got=repr(module_id),
+                    remedy=f"Call it for example 'policy_{module_id.replace('.', '_')}'.",
                 )
-        self.rl_modules = nn.ModuleDict(dict(modules))
-        self._by_id = dict(modules)  # to ask a ModuleDict costs as much as a tensor operation
+            )
+        if module_id in self._by_id:
+            expected, remedy = f"an id besides {', '.join(self._by_id)}", "Remove that one first, or choose another id."
+            raise ValueError(explain_error("MultiRLModule", expected=expected, got=repr(module_id), remedy=remedy))
+        self.rl_modules[module_id] = self._by_id[module_id] = module
+
+    def remove(self, module_id: str) -> None:
+        """Forget the module called ``module_id``.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        self[module_id]  # which tells if there is none
+        del self.rl_modules[module_id], self._by_id[module_id]
 
     def __getitem__(self, module_id: str) -> RLModule:
         """The module called ``module_id``.

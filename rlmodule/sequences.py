@@ -9,7 +9,9 @@ it as it is; a loss never does: :func:`flatten_sequences` makes rows ``[R, ...]`
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import tree
@@ -17,10 +19,14 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from rlmodule.acceleration import moved
 from rlmodule.apis import ValueFunctionAPI
 from rlmodule.columns import Columns
 from rlmodule.module import RLModule
 from rlmodule.rollout import Rollout, map_leaves
+
+if TYPE_CHECKING:
+    from rlmodule.sharding import Share
 
 _NOT_ROWS = (
     Columns.STARTS,
@@ -34,7 +40,8 @@ _NOT_ROWS = (
 
 def initial_states(module: RLModule, num: int) -> Tree:
     """The initial state of a recurrent module for ``num`` sequences, fresh tensors ``[num, ...]``."""
-    return tree.map_structure(lambda x: x.expand(num, *x.shape).clone(), module.get_initial_state())
+    like = next(module.parameters(), torch.empty(0))  # a module's own zeros may lie elsewhere
+    return tree.map_structure(lambda x: x.to(like.device).expand(num, *x.shape).clone(), module.get_initial_state())
 
 
 def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
@@ -99,27 +106,48 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
     return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
 
 
+def num_rows(batch: Mapping[str, Tree]) -> int:
+    """Rows that a loss sees of a batch of rows, or of sequences."""
+    if Columns.STATE_IN not in batch:
+        return len(tree.flatten(batch)[0])
+    return batch[Columns.STARTS].numel() if Columns.VALID_ROWS not in batch else len(batch[Columns.VALID_ROWS])
+
+
 def sequence_minibatches(
-    batch: Mapping[str, Tree], size: int | None, generator: torch.Generator
-) -> Iterator[dict[str, Tree]]:
-    """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None."""
+    batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
+) -> Iterator[dict[str, Tree] | None]:
+    """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None.
+
+    If it is a ``share``, the pieces are those of all sequences, and of each come those in ``batch``; None for none.
+    """
     length, count = batch[Columns.STARTS].shape
-    pieces = torch.randperm(count, generator=generator).split(count if size is None else max(1, size // length))
+    total, longest = (count, length) if share is None else (share.total, share.length)
+    order = torch.randperm(total, generator=generator)
+    bounds = [*range(0, total, total if size is None else max(1, size // longest)), total]
+    if share is not None:
+        order, bounds = share.of(order, bounds)
+        if not count:
+            yield from [None] * (len(bounds) - 1)
+            return
+    pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
     # Rows are gathered so that those of a minibatch lie together: one gather per column and epoch, and all
     # minibatches, as sequences and as rows, are views.
-    order = torch.cat(pieces)
     places = torch.arange(0, length * count, count)[:, None]
     index = torch.cat([(places + piece).flatten() for piece in pieces])
+    valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
+    order, index = moved((order, index), batch[Columns.STARTS].device)
     gathered = {
         name: map_leaves(lambda x: x.flatten(0, 1).index_select(0, index), column)
         for name, column in batch.items()
         if name not in (Columns.STATE_IN, Columns.VALID_ROWS)
     }
     states = map_leaves(lambda x: x.index_select(0, order), batch[Columns.STATE_IN])
-    valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
     begin = 0
     for piece, kept in zip(pieces, valid_rows, strict=True):
         end = begin + len(piece)
+        if begin == end:
+            yield None
+            continue
         minibatch = {
             name: map_leaves(lambda x, b=begin, e=end: x[b * length : e * length].unflatten(0, (length, e - b)), column)
             for name, column in gathered.items()
@@ -135,9 +163,10 @@ def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> l
     """Which rows of each minibatch are valid, when its rows are those at ``index``; found for all before the first."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
+    rows = batch[Columns.VALID_ROWS]
     valid = torch.zeros(len(index), dtype=torch.bool)
-    valid[batch[Columns.VALID_ROWS]] = True
-    return [part.nonzero().squeeze(1) for part in valid[index].split(sizes)]
+    valid[rows.cpu()] = True  # how many there are in each must be known here: a GPU is waited for once an epoch
+    return [moved(part.nonzero().squeeze(1), rows.device) for part in valid[index].split(sizes)]
 
 
 def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
@@ -220,12 +249,12 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
         values.append(own)
         states.append(state)
         begin = end + 1
-    after = torch.searchsorted(torch.tensor(ends), cut_rows)
+    after = torch.searchsorted(torch.tensor(ends, device=cut_rows.device), cut_rows)
     cut_states = tree.map_structure(lambda *x: torch.stack(x)[after, cut_slots], *states)
     following = {
         Columns.OBS: tree.map_structure(lambda *x: torch.cat(x)[None], rollout.last_obs, rollout.final_obs),
         Columns.STATE_IN: tree.map_structure(lambda *x: torch.cat(x), state, cut_states),
-        Columns.STARTS: torch.zeros(1, rollout.shape[1] + len(cut_rows), dtype=torch.bool),
+        Columns.STARTS: cut_rows.new_zeros(1, rollout.shape[1] + len(cut_rows), dtype=torch.bool),
     }
     return torch.cat([*values, _values_of(module, following)[0]])
 

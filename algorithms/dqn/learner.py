@@ -15,7 +15,7 @@ from rlmodule.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 from rlmodule.flat import FlatParameters
 from rlmodule.learner import Batch, Metrics
 from rlmodule.sequences import burn_in, flatten_sequences
-from rlmodule.specs import MultiRLModuleSpec
+from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.dqn.dqn import DQNConfig
@@ -35,17 +35,42 @@ class DQNLearner(BatchLearner):
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
-        self.target, self.choosing = spec.build().eval(), spec.build().eval()
+        self.target, self.choosing = (spec.build().to(self.device).eval() for _ in range(2))
         self.target.set_state(self.module.get_state())
-        for module_id, module in self.module.items():
-            if settings.num_atoms > 1:
-                check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
-            if settings.noisy:
-                check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
-            self.choosing[module_id].share_tensors_of(module)
-        self._target_parameters = {name: FlatParameters(module.parameters()) for name, module in self.target.items()}
+        self._target_parameters: dict[str, FlatParameters] = {}
+        for module_id in self.module:
+            self._make_copies(module_id)
         self.last_target_update = 0
         self.num_target_updates = 0
+
+    def _make_copies(self, module_id: str) -> None:
+        """Check a module, and let its copies be copies."""
+        module, settings = self.module[module_id], self.settings
+        if settings.num_atoms > 1:
+            check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
+        if settings.noisy:
+            check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
+        self.choosing[module_id].share_tensors_of(module)
+        self._target_parameters[module_id] = FlatParameters(self.target[module_id].parameters())
+
+    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        super().add_module(module_id, spec)
+        with torch.random.fork_rng(devices=[]):
+            for copies in (self.target, self.choosing):
+                copies.add(module_id, spec.build().to(self.device).eval())
+        self.target[module_id].set_state(self.module[module_id].get_state())
+        self._make_copies(module_id)
+
+    def remove_module(self, module_id: str) -> None:
+        super().remove_module(module_id)
+        for copies in (self.target, self.choosing):
+            copies.remove(module_id)
+        del self._target_parameters[module_id]
+
+    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
+        """Load it into the target net, too."""
+        super().load_module_state(module_id, state)
+        self.target[module_id].set_state(state)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -73,11 +98,14 @@ class DQNLearner(BatchLearner):
         loss = (losses * batch[Columns.WEIGHTS] if Columns.WEIGHTS in batch else losses).mean()
         return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
 
-    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """The batch with its targets."""
+    def before_gradient_step(self, module_id: str) -> None:
+        """Draw noise, the same on all learners."""
         for net in (self.module[module_id], self.target[module_id], self.choosing[module_id]):
             if isinstance(net, NoisyNetAPI):
                 net.resample_noise(self.generator)
+
+    def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
+        """The batch with its targets."""
         targets = self.compute_targets(module_id, batch)
         self._check_targets(targets, batch)
         if Columns.NEXT_ROWS in batch:

@@ -11,8 +11,10 @@ from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
 from catalog.base import Tree
 from rlmodule import Columns, EpisodeLearner, RLModule, Rollout, ValueFunctionAPI
+from rlmodule.acceleration import Coefficient
 from rlmodule.learner import Batch, Metrics
 from rlmodule.schedules import value_at
+from rlmodule.sequences import num_rows
 from rlmodule.specs import MultiRLModuleSpec
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class PPOLearner(EpisodeLearner):
 
     required_apis = (ValueFunctionAPI,)
     settings: "PPOConfig"
+    kl_coeff = Coefficient()
+    entropy_coeff = Coefficient()
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
@@ -83,8 +87,9 @@ class PPOLearner(EpisodeLearner):
             gamma=config.gamma,
             lambda_=config.lambda_,
         )
-        rows, targets = advantages[rollout.valid], (values + advantages)[rollout.valid]
-        explained = explained_variance(targets - rows, targets)
+        targets = (values + advantages)[rollout.valid]
+        rows, all_targets = (self.peers.all_rows(x) for x in (advantages[rollout.valid], targets))
+        explained = explained_variance(all_targets - rows, all_targets)
         computed = {
             Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
             Columns.VALUE_TARGETS: values + advantages,
@@ -98,9 +103,9 @@ class PPOLearner(EpisodeLearner):
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
-            reported["kl_coeff"] = self.kl_coeff
+            reported["kl_coeff"] = float(self.kl_coeff)
         if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = self.entropy_coeff
+            reported["entropy_coeff"] = float(self.entropy_coeff)
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
@@ -119,14 +124,17 @@ class PPOLearner(EpisodeLearner):
         """Adapt the penalty's coefficient to the KL that the update came to (section 4)."""
         if not self.settings.use_kl_loss:
             return
-        divergence = float(self._divergence(self.module[module_id], *self.forward_rows(module_id, batch)))
+        rows, divergence = num_rows(batch), torch.zeros((), device=self.device)
+        if rows:
+            divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
+        divergence = float(self.peers.mean(divergence, rows))
         if divergence > 1.5 * self.settings.kl_target:
             self.kl_coeff *= 2.0
         elif divergence < self.settings.kl_target / 1.5:
             self.kl_coeff *= 0.5
 
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {"kl_coeff": self.kl_coeff}
+        return super().get_state() | {"kl_coeff": float(self.kl_coeff)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)

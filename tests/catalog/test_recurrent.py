@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from catalog import recurrent
 from catalog.base import Encoder, EncoderOutput, ModelConfig, encoder_rules
 from catalog.mlp import MLPEncoderConfig
 from catalog.model_config import DefaultModelConfig
@@ -373,6 +374,25 @@ def test_shapes_that_do_not_fit_are_named(obs: Any, state: Any, starts: Any, mes
 
 
 # --- observations that are sequences ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer_type", LAYER_TYPES)
+@pytest.mark.parametrize("begins", [True, False])
+def test_steps_taken_one_by_one_give_the_same_where_nobody_may_wait(
+    layer_type: str, begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = encoder(layer_type, num_layers=2)
+    obs, starts = torch.randn(7, 4, 2), torch.rand(7, 4) < 0.3
+    state = None if begins else random_state(net, 4)
+    monkeypatch.setattr(recurrent, "_must_not_wait", lambda x: True)
+    monkeypatch.setattr(recurrent._Timeline, "from_starts", lambda starts: pytest.fail("this waits"))
+    out = net(obs, state, starts=starts)
+    latent, after = oracle(net, obs, state, starts)
+    torch.testing.assert_close(out.latent, latent, atol=1e-5, rtol=1e-5)
+    assert_equal_states(out.state, after)
+    gradients, expected = (torch.autograd.grad(y.square().sum(), [*net.parameters()]) for y in (out.latent, latent))
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 def sequence_config(space: spaces.Box, **settings_: Any) -> SequenceEncoderConfig:

@@ -108,7 +108,11 @@ def test_noisy_nets_go_without_random_actions_unless_told() -> None:
             ("replay_capacity", "at least 160", "one rollout of 8 environments"),
         ),
         ({"n_step": (5, 2)}, ("n_step", "(least, most)", "got (5, 2)")),
-        ({"num_steps_sampled_before_learning_starts": 100}, ("learning_starts", "at least", "=128", "got 100")),
+        ({"num_steps_sampled_before_learning_starts": 100}, ("learning_starts", "at least 128", "=128", "got 100")),
+        (
+            {"num_steps_sampled_before_learning_starts": 300, "num_learners": 3},
+            ("learning_starts", "at least 384", "train_batch_size_per_learner=128 for each of 3 learners", "got 300"),
+        ),
         ({"training_intensity": 0.1}, ("training_intensity", "at least 0.128", "1000 steps", "got 0.1")),
         ({"num_atoms": 51}, ("DQNConfig.v_min",)),
         ({"prioritized_replay_beta": 0.9}, ("prioritized_replay_beta", "without prioritized_replay", "got 0.9")),

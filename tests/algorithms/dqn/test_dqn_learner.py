@@ -231,10 +231,30 @@ def test_an_update_is_the_gradient_step_of_a_plain_loop() -> None:
 def test_noise_is_drawn_anew_for_each_update_and_each_net() -> None:
     learner = make(noisy=True)
     data = batch()
-    targets = [learner.prepare_batch(ID, data)[Columns.VALUE_TARGETS] for _ in range(2)]
+    targets = []
+    for _ in range(2):
+        learner.before_gradient_step(ID)
+        targets.append(learner.prepare_batch(ID, data)[Columns.VALUE_TARGETS])
     assert not torch.equal(*targets)
     following = {Columns.OBS: data[Columns.NEXT_OBS]}
     assert not torch.equal(online(learner).compute_q_values(following), choosing(learner).compute_q_values(following))
+
+
+def test_a_module_comes_with_its_target_net_and_goes_with_it() -> None:
+    learner = make()
+    spec = learner.settings.get_rl_module_spec(*SPACES)
+    learner.add_module("other", spec)
+    assert differences(learner.target["other"].get_state(), learner.module["other"].get_state()) == []
+    learner.update_from_batch(batch(), env_steps=0, module_id="other")
+    assert differences(learner.target["other"].get_state(), learner.module["other"].get_state())
+    assert differences(learner.choosing["other"].get_state(), learner.module["other"].get_state()) == []
+    state = {name: value * 0 for name, value in learner.module["other"].get_state().items()}
+    learner.load_module_state("other", state)
+    for nets in (learner.module, learner.target, learner.choosing):
+        assert differences(nets["other"].get_state(), state) == []
+    learner.remove_module("other")
+    assert learner.get_state()["target"].keys() == {ID}
+    learner.update_from_batch(batch(), env_steps=0)
 
 
 def test_numbers_to_report() -> None:
@@ -276,5 +296,5 @@ def test_forbidden_actions_are_never_the_best_that_follows() -> None:
         allowed = [a for a in range(NUM_ACTIONS) if masks[row, a]]
         best = max(allowed, key=lambda a, row=row: float(mine[row, a]))
         later = float(values[row, best])
-        expected = float(data[Columns.REWARDS][row]) + float(data[Columns.DISCOUNTS][row]) * later
+        expected = float(plain[Columns.REWARDS][row]) + float(plain[Columns.DISCOUNTS][row]) * later
         assert float(got[row]) == pytest.approx(expected, abs=1e-5)

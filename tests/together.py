@@ -1,0 +1,111 @@
+"""Processes that stay for many cases, in which learners train together."""
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import tree
+
+from rlmodule import Learner
+from rlmodule.peers import Connected, MeetingPlace
+
+PEER_TIMEOUT_S = 20.0
+"""Seconds that one waits for the others, unless a case is about that."""
+
+
+class Fleet:
+    """Processes that run functions ``function(peers, *args)`` side by side."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for _ in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *args_of_each: tuple[Any, ...],
+        timeout_s: float = 60.0,
+        peer_timeout_s: float = PEER_TIMEOUT_S,
+    ) -> list[Any]:
+        """What ``function`` returned or raised in as many processes as there are arguments."""
+        place, size = MeetingPlace(), len(args_of_each)
+        for rank, args in enumerate(args_of_each):
+            call = (rank, size, place.host, place.port, peer_timeout_s, function, args)
+            self.pipes[rank].send_bytes(pickle.dumps(call))
+        return [self._answer(rank, timeout_s) for rank in range(size)]
+
+    def _answer(self, rank: int, timeout_s: float) -> Any:
+        assert self.pipes[rank].poll(timeout_s), f"process {rank} has not answered for {timeout_s} s"
+        try:
+            return pickle.loads(self.pipes[rank].recv_bytes())
+        except EOFError:
+            return EOFError(f"process {rank} has ended")
+
+    def values(self, function: Callable[..., Any], *args_of_each: tuple[Any, ...], **options: Any) -> list[Any]:
+        """What ``function`` returned; raises what it raised."""
+        answers = self.run(function, *args_of_each, **options)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.join(10)
+
+
+@contextmanager
+def fleet_of(size: int) -> Iterator[Fleet]:
+    """A fleet for a fixture; its processes end with the block."""
+    fleet = Fleet(size)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+def _serve(pipe: Any) -> None:
+    torch.set_num_threads(1)
+    while True:
+        rank, size, host, port, timeout_s, function, args = pickle.loads(pipe.recv_bytes())
+        try:
+            peers = Connected(rank, size, host, port, timeout_s=timeout_s)
+            try:
+                answer = function(peers, *args)
+            finally:
+                peers.close()
+        except BaseException as error:
+            traceback.print_exc()
+            answer = error
+        pipe.send_bytes(pickle.dumps(answer))
+
+
+def digest(value: Any) -> str:
+    """sha256 of a tree of tensors and plain values, such as the state of a learner."""
+    found = hashlib.sha256()
+    for path, leaf in tree.flatten_with_path(value):
+        found.update(repr(path).encode())
+        found.update(
+            leaf.detach().contiguous().numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
+        )
+    return found.hexdigest()
+
+
+def weights(learner: Learner) -> torch.Tensor:
+    """All parameters of a learner's modules, in a row."""
+    return torch.cat([flat.tensor.detach().clone() for flat in learner.parameters.values()])
