@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning check format stubs docs bench clean
+.PHONY: help install train test test-learning test-faults check format stubs docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,17 +34,20 @@ train: $(STAMP) ## train PPO on CartPole until it is solved: the first thing to 
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
 test: $(STAMP) ## the tests, but for the slow ones
-	$(PYTEST) -m "not slow" -n 2
+	$(PYTEST) -m "not slow and not faults" -n 2
 
 test-learning: $(STAMP) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow
+
+test-faults: $(STAMP) ## the long fault tests: processes that are killed, stopped and lost
+	$(PYTEST) -m faults
 
 check: $(STAMP) ## everything a change must pass: format, lint, stubs, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m algorithms.stubs --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) -m "not slow" -n 2
+	$(PYTEST) -m "not slow and not faults" -n 2
 
 format: $(STAMP) ## format the code and fix what the linter can
 	$(BIN)/ruff format .

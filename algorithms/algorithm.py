@@ -6,6 +6,7 @@ import functools
 import os
 import secrets
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -91,18 +92,16 @@ class Algorithm(ABC):
         with torch.random.fork_rng(devices=[]), _one_thread():
             # module construction draws from torch's global generator; everything after has streams of its own
             torch.manual_seed(int_seed(self.run_seed, "module"))
-            self.env_runner_group = EnvRunnerGroup(
-                config,
-                run_seed=self.run_seed,
-                on_env=lambda env: self._callbacks.call("on_environment_created", env=env, in_evaluation=False),
-            )
+            self._check_resources()
+            on_env = self._callbacks.on_env(in_evaluation=False)
+            self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed, on_env=on_env)
             try:
                 torch.manual_seed(int_seed(self.run_seed, "module"))  # whatever envs and callbacks drew
                 self.module_spec, self.learner_group = self._build_modules()
             except BaseException:
                 self.env_runner_group.stop()
                 raise
-        self.policy = Policy(self.env_runner_group.local_runner.module, torch_stream(self.run_seed, "policy"))
+        self.policy = Policy(self.env_runner_group.module, torch_stream(self.run_seed, "policy"))
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._stopped = False
@@ -125,9 +124,26 @@ class Algorithm(ABC):
         runners, config = self.env_runner_group, self.config
         spec = config.get_rl_module_spec(runners.observation_space, runners.action_space)
         learner_class = config.learner_class or config.default_learner_class()
-        learners = LearnerGroup(config, learner_class, spec.as_multi(DEFAULT_MODULE_ID), run_seed=self.run_seed)
-        runners.build_modules(spec, learners.get_module(DEFAULT_MODULE_ID))
+        settings = config.for_learners() if config.num_learners else config
+        learners = LearnerGroup(settings, learner_class, spec.as_multi(DEFAULT_MODULE_ID), run_seed=self.run_seed)
+        try:
+            runners.build_modules(spec, learners.get_module(DEFAULT_MODULE_ID))
+        except BaseException:
+            learners.stop()
+            raise
         return spec, learners
+
+    def _check_resources(self) -> None:
+        """Whether Ray has what all workers together ask for; it is not even imported if there are none."""
+        config = self.config
+        if config.num_env_runners or config.num_learners:
+            from rlmodule.actors import check_resources
+
+            cpus = config.num_env_runners * config.num_cpus_per_env_runner
+            cpus += config.num_learners * config.num_cpus_per_learner
+            gpus = config.num_learners * config.num_gpus_per_learner
+            where = f"num_env_runners={config.num_env_runners}, num_learners={config.num_learners}"
+            check_resources({"CPU": cpus, "GPU": gpus}, where)
 
     def _num_threads(self, found: int) -> int:
         if self.config.torch_num_threads is not None:
@@ -161,20 +177,27 @@ class Algorithm(ABC):
         return self._report
 
     def sample(self) -> Rollout:
-        """One train batch from the env runners, counted.
+        """One train batch, the :meth:`sample_rollouts` side by side."""
+        return Rollout.concat(self.sample_rollouts())
+
+    def sample_rollouts(self) -> list[Rollout]:
+        """A rollout of each env runner, in order of their envs, counted; there may be fewer if runners fail.
 
         Raises:
-            RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start.
+            RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start. If
+                runners in other processes fail for good (:class:`WorkerFailed`).
         """
-        rollouts = []
-        for rollout in self.env_runner_group.sample(
-            self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
-        ):
+        rollouts = list(
+            self.env_runner_group.sample(
+                self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
+            )
+        )
+        rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
+        for rollout in rollouts:
             self.metrics.add_rollout(rollout)
             if self._shows_rollouts:
                 self._show(rollout)
-            rollouts.append(rollout)
-        return Rollout.concat(rollouts)
+        return rollouts
 
     def _show(self, rollout: Rollout) -> None:
         """Let callbacks see ``rollout`` and the episodes that ended in it."""
@@ -185,7 +208,7 @@ class Algorithm(ABC):
                     self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
         except BaseException:
             # the rollout is lost to a replay, which must not take the next one for its continuation
-            self.env_runner_group.local_runner.reset()
+            self.env_runner_group.reset()
             raise
 
     def train(self) -> dict[str, Any]:
@@ -208,7 +231,7 @@ class Algorithm(ABC):
             remedy = "Return {'learners': ...}."
             raise TypeError(explain_error(where, expected="a dict of sections of the result", got=got, remedy=remedy))
         self.metrics.add_timers(sections.pop("timers", {}))
-        result = self.metrics.finish_iteration(perf_counter() - start) | sections
+        result = self.metrics.finish_iteration(perf_counter() - start) | sections | self._workers_section()
         interval = self.config.evaluation_interval
         if interval is not None and self.metrics.iterations % interval == 0:
             result["evaluation"] = self.evaluate_for_run()
@@ -221,6 +244,30 @@ class Algorithm(ABC):
         self._add_logged(result)
         report.write(result)
         return result
+
+    def _workers_section(self) -> dict[str, dict[str, Any]]:
+        """What is to be told of workers in other processes, and of steps that were lost; nothing if neither can be."""
+        runners, learners, config = self.env_runner_group, self.learner_group, self.config
+        if not (config.num_env_runners or config.num_learners or config.restart_failed_sub_environments):
+            return {}
+        lost = runners.num_env_steps_lost
+        section: dict[str, Any] = {"num_env_steps_lost_lifetime": sum(lost.values())}
+        if lost:
+            section["num_env_steps_lost_by_cause"] = dict(lost)
+        if config.num_env_runners:
+            section |= {
+                "num_healthy_env_runners": runners.num_healthy,
+                "num_env_runner_restarts_lifetime": runners.workers.num_restarts,
+                "num_weight_bytes_sent_lifetime": runners.workers.num_bytes_shared,
+                "waited_for_env_runners_s": runners.seconds_waited,
+            }
+        if config.num_learners:
+            section |= {
+                "num_learner_restarts_lifetime": learners.num_restarts,
+                "num_env_steps_dropped_lifetime": learners.num_env_steps_dropped,
+                "waited_for_learners_s": learners.seconds_waited,
+            }
+        return {"workers": section}
 
     def _add_logged(self, result: dict[str, Any]) -> None:
         """Let ``result`` also have what a callback logged that saw it."""
@@ -319,6 +366,7 @@ class Algorithm(ABC):
         return {
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
+            "num_env_steps_lost": dict(self.env_runner_group.num_env_steps_lost),
             "metrics": self.metrics.get_state(),
             "policy": self.policy.generator.get_state(),
             "evaluation": self._evaluation.get_state(),
@@ -328,6 +376,7 @@ class Algorithm(ABC):
         """Restore what :meth:`get_state` gave. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
+        self.env_runner_group.num_env_steps_lost = Counter(state["num_env_steps_lost"])
         self.metrics.set_state(state["metrics"])
         self.policy.generator.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
@@ -392,6 +441,7 @@ class Algorithm(ABC):
             if self._report is not None:
                 last.callback(self._report.close)
             last.callback(self._evaluation.stop)
+            last.callback(self.learner_group.stop)
             last.callback(self.env_runner_group.stop)
 
     def _refuse_if_stopped(self, method: str) -> None:

@@ -15,6 +15,7 @@ All arguments go by keyword, and what is returned is ignored. What is not listen
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,13 +198,27 @@ class CallbackCaller:
         Raises:
             RuntimeError: If one raises; names it, and has the error as its cause.
         """
-        for setting, listener in self._listeners[name]:
-            try:
-                listener(**arguments)
-            except Exception as error:
-                where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
-                remedy = f"Correct it, or leave it out: .callbacks({setting}=None)."
-                raise RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy)) from error
+        _call_all(name, self._listeners[name], arguments)
+
+    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
+        """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None
+        if nothing does."""
+        listeners = self._listeners["on_environment_created"]
+        return functools.partial(_tell_of_env, listeners, in_evaluation) if listeners else None
+
+
+def _tell_of_env(listeners: list[tuple[str, Callable[..., Any]]], in_evaluation: bool, env: VectorEnv) -> None:
+    _call_all("on_environment_created", listeners, {"env": env, "in_evaluation": in_evaluation})
+
+
+def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], arguments: Mapping[str, Any]) -> None:
+    for setting, listener in listeners:
+        try:
+            listener(**arguments)
+        except Exception as error:
+            where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
+            remedy = f"Correct it, or leave it out: .callbacks({setting}=None)."
+            raise RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy)) from error
 
 
 def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:

@@ -28,8 +28,15 @@ class AlgorithmConfig(SettingsBase, ABC):
     num_envs_per_env_runner: int = ...
     gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...
     rollout_fragment_length: int | None = ...
+    num_cpus_per_env_runner: float = ...
+    env_step_timeout_s: float = ...
     num_learners: int = ...
+    num_cpus_per_learner: float = ...
     num_gpus_per_learner: int = ...
+    learner_timeout_s: float = ...
+    torch_compile_learner: bool = ...
+    torch_cuda_graphs: bool = ...
+    torch_autocast: Literal["bfloat16"] | None = ...
     learner_class: type[Learner] | None = ...
     torch_num_threads: int | None = ...
     gamma: float = ...
@@ -58,6 +65,11 @@ class AlgorithmConfig(SettingsBase, ABC):
     loggers: list[str | Callable[..., Any]] | None = ...
     checkpoint_interval: int | None = ...
     keep_best_checkpoint: bool = ...
+    restart_failed_env_runners: bool = ...
+    restart_failed_sub_environments: bool = ...
+    ignore_env_runner_failures: bool = ...
+    restart_failed_learners: bool = ...
+    max_restarts_in_a_row: int = ...
     max_nonfinite_updates_in_a_row: int = ...
     seed: int | None = ...
     @property
@@ -74,11 +86,14 @@ class AlgorithmConfig(SettingsBase, ABC):
     def callback_caller(self) -> CallbackCaller: ...
     def _callback_functions(self) -> dict[str, Callable[..., Any] | None]: ...
     def for_evaluation(self) -> Self: ...
+    def for_learners(self) -> Self: ...
     @property
     def model_config_class(self) -> type[DefaultModelConfig]: ...
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec: ...
     def build(self) -> Algorithm: ...
     def validate(self) -> None: ...
+    @property
+    def train_batch_size(self) -> int: ...
     def get_rollout_fragment_length(self) -> int: ...
     def _set(self, values: Mapping[str, Any], where: str, section: str | None) -> Self: ...
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError: ...
@@ -106,6 +121,8 @@ class AlgorithmConfig(SettingsBase, ABC):
         num_envs_per_env_runner: int = ...,
         gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...,
         rollout_fragment_length: int | None = ...,
+        num_cpus_per_env_runner: float = ...,
+        env_step_timeout_s: float = ...,
     ) -> Self:
         """How experience is sampled. A setting left out keeps its value; returns the config.
 
@@ -115,14 +132,23 @@ class AlgorithmConfig(SettingsBase, ABC):
             gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
                 environments are stepped in turn, in a process each, or by the vector class registered for the id.
             rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None lets
-                the algorithm choose: PPO goes by its train batch size, DQN takes 1.
+                the algorithm choose: PPO goes by its train batch size, DQN takes 1, or 4 from sampling processes.
+            num_cpus_per_env_runner (float, >= 0, default 1.0): CPUs that Ray sets aside for each sampling process; may
+                be a fraction.
+            env_step_timeout_s (float, > 0, default 60.0): Seconds without one environment step after which a sampling
+                process counts as hung.
         """
 
     def learners(
         self,
         *,
         num_learners: int = ...,
+        num_cpus_per_learner: float = ...,
         num_gpus_per_learner: int = ...,
+        learner_timeout_s: float = ...,
+        torch_compile_learner: bool = ...,
+        torch_cuda_graphs: bool = ...,
+        torch_autocast: Literal["bfloat16"] | None = ...,
         learner_class: type[Learner] | None = ...,
         torch_num_threads: int | None = ...,
     ) -> Self:
@@ -130,7 +156,16 @@ class AlgorithmConfig(SettingsBase, ABC):
 
         Args:
             num_learners (int, >= 0, default 0): Learner processes; 0 learns in this process.
-            num_gpus_per_learner (int, >= 0, default 0): GPUs of each learner; 0 learns on the CPU.
+            num_cpus_per_learner (float, >= 0, default 1.0): CPUs that Ray sets aside for each learner process; may be a
+                fraction.
+            num_gpus_per_learner (int, >= 0 and <= 1, default 0): GPUs of each learner; 0 learns on the CPU.
+            learner_timeout_s (float, > 0, default 60.0): Seconds without one gradient step after which a learner
+                process counts as hung; also the longest that learners wait for each other.
+            torch_compile_learner (bool, default False): Whether learners compile the loss with torch.compile.
+            torch_cuda_graphs (bool, default False): Whether learners on a GPU replay the loss and its gradient as a
+                CUDA graph.
+            torch_autocast (Literal['bfloat16'] | None, default None): Type of numbers in which the networks' layers
+                compute their loss; None is that of the weights.
             learner_class (type[Learner] | None, default None): What computes the loss; None takes the algorithm's own,
                 from which yours should derive.
             torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
@@ -265,10 +300,29 @@ class AlgorithmConfig(SettingsBase, ABC):
                 evaluation with the best mean return so far.
         """
 
-    def fault_tolerance(self, *, max_nonfinite_updates_in_a_row: int = ...) -> Self:
+    def fault_tolerance(
+        self,
+        *,
+        restart_failed_env_runners: bool = ...,
+        restart_failed_sub_environments: bool = ...,
+        ignore_env_runner_failures: bool = ...,
+        restart_failed_learners: bool = ...,
+        max_restarts_in_a_row: int = ...,
+        max_nonfinite_updates_in_a_row: int = ...,
+    ) -> Self:
         """What a run survives. A setting left out keeps its value; returns the config.
 
         Args:
+            restart_failed_env_runners (bool, default True): Whether a sampling process that raised, died or hung is
+                replaced by a new one.
+            restart_failed_sub_environments (bool, default False): Whether a single environment that raises is made
+                anew, while those beside it go on; else it fails its runner.
+            ignore_env_runner_failures (bool, default False): Whether to go on without a sampling process that is not
+                restarted, as long as there is another.
+            restart_failed_learners (bool, default True): Whether learner processes that died or hung are replaced, and
+                their update is done again.
+            max_restarts_in_a_row (int, >= 1, default 5): Restarts of one process without an answer from it in between;
+                the run ends after them.
             max_nonfinite_updates_in_a_row (int, >= 1, default 10): Updates in a row that may be left out because their
                 loss or gradient is NaN or infinite; the run ends at the last of them.
         """

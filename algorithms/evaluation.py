@@ -124,7 +124,7 @@ class Evaluation:
                     algorithm.config.for_evaluation(),
                     run_seed=algorithm.run_seed,
                     role="evaluation_env",
-                    on_env=lambda env: self._callbacks.call("on_environment_created", env=env, in_evaluation=True),
+                    on_env=self._callbacks.on_env(in_evaluation=True),
                 )
                 self._made.build_modules(algorithm.module_spec, algorithm.get_module())
         return self._made

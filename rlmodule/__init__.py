@@ -4,6 +4,7 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
+from rlmodule.acceleration import Coefficient
 from rlmodule.apis import (
     DistributionalQNetAPI,
     EpsilonGreedyAPI,
@@ -14,20 +15,28 @@ from rlmodule.apis import (
     QNetAPI,
     ValueFunctionAPI,
 )
+from rlmodule.batch_learner import BatchLearner
 from rlmodule.columns import Columns
+from rlmodule.env_guard import EnvError
 from rlmodule.env_runner import EnvRunner
+from rlmodule.env_runner_group import EnvRunnerGroup
 from rlmodule.episode import Episode
-from rlmodule.groups import EnvRunnerGroup, LearnerGroup
-from rlmodule.learner import BatchLearner, EpisodeLearner, Learner
+from rlmodule.learner import EpisodeLearner, Learner
+from rlmodule.learner_group import LearnerGroup
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.rollout import Rollout
+from rlmodule.sharding import shard_episodes, shard_rollout
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.tensor_env_runner import TensorEnvRunner
+from rlmodule.workers import WorkerFailed
 
 __all__ = [
     "BatchLearner",
+    "Coefficient",
     "Columns",
     "DEFAULT_MODULE_ID",
     "DistributionalQNetAPI",
+    "EnvError",
     "EnvRunner",
     "EnvRunnerGroup",
     "Episode",
@@ -45,5 +54,9 @@ __all__ = [
     "RLModule",
     "RLModuleSpec",
     "Rollout",
+    "TensorEnvRunner",
     "ValueFunctionAPI",
+    "WorkerFailed",
+    "shard_episodes",
+    "shard_rollout",
 ]

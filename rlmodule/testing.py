@@ -27,9 +27,10 @@ from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.apis import InferenceOnlyAPI, QNetAPI, ValueFunctionAPI
+from rlmodule.batch_learner import BatchLearner
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.columns import Columns
-from rlmodule.learner import Batch, BatchLearner, EpisodeLearner, Learner
+from rlmodule.learner import Batch, EpisodeLearner, Learner
 from rlmodule.module import RLModule, greedy_actions
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, write_row
 from rlmodule.sequences import cut_into_sequences, embeddings_of, flatten_sequences, initial_states

@@ -185,12 +185,15 @@ class DQNConfig(AlgorithmConfig):
         return dataclasses.replace(spec, model_config=dataclasses.replace(given, **chosen))
 
     def get_rollout_fragment_length(self) -> int:
-        """Steps of each environment per rollout: 1 unless the setting says otherwise."""
-        return self.rollout_fragment_length or 1
+        """Steps of each environment per rollout: 1 unless the setting says otherwise; 4 where each takes a message."""
+        return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
 
     def validate(self) -> None:
         super().validate()
-        batch, capacity = self.train_batch_size_per_learner, self.replay_capacity
+        batch, capacity = self.train_batch_size, self.replay_capacity
+        the_batch = f"train_batch_size_per_learner={self.train_batch_size_per_learner}"
+        if self.num_learners > 1:
+            the_batch += f" for each of {self.num_learners} learners"
         least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
         if least > most:
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
@@ -202,7 +205,7 @@ class DQNConfig(AlgorithmConfig):
                 )
         slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
         for needed, why in (
-            (batch, f"train_batch_size_per_learner={batch}"),
+            (batch, the_batch),
             (most * slots, f"n_step={most} in each of {slots} environments"),
             (self.get_rollout_fragment_length() * slots, f"one rollout of {slots} environments"),
         ):
@@ -211,7 +214,7 @@ class DQNConfig(AlgorithmConfig):
         if self.num_steps_sampled_before_learning_starts < batch:
             raise self._invalid(
                 "num_steps_sampled_before_learning_starts",
-                f"at least train_batch_size_per_learner={batch}, so that there is something to draw",
+                f"at least {batch}, for {the_batch}, so that there is something to draw",
                 "Make it larger, or the batch smaller.",
             )
         self._check_intensity()
@@ -224,7 +227,7 @@ class DQNConfig(AlgorithmConfig):
 
     def _check_intensity(self) -> None:
         """Whether ``training_intensity`` gives every iteration an update."""
-        intensity, batch = self.training_intensity, self.train_batch_size_per_learner
+        intensity, batch = self.training_intensity, self.train_batch_size
         if intensity is not None and intensity * self.num_env_steps_per_iteration < batch:
             raise self._invalid(
                 "training_intensity",
@@ -248,7 +251,7 @@ class DQN(Algorithm):
         self._steps_owed = 0.0
         """Env steps that ``training_intensity`` asks to be trained on, and that were not yet: less than a batch."""
         try:
-            check_exploration(module, self.env_runner_group.local_runner.module)
+            check_exploration(module, self.env_runner_group.module)
             self.replay = self._make_replay()
         except BaseException:
             self.stop()
@@ -261,13 +264,15 @@ class DQN(Algorithm):
             epsilon = value_at(self.config.epsilon_schedule, self.env_steps)
             self._explorer.set_epsilon(epsilon)
             before = self.env_steps
-            rollout = self.sample()
+            rollouts = self.sample_rollouts()
             start = perf_counter()
-            self.replay.add(rollout)
+            for rollout in rollouts:
+                self.replay.add(rollout, rollout.first_env_index)
             seconds["replay"] += perf_counter() - start
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
         learned = self.learner_group.summarize_updates(history)
+        self._explorer.set_epsilon(epsilon)  # learners elsewhere handed over all but this
         for numbers in learned.values():
             numbers["epsilon"] = epsilon
             if self.config.prioritized_replay:
@@ -282,7 +287,7 @@ class DQN(Algorithm):
         """One batch: draw it, learn from it, and remember how wrong it was; adds to ``seconds`` by phase."""
         config, start = self.config, perf_counter()
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
-        sample = self.replay.sample(config.train_batch_size_per_learner, beta=beta)
+        sample = self.replay.sample(config.train_batch_size, beta=beta)
         drawn = perf_counter()
         learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
@@ -303,8 +308,8 @@ class DQN(Algorithm):
             return 1
         self._steps_owed += config.training_intensity * sampled
         # the small number is for sums that should be whole and are not
-        batches = floor(self._steps_owed / config.train_batch_size_per_learner + 1e-9)
-        self._steps_owed -= batches * config.train_batch_size_per_learner
+        batches = floor(self._steps_owed / config.train_batch_size + 1e-9)
+        self._steps_owed -= batches * config.train_batch_size
         return batches
 
     def _make_replay(self) -> ReplayBuffer:
@@ -345,7 +350,7 @@ class DQN(Algorithm):
         config = self.config
         slots = max(1, config.num_env_runners) * config.num_envs_per_env_runner
         most = config.n_step[1] if isinstance(config.n_step, tuple) else config.n_step
-        sequences = max(1, config.train_batch_size_per_learner // length)
+        sequences = max(1, config.train_batch_size // length)
         needed = slots * (config.burn_in_len + length * -(-sequences // slots) + most - 1)
         if config.num_steps_sampled_before_learning_starts < needed:
             raise ValueError(

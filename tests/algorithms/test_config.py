@@ -562,9 +562,8 @@ def test_build_takes_a_frozen_copy() -> None:
     ("values", "parts"),
     [
         ({"env": None}, ("MyConfig.env", ".environment('CartPole-v1')")),
-        ({"num_env_runners": 2}, ("num_env_runners", "got 2", "set it to 0")),
-        ({"num_learners": 1}, ("num_learners", "set it to 0")),
-        ({"num_gpus_per_learner": 1}, ("num_gpus_per_learner", "set it to 0")),
+        ({"num_learners": 9}, ("num_learners", "at most as many as there are environments, 8", "got 9")),
+        ({"torch_cuda_graphs": True}, ("torch_cuda_graphs", "num_gpus_per_learner=1")),
         ({"train_batch_size_per_learner": 1003}, ("got 1003", "8 environments", "1000")),
         ({"rollout_fragment_length": 100}, ("got 2048", "rollout_fragment_length=100", "800")),
         (

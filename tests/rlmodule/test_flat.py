@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlmodule.flat import FlatAdam, FlatParameters
-from rlmodule.learner import load_optimizer_state, optimizer_state
+from rlmodule.flat import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.testing import differences
 
 

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmodule import EnvRunner, EnvRunnerGroup
+from rlmodule import EnvRunner
 from rlmodule.infos import last_infos
 from tests.rlmodule.test_env_runner import runner_for
 from tests.rlmodule.toys import Counter, Settings, counters, counters_one_by_one
@@ -300,5 +300,5 @@ def test_an_env_is_closed_if_who_is_told_of_it_raises() -> None:
         return Closing([Counter] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
 
     with pytest.raises(ZeroDivisionError):
-        EnvRunnerGroup(Settings(env=make), run_seed=1, on_env=refuse)
+        EnvRunner(Settings(env=make), run_seed=1, on_env=refuse)
     assert closed == [3]

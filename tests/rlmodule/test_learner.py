@@ -13,9 +13,11 @@ from torch import Tensor
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
-from rlmodule.learner import Batch, join_metrics, load_optimizer_state, optimizer_state, row_minibatches
+from rlmodule.flat import load_optimizer_state, optimizer_state
+from rlmodule.learner import Batch, row_minibatches
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing import LearnerContract, clone, differences, random_rollout
+from rlmodule.update_metrics import join_metrics
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

@@ -1,0 +1,406 @@
+"""EnvRunnerGroup: the env runners of a run, in this process or each in one of its own."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from catalog.errors import explain_error
+from rlmodule.env_runner import EnvRunner
+from rlmodule.module import RLModule
+from rlmodule.rollout import Rollout
+from rlmodule.settings import RunnerGroupSettings, RunnerSettings, facts_of
+from rlmodule.specs import RLModuleSpec
+from rlmodule.tally import Tally
+from rlmodule.tensor_env_runner import TensorEnvRunner, make_env_runner
+from rlmodule.workers import Answer, Failure, LocalWorkers, WorkerFailed, WorkerGroup
+
+OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
+
+
+class EnvRunnerGroup:
+    """The env runners of a run.
+
+    With ``num_env_runners=0`` there is one, in this process, which acts with the very tensors of the learner. Otherwise
+    there are as many processes on Ray, to which the weights are sent when they changed. Env ``i`` of runner ``k`` is
+    env ``k * num_envs_per_env_runner + i`` of the run wherever it is stepped, and so are its random streams.
+
+    A runner that fails is made again while the others go on, as the settings of ``fault_tolerance`` say.
+
+    Args:
+        settings: Which env, how many, how vectorised.
+        run_seed: Seed of the run.
+        role: ``"env"`` or ``"evaluation_env"``.
+        on_env: Told of every vector env once it is made, in the process that has it; if it raises, that is closed.
+
+    Attributes:
+        observation_space, action_space: Of one env.
+        module: What acts, with the weights of the learner's module; there is none before :meth:`build_modules`.
+        num_env_steps_lost: By cause: steps that envs made, of which no rollout tells.
+        seconds_waited: For runners, in all.
+    """
+
+    module: RLModule
+
+    def __init__(
+        self, settings: RunnerGroupSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+    ) -> None:
+        self._settings = settings
+        self.num_env_steps_lost: Counter[str] = Counter()
+        self.seconds_waited = 0.0
+        self._tallies: dict[int, _TallyOfRunner] = {}
+        self._lost_for_good: WorkerFailed | None = None
+        self._tally_prefix: str | None = None
+        self.workers: WorkerGroup
+        if settings.num_env_runners == 0:
+            runner = make_env_runner(settings, run_seed=run_seed, role=role, on_env=on_env)
+            self.workers = LocalWorkers("env runner", [runner])
+            self.observation_space, self.action_space = runner.observation_space, runner.action_space
+        else:
+            try:
+                self.workers = self._start_processes(run_seed, role, on_env)
+            except BaseException:
+                self._remove_tallies()  # of those that could be made
+                raise
+            for worker in range(self.workers.size):
+                self._watch(worker)
+            try:
+                spaces = self.workers.values(self.workers.call("get_spaces", workers=[0]))
+            except BaseException:
+                self.stop()
+                raise
+            self.observation_space, self.action_space = spaces[0]
+        self._spec: RLModuleSpec | None = None
+        self._shared: Any = None
+        self._version: tuple[int, ...] = ()
+        self._held: dict[int, tuple[int, tuple[int, ...]]] = {}  # incarnation and version of the weights, by runner
+
+    def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> WorkerGroup:
+        from rlmodule.actors import RayWorkers, RestartPolicy
+        from rlmodule.wire import check_portable
+
+        settings = self._settings
+        for name, value in (("env", settings.env), ("env_config", settings.env_config), ("on_env", on_env)):
+            check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
+        self._tally_prefix = os.path.join(_memory_folder(), f"rlmodule-{os.getpid()}-{uuid4().hex}")
+        facts = facts_of(settings, RunnerSettings)
+        return RayWorkers(
+            "env runner",
+            settings.num_env_runners,
+            functools.partial(_RunnerProcess, facts, run_seed, role, on_env, self._tally_prefix),
+            num_cpus=settings.num_cpus_per_env_runner,
+            timeout_s=settings.env_step_timeout_s,
+            policy=RestartPolicy(settings.restart_failed_env_runners, settings.max_restarts_in_a_row),
+        )
+
+    def build_modules(self, spec: RLModuleSpec, learner_module: RLModule) -> None:
+        """Let the runners act as ``learner_module`` does, of which ``spec`` is the spec."""
+        self.module = spec.build(inference_only=True).eval()
+        self.module.share_tensors_of(learner_module)
+        self._tensors = [*self.module.parameters(), *self.module.buffers()]
+        self._spec = spec
+        if self.workers.shares_memory:
+            runner = self.local_runner
+            is_here = runner.device == self._tensors[0].device
+            # the same tensors, or copies beside the envs
+            runner.set_module(self.module if is_here else spec.build(inference_only=True).to(runner.device))
+
+    @property
+    def local_runner(self) -> EnvRunner | TensorEnvRunner:
+        """The runner in this process.
+
+        Raises:
+            RuntimeError: If there is none.
+        """
+        if not isinstance(self.workers, LocalWorkers):
+            remedy = "Set num_env_runners=0 to have one here, for example to debug an env."
+            where, got = "EnvRunnerGroup.local_runner", f"{self.workers.size} runners in processes of their own"
+            raise RuntimeError(explain_error(where, expected="a runner in this process", got=got, remedy=remedy))
+        return self.workers.workers[0]
+
+    # --- sampling -----------------------------------------------------------------------------------------------------
+
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Iterator[Rollout]:
+        """Rollouts of ``num_steps`` rows, one per runner, as they are ready; none of a runner that fails meanwhile, but
+        at least one in all.
+
+        Raises:
+            WorkerFailed: If a runner fails for good and that is not ignored, or all have.
+            Exception: What the runner in this process raises.
+        """
+        if self.workers.shares_memory:
+            if self.local_runner.module is not self.module and self._weights_changed(policy_version):
+                self.local_runner.module.set_state(self.module.get_state())
+            rollout = self.local_runner.sample(num_steps, explore=explore, policy_version=policy_version)
+            if lost := rollout.stats.get("num_env_steps_lost"):
+                self.num_env_steps_lost.update(lost)
+            yield rollout
+            return
+        if self._lost_for_good is not None:
+            raise self._lost_for_good
+        asked = delivered = False
+        if self._weights_changed(policy_version):
+            self._shared = self.workers.share(self.module.get_state())
+        while True:
+            start = perf_counter()
+            # at first, take what is left of a call that failed, or was not taken to its end
+            answers = iter(self.workers.collect(None if asked else 0.0))
+            self.seconds_waited += perf_counter() - start
+            try:
+                for answer in answers:
+                    if (rollout := self._rollout_of(answer)) is not None:
+                        delivered = True
+                        yield rollout
+            finally:
+                self.workers.keep(answers)
+            runners = range(self.workers.size)
+            busy = any(self.workers.in_flight(i) for i in runners)
+            if asked and delivered and not busy:
+                return
+            if not asked or not busy:
+                for worker in runners:
+                    if self.workers.is_up(worker) and not self.workers.in_flight(worker):
+                        self._ask(worker, num_steps, explore, policy_version)
+                asked = True
+
+    def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
+        incarnation, version = self.workers.incarnation(worker), self._version
+        known_incarnation, known_version = self._held.get(worker, (-1, ()))
+        is_new = known_incarnation != incarnation
+        if is_new:
+            self._watch(worker)
+        self._tallies[worker].most = num_steps * self._settings.num_envs_per_env_runner
+        self._held[worker] = incarnation, version
+        args = (num_steps, explore, policy_version, self._spec if is_new else None)
+        shared = self._shared if is_new or known_version != version else None
+        self.workers.submit(worker, "sample", *args, shared=shared)
+
+    def _watch(self, worker: int) -> None:
+        """Look at the tally of the runner that is there now."""
+        incarnation, known = self.workers.incarnation(worker), self._tallies.get(worker)
+        if known is None or known.incarnation != incarnation:
+            self._tallies[worker] = _TallyOfRunner(f"{self._tally_prefix}-{worker}", incarnation)
+            if known is not None:
+                known.close()
+
+    def _weights_changed(self, policy_version: int) -> bool:
+        """Whether the weights are not those of the last call."""
+        before = self._version
+        self._version = policy_version, sum(x._version for x in self._tensors)  # as torch counts changes in place
+        return self._version != before
+
+    def _rollout_of(self, answer: Answer) -> Rollout | None:
+        tally = self._tallies[answer.worker]
+        if answer.failure is not None:
+            if steps := tally.take_lost():
+                self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
+            self._replace(answer.worker, answer.failure)
+            return None
+        rollout: Rollout = answer.value
+        lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
+        self.num_env_steps_lost.update(lost)
+        tally.told += rollout.num_env_steps + sum(lost.values())
+        return rollout
+
+    def _replace(self, worker: int, failure: Failure) -> None:
+        """Go on after a failure, if the settings say so; a worker that did not just raise is being replaced already."""
+        settings = self._settings
+        goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
+        if failure.kind == "raised" and self.workers.is_up(worker):
+            if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
+                raise WorkerFailed(f"env runner {worker}", failure, "Mend the env. num_env_runners=0 debugs it here.")
+            failure = self.workers.restart_later(worker, failure)
+        if not failure.final:
+            return
+        others = [i for i in range(self.workers.size) if not self.workers.is_gone(i)]
+        if settings.ignore_env_runner_failures and others:
+            return
+        remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
+        if settings.restart_failed_env_runners:
+            remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row: mend the env"
+        left = f"; {len(others)} other runners are left" if others else "; all env runners are lost"
+        remedy += f"{left}. num_env_runners=0 debugs it here; from_checkpoint(path) goes on from the last checkpoint."
+        self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
+        raise self._lost_for_good
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Let every runner begin new episodes with its next call."""
+        self._call_all("reset", dict.fromkeys(range(self.workers.size), ()))
+
+    @property
+    def num_healthy(self) -> int:
+        """Runners that can be called."""
+        return sum(self.workers.is_up(i) for i in range(self.workers.size))
+
+    def get_state(self) -> dict[str, Any]:
+        """State of each runner; waits for those that are being made again."""
+        states = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
+        if self.workers.shares_memory:
+            return {"0": states[0]}
+        # of one that is gone no more than that another must not repeat what it did
+        return {
+            str(i): {"incarnation": self.workers.incarnation(i)} | states[i]
+            if i in states
+            else {"incarnation": self.workers.incarnation(i) + 1}
+            for i in range(self.workers.size)
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`get_state` gave.
+
+        Raises:
+            ValueError: If it is of another number of runners.
+        """
+        if sorted(state) != sorted(map(str, range(self.workers.size))):
+            expected, got = f"one of {self.workers.size} env runners", f"one of {len(state)}"
+            remedy = f"Resume with the same number: from_checkpoint(path, num_env_runners={len(state)})."
+            raise ValueError(explain_error("state of env runners", expected=expected, got=got, remedy=remedy))
+        states = {worker: dict(state[str(worker)]) for worker in range(self.workers.size)}
+        for worker, one in states.items():
+            incarnation = one.pop("incarnation", 0)
+            if incarnation != self.workers.incarnation(worker):
+                self.workers.restart(worker, incarnation)
+        self._call_all("set_state", {worker: (one,) for worker, one in states.items() if one})
+
+    def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call the runners that ``args`` has arguments for, but those that are gone; who dies is called again once it
+        is back. Returns what they return."""
+        values: dict[int, Any] = {}
+        while True:
+            self.workers.wait_until_up()
+            called = [i for i in args if i not in values and not self.workers.is_gone(i)]
+            if not called:
+                return values
+            for answer in self.workers.answers([self.workers.submit(i, method, *args[i]) for i in called]):
+                if answer.failure is None:
+                    values[answer.worker] = answer.value
+                else:
+                    self._replace(answer.worker, answer.failure)
+
+    def stop(self) -> None:
+        """Close all envs, and end the processes."""
+        self.workers.stop()
+        for tally in self._tallies.values():
+            tally.close()
+        self._remove_tallies()
+
+    def _remove_tallies(self) -> None:
+        """Remove those of runners that were made and never looked at."""
+        if self._tally_prefix is not None:
+            for path in glob.glob(f"{self._tally_prefix}-*"):
+                os.unlink(path)
+
+
+class _RunnerProcess:
+    """An env runner as it is in a process of its own: with weights that come by letter.
+
+    Args:
+        settings: Those of the runner.
+        run_seed, role, on_env: See :class:`EnvRunner`.
+        tally_prefix: What the path of its tally begins with.
+        index: Which runner.
+        incarnation: How often it was made before.
+    """
+
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        run_seed: int,
+        role: str,
+        on_env: OnEnv | None,
+        tally_prefix: str,
+        index: int,
+        incarnation: int,
+    ) -> None:
+        self._tally = Tally.create(f"{tally_prefix}-{index}-{incarnation}")
+        self._runner = make_env_runner(
+            settings,
+            run_seed=run_seed,
+            first_env_index=index * settings.num_envs_per_env_runner,
+            role=role,
+            on_env=on_env,
+            incarnation=incarnation,
+            tally=self._tally,
+        )
+
+    @property
+    def progress(self) -> int:
+        return self._runner.progress
+
+    def get_spaces(self) -> tuple[Any, Any]:
+        return self._runner.observation_space, self._runner.action_space
+
+    def sample(
+        self,
+        num_steps: int,
+        explore: bool,
+        policy_version: int,
+        spec: RLModuleSpec | None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> Rollout:
+        """As :meth:`EnvRunner.sample`, after taking over ``weights``; ``spec`` comes with the first call."""
+        if spec is not None:
+            with torch.random.fork_rng(devices=[]):
+                self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
+        if weights is not None:
+            self._runner.module.set_state(weights)
+        return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
+
+    def reset(self) -> None:
+        self._runner.reset()
+
+    def get_state(self) -> dict[str, Any]:
+        return self._runner.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._runner.set_state(state)
+
+    def stop(self) -> None:
+        self._runner.stop()
+
+
+class _TallyOfRunner:
+    """What is known here of the steps of a runner elsewhere.
+
+    Args:
+        path: Of the tallies of this runner, without the incarnation.
+        incarnation: Of the runner.
+
+    Attributes:
+        told: Steps that its rollouts accounted for.
+        most: Steps that can be in flight.
+    """
+
+    def __init__(self, path: str, incarnation: int) -> None:
+        self.incarnation, self.told, self.most = incarnation, 0, 0
+        self._tally = Tally.attach(f"{path}-{incarnation}")
+
+    def take_lost(self) -> int:
+        """Steps that it made and did not tell of, each once: exactly, or if it is on another machine, at most so
+        many."""
+        if self._tally is None:
+            lost, self.most = self.most, 0
+        else:
+            lost, self.told = self._tally.count - self.told, self._tally.count
+        return lost
+
+    def close(self) -> None:
+        if self._tally is not None:
+            self._tally.close()
+
+
+def _memory_folder() -> str:
+    return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()

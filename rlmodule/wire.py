@@ -1,0 +1,94 @@
+"""Values on their way between processes: a few bytes of structure, and their large arrays as they are in memory."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+from catalog.errors import explain_error
+
+Packed = list[Any]
+"""The structure in bytes, then one array of uint8 for each large one; who carries it need not copy these."""
+
+SMALL = 512
+"""Arrays of fewer bytes travel with the structure: to carry one apart costs more than to copy it."""
+
+
+def pack(value: Any) -> Packed:
+    """``value``, made of tensors, arrays, plain values and objects of importable classes, for another process.
+
+    Raises:
+        Exception: What pickling raises for what cannot cross.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    structure = io.BytesIO()
+    _Pickler(structure, protocol=5, buffer_callback=lambda buffer: _keep_apart(buffer, buffers)).dump(value)
+    return [structure.getvalue(), *(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers)]
+
+
+def unpack(packed: Sequence[Any]) -> Any:
+    """The value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
+    structure, *arrays = packed
+    return pickle.loads(structure, buffers=arrays)
+
+
+def num_bytes(packed: Sequence[Any]) -> int:
+    """How much there is to carry."""
+    structure, *arrays = packed
+    return len(structure) + sum(array.nbytes for array in arrays)
+
+
+def check_portable(where: str, value: Any) -> None:
+    """Whether ``value`` can be sent to another process.
+
+    Raises:
+        TypeError: If not; names the reason.
+    """
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        got = f"{value!r:.80}, which cannot be pickled ({type(error).__name__}: {reason})"
+        expected = "what can be sent to another process"
+        remedy = "Open files, locks, sockets and the like inside the function that runs there, not outside of it."
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes tensors for arrays; on its own torch writes each into a zip file."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
+            return super().reducer_override(obj)
+        host = obj.detach().cpu()
+        if host.dtype is torch.bfloat16:  # which NumPy has not
+            return _bfloat16, (host.view(torch.int16).numpy(),)
+        return _tensor, (host.numpy(),)
+
+
+def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer]) -> bool:
+    """Whether to write ``buffer`` into the structure (true) or to keep it apart (false), as pickle asks."""
+    if buffer.raw().nbytes < SMALL:
+        return True
+    buffers.append(buffer)
+    return False
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # torch cannot hold what is read-only for that; our own code never writes into it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _bfloat16(array: np.ndarray) -> Tensor:
+    return _tensor(array).view(torch.bfloat16)

@@ -1,0 +1,52 @@
+"""A training as a script of its own, for tests that send it signals: ``python -m tests.faults.script FOLDER EPOCHS``.
+
+It tells what it is at by files in the folder. A first learn() ends with a signal; what follows it shows that the script
+goes on. The second one goes on until it is ended.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from algorithms.ppo import PPOConfig
+
+
+def main(folder: Path, num_epochs: int) -> None:
+    ray.init(num_cpus=8, include_dashboard=False, object_store_memory=150_000_000)
+    config = (
+        PPOConfig(env="CartPole-v1", seed=1)
+        .env_runners(num_env_runners=2, num_envs_per_env_runner=2)
+        .learners(num_learners=1)
+        .training(train_batch_size_per_learner=256, minibatch_size=64, num_epochs=num_epochs)
+        .reporting(run_dir=str(folder / "run"))
+    )
+    with config.build() as algorithm:
+
+        def tell(what: str, **more: Any) -> None:
+            new = folder / f"{what}.new"
+            new.write_text(json.dumps({"iterations": algorithm.metrics.iterations} | more))
+            new.rename(folder / what)
+
+        train = algorithm.train
+
+        def and_tell() -> dict[str, Any]:
+            tell("iteration")
+            return train()
+
+        algorithm.train = and_tell  # type: ignore[method-assign]
+        assert algorithm.learner_group.processes is not None
+        runners: Any = algorithm.env_runner_group.workers
+        tell("built", pids=[*runners.pids(), *algorithm.learner_group.processes.workers.pids()])
+        try:
+            algorithm.learn(num_env_steps=10**9)
+            tell("returned")
+        except KeyboardInterrupt:
+            tell("interrupted")
+        algorithm.learn(num_env_steps=10**9)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

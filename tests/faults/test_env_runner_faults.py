@@ -1,0 +1,351 @@
+"""Env runners in processes of their own under fire: who fails is replaced or told, and every step is accounted for."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from algorithms.ppo import PPOConfig
+from rlmodule import Columns, EnvRunnerGroup, Rollout
+from rlmodule.testing import differences
+from rlmodule.workers import WorkerFailed
+from tests.fault_envs import ANY, ERRORS, num_lives, num_step_calls, seeds_of_lives
+from tests.faults import cluster
+from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of, is_running, wait_for
+
+BACK = 30.0
+"""Seconds within which a process is replaced, on cores that others use too; 3 to 5 on free ones."""
+
+
+@pytest.fixture(scope="module")
+def tough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Two runners that are replaced when they fail."""
+    with crowd(tmp_path_factory.mktemp("tough")) as made:
+        made.sample()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Two runners that are not."""
+    with crowd(tmp_path_factory.mktemp("frail"), restart_failed_env_runners=False) as made:
+        made.sample()
+        yield made
+
+
+def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture) -> float:
+    """Let runner 1 do as ``kind`` says; returns the seconds of the sampling it happens in."""
+    made.wait_until_healthy(BACK)
+    lost, restarts = made.lost(), made.group.workers.num_restarts
+    made.command(1, kind)
+    start = time.monotonic()
+    with caplog.at_level("WARNING", "rlmodule.actors"):
+        (rollout,) = made.sample()
+    seconds = time.monotonic() - start
+    assert rollout.first_env_index == 0  # the other one is not disturbed
+    assert told in caplog.text
+    assert 1 <= made.lost() - lost <= rollout.num_env_steps
+    made.wait_until_healthy(BACK)
+    assert made.group.workers.num_restarts == restarts + 1
+    assert len(made.sample()) == 2
+    made.check_accounts()
+    made.check_seeds()
+    return seconds
+
+
+def test_an_env_that_raises_costs_its_fragment_and_no_process(tough: Crowd, caplog: pytest.LogCaptureFixture) -> None:
+    pid, start = tough.pid(1), time.monotonic()
+    survive(tough, "plain", "raised ZeroDivisionError", caplog)
+    assert tough.pid(1) == pid
+    assert time.monotonic() - start < 5.0
+
+
+ENDED = [
+    ("os._exit", "ended by os._exit(0)"),
+    ("sys.exit", "SystemExit: 0"),
+    ("segfault", "ended by Fatal Python error: Segmentation fault"),
+    pytest.param("kill", "ended by SIGKILL", marks=pytest.mark.faults),
+    pytest.param("abort", "ended by Fatal Python error: Aborted", marks=pytest.mark.faults),
+]
+
+
+@pytest.mark.parametrize(("kind", "told"), ENDED)
+def test_an_env_that_ends_its_process_is_replaced(
+    tough: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert survive(tough, kind, told, caplog) < 5.0
+
+
+HUNG = ["stop", "hold the GIL", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("sleep", "spin"))]
+
+
+@pytest.mark.parametrize("kind", HUNG)
+def test_an_env_that_hangs_is_found_in_time(tough: Crowd, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    pid = tough.pid(1)
+    assert 1.5 < survive(tough, kind, "no progress for 2 s", caplog) < 2.0 + 1.0 + 1.0  # a second for busy cores
+    assert not is_running(pid)
+
+
+def kill_after(pid: int, num_steps: int, folder: Path) -> None:
+    """Kill a process once some more steps were made."""
+    calls = num_step_calls(folder)
+    wait_for(lambda: num_step_calls(folder) > calls + num_steps, 10)
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.faults)])
+def test_a_runner_that_is_killed_while_it_samples_is_replaced(tough: Crowd, times: int) -> None:
+    for victim in range(times):
+        tough.wait_until_healthy(BACK)
+        pid, lost = tough.pid(victim % 2), tough.lost()
+        killer = threading.Thread(target=kill_after, args=(pid, 20, tough.folder))
+        killer.start()
+        (rollout,) = tough.sample(100)
+        killer.join()
+        tough.races += 1
+        assert rollout.first_env_index == 2 * (1 - victim % 2)
+        assert 0 < tough.lost() - lost <= 200
+        tough.check_accounts()
+    tough.wait_until_healthy(BACK)
+    tough.check_seeds()
+
+
+def test_when_all_are_killed_sampling_waits_for_the_next(tough: Crowd) -> None:
+    tough.wait_until_healthy(BACK)
+    restarts = tough.group.workers.num_restarts
+    for worker in range(2):
+        os.kill(tough.pid(worker), signal.SIGKILL)
+    start = time.monotonic()
+    assert tough.sample()  # no iteration is empty
+    tough.wait_until_healthy(BACK)
+    assert time.monotonic() - start < BACK
+    assert tough.group.workers.num_restarts == restarts + 2
+    tough.check_accounts()
+
+
+def test_state_is_that_of_all_though_one_was_killed(tough: Crowd) -> None:
+    tough.wait_until_healthy(BACK)
+    os.kill(tough.pid(0), signal.SIGKILL)
+    state = tough.group.get_state()
+    incarnations = [state[str(worker)]["incarnation"] for worker in range(2)]
+    assert incarnations == [tough.group.workers.incarnation(worker) for worker in range(2)]
+    assert all("noise" in one for one in state.values())
+    tough.sample()
+    tough.check_accounts()
+
+
+def test_it_stops_in_the_middle_and_leaves_nothing(tough: Crowd) -> None:
+    tough.wait_until_healthy(BACK)
+    pids = [tough.pid(worker) for worker in range(2)]
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        tough.sample(1_000_000)
+    signal.signal(signal.SIGALRM, before)
+    start = time.monotonic()
+    tough.group.stop()
+    assert time.monotonic() - start < 10
+    wait_for(lambda: not any(map(is_running, pids)), 1)
+    assert not files_of(os.getpid())
+
+
+# --- nobody is replaced -----------------------------------------------------------------------------------------------
+
+SAYS = {
+    "plain": ["ZeroDivisionError", "of all things"],
+    "empty": ["RuntimeError"],
+    "unpicklable": ["Unpicklable", "a lock inside"],
+    "huge": ["OSError", "long long"],
+    "unreadable": ["Unreadable"],
+    "broken pipe": ["BrokenPipeError", "to my own simulator"],
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_is_told_whole_and_the_next_call_goes_on(frail: Crowd, kind: str) -> None:
+    frail.command(1, kind)
+    start = time.monotonic()
+    with pytest.raises(WorkerFailed) as caught:
+        frail.sample()
+    assert time.monotonic() - start < 2.0
+    text, place = str(caught.value), caught.value.failure.place
+    assert all(part in text for part in [*SAYS[kind], "env runner 1", "fault_envs.py", "Traceback"])
+    assert len(text) < 10_000
+    assert place["env"] in (2, 3)
+    assert place["action"] in (0, 1)
+    assert place["step"] >= 0
+    assert place["seed"] in {seed for life in seeds_of_lives(frail.folder) for seed in life}
+    rollouts = frail.sample()
+    assert sorted({rollout.first_env_index for rollout in rollouts}) == [0, 2]
+    frail.check_accounts()
+
+
+def test_who_is_lost_for_good_ends_the_run(frail: Crowd) -> None:
+    frail.command(0, "os._exit")
+    start = time.monotonic()
+    with pytest.raises(WorkerFailed, match=r"env runner 0: .*os\._exit\(0\).*restart_failed_env_runners=True"):
+        frail.sample()
+    assert time.monotonic() - start < 5.0
+    with pytest.raises(WorkerFailed, match="1 other runners are left"):
+        frail.sample()
+
+
+@pytest.mark.faults
+def test_failures_are_ignored_as_long_as_one_is_left(tmp_path: Path) -> None:
+    ignoring: Any = {"restart_failed_env_runners": False, "ignore_env_runner_failures": True}
+    with crowd(tmp_path, **ignoring) as made:
+        made.sample()
+        made.command(0, "os._exit")
+        assert len(made.sample()) == 1
+        assert len(made.sample()) == 1
+        assert made.group.num_healthy == 1
+        made.check_accounts()
+        made.command(1, "kill")
+        start = time.monotonic()
+        with pytest.raises(WorkerFailed, match=r"env runner 1: .*SIGKILL.*all env runners are lost"):
+            made.sample()
+        assert time.monotonic() - start < 5.0
+
+
+# --- nothing works ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [1, pytest.param(5, marks=pytest.mark.faults)])
+def test_a_crash_loop_ends(tmp_path: Path, restarts: int) -> None:
+    faults = {"steps": {ANY: {1: "plain"}}}
+    with crowd(tmp_path, faults, num_env_runners=1, max_restarts_in_a_row=restarts) as made:
+        start = time.monotonic()
+        with pytest.raises(WorkerFailed, match=rf"of all things.*failed {restarts + 1} times in a row"):
+            made.sample()
+        assert time.monotonic() - start < 60
+        made.check_accounts()
+
+
+@pytest.mark.faults
+def test_an_env_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with (
+        pytest.raises(WorkerFailed, match=r"env runner 0.*of all things"),
+        crowd(tmp_path, {"lives": {0: "plain"}}, num_env_runners=1),
+    ):
+        pass
+    assert time.monotonic() - start < BACK
+    assert num_lives(tmp_path) == 1
+
+
+def test_what_cannot_be_built_is_told_in_time() -> None:
+    def build(**settings: Any) -> EnvRunnerGroup:
+        return EnvRunnerGroup(CrowdSettings(**settings), run_seed=1)  # type: ignore[arg-type]
+
+    lock, start = threading.Lock(), time.monotonic()
+    with pytest.raises(TypeError, match=r"num_env_runners=2, env: .*cannot be pickled .*lock"):
+        build(env=lambda config: lock)
+    with pytest.raises(ValueError, match=r"expected at most the 8 CPUs .*, got 16 CPUs"):
+        build(num_env_runners=16, num_cpus_per_env_runner=1.0)
+    assert time.monotonic() - start < 1
+    with pytest.raises(WorkerFailed, match="CartPoll"):
+        build(env="CartPoll-v1", num_env_runners=1)
+    assert time.monotonic() - start < BACK
+    assert not files_of(os.getpid())
+
+
+@pytest.mark.faults
+def test_more_than_is_free_is_told_in_time() -> None:
+    settings: Any = CrowdSettings(env="CartPole-v1", num_env_runners=1, num_cpus_per_env_runner=4.0)
+    group = EnvRunnerGroup(settings, run_seed=1)
+    settings.num_cpus_per_env_runner = 8.0
+    start = time.monotonic()
+    try:
+        with pytest.raises(WorkerFailed, match=r"it asks for 8 CPUs, and [\d.]+ of 8 CPUs are free"):
+            EnvRunnerGroup(settings, run_seed=1)
+        assert time.monotonic() - start < 30
+    finally:
+        group.stop()
+
+
+@pytest.mark.faults
+def test_a_node_that_is_lost_costs_what_was_on_it(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    root = str(Path(cluster.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, cluster.__file__, str(tmp_path / "envs")],
+        env=env | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "steps lost" in done.stdout
+
+
+# --- how envs are spread does not matter ------------------------------------------------------------------------------
+
+
+def trained(num_env_runners: int, num_envs_each: int) -> tuple[list[Any], list[Any], dict[str, torch.Tensor]]:
+    """What was sampled in ten iterations, the results without their seconds, and the weights in the end."""
+    config = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(
+            num_env_runners=num_env_runners, num_envs_per_env_runner=num_envs_each, num_cpus_per_env_runner=0.5
+        )
+        .training(train_batch_size_per_learner=80, minibatch_size=40, num_epochs=2)
+        .debugging(seed=3)
+    )
+    sampled: list[Any] = []
+    with config.build() as algorithm:
+        take = algorithm.sample
+
+        def sample() -> Rollout:
+            rollout = take()
+            sampled.append(rollout)
+            return rollout
+
+        algorithm.sample = sample  # type: ignore[method-assign]
+        results = [algorithm.train() for _ in range(10)]
+        weights = {name: value.clone() for name, value in algorithm.get_module().state_dict().items()}
+    for result in results:
+        del result["env_runners"]["num_env_steps_per_second"]
+    told = [{name: result[name] for name in ("env_runners", "learners")} for result in results]
+    return sampled, told, weights
+
+
+def check_equal_data(sampled: list[Any], others: list[Any]) -> None:
+    assert len(sampled) == len(others) == 10
+    for one, other in zip(sampled, others, strict=True):
+        for column in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS):
+            assert torch.equal(one[column], other[column])
+
+
+def test_runs_with_one_seed_are_equal_in_every_bit() -> None:
+    sampled, told, weights = trained(2, 2)
+    again, told_again, weights_again = trained(2, 2)
+    check_equal_data(sampled, again)
+    assert differences(weights, weights_again) == []
+    assert differences(told, told_again) == []
+    here, _, weights_here = trained(0, 4)
+    check_equal_data(sampled, here)  # 200 steps of each of 4 envs
+    for name, value in weights.items():
+        torch.testing.assert_close(value, weights_here[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("runners", "envs"), [(1, 4), (4, 1)])
+def test_envs_live_alike_however_they_are_spread(runners: int, envs: int) -> None:
+    sampled, _, weights = trained(runners, envs)
+    here, _, weights_here = trained(0, 4)
+    check_equal_data(sampled, here)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, weights_here[name], rtol=0, atol=1e-5)

@@ -1,0 +1,267 @@
+"""Learner processes that are killed, stopped, and raise: what it costs, and that nothing of the training is lost."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlmodule import Columns, Learner, LearnerGroup, RLModuleSpec, Rollout
+from rlmodule.testing import clone, differences, random_rollout
+from rlmodule.workers import WorkerFailed
+from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
+from tests.rlmodule.toys import Small
+from tests.together import digest
+
+SPEC = RLModuleSpec(Small, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), {"fcnet_hiddens": [8]})
+ID = "default_policy"
+
+
+@dataclass
+class Run:
+    """A group of learners and what is planned for them."""
+
+    group: LearnerGroup
+    plan: Plan
+    initial: dict[str, Any]
+
+    def pids(self) -> list[int]:
+        return [pid for pid in self.processes.workers.pids() if pid is not None]
+
+    @property
+    def processes(self) -> Any:
+        assert self.group.processes is not None
+        return self.group.processes
+
+    def learn(self, data: Sequence[Rollout | dict[str, Any]], first: int = 0) -> list[Any]:
+        """The results of an update with each of ``data``."""
+        return [
+            self.group.update_from_episodes(one, env_steps=first + i)
+            if isinstance(one, Rollout)
+            else self.group.update_from_batch(one, env_steps=first + i)
+            for i, one in enumerate(data)
+        ]
+
+    def digests(self) -> list[str]:
+        """Those of the states of each learner."""
+        # which changes nothing, after all that is still to be done
+        self.processes.call("load_module_state", ID, clone(self.group.get_state()["module"][ID]))
+        workers = self.processes.workers
+        return [digest(state) for state in workers.values(workers.call("get_state"))]
+
+    def check_recovers(self, data: Sequence[Any], *, restarts: int, strikes: int = 1) -> float:
+        """That learning from ``data`` comes to what it does without the fault that is planned; the seconds it took."""
+        planned = (self.plan.folder / "plan").read_text()
+        self.plan.clear()
+        self.group.set_state(self.initial)
+        expected, bits = [told(each) for each in self.learn(data)], self.digests()
+        self.group.set_state(self.initial)
+        (self.plan.folder / "plan").write_text(planned)
+        before = self.group.num_restarts
+        start = time.monotonic()
+        results = [told(each) for each in self.learn(data)]
+        seconds = time.monotonic() - start
+        assert self.plan.times_left == 0
+        assert self.group.num_restarts - before == restarts * strikes
+        assert self.digests() == bits
+        assert len({*bits}) == 1
+        assert results == expected
+        assert self.group.num_env_steps_dropped == 0
+        return seconds
+
+
+def told(result: dict[str, Any]) -> Any:
+    """What an update came to, without what a clock measured."""
+    return {
+        module_id: {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in numbers.items()}
+        for module_id, numbers in result.items()
+        if module_id != "timers"
+    }
+
+
+def make(folder: Path, cls: type[Learner] = FaultReinforce, **settings: Any) -> Run:
+    folder.mkdir(exist_ok=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        group = LearnerGroup(FaultSettings(folder=str(folder), **settings), cls, SPEC.as_multi(), run_seed=0)
+    return Run(group, Plan(folder), clone(group.get_state()))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one learner", "two learners"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    run = make(tmp_path_factory.mktemp("run"), num_learners=request.param, learner_timeout_s=5.0)
+    yield run
+    run.group.stop()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Any]:
+    runs: list[Run] = []
+
+    def build(cls: type[Learner] = FaultReinforce, **settings: Any) -> Run:
+        runs.append(make(tmp_path / str(len(runs)), cls, **settings))
+        return runs[-1]
+
+    yield build
+    for run in runs:
+        run.group.stop()
+
+
+def rollouts(count: int = 2, slots: int = 4) -> list[Rollout]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = SPEC.build()
+    return [random_rollout(module, 8, slots, seed) for seed in range(count)]
+
+
+def batch(seed: int = 0, rows: int = 8) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return {Columns.OBS: torch.rand(rows, 4, generator=generator), "target": torch.full((rows, 2), float(seed))}
+
+
+def test_a_killed_learner_is_made_again_and_the_update_is_done_again(run: Run) -> None:
+    """Where there are two, the other one waits in the sum of the gradients meanwhile."""
+    size = len(run.pids())
+    run.plan.write("die", rank=size - 1, step=2)
+    assert run.check_recovers(rollouts(), restarts=size) < 30
+
+
+def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
+    """Also where a peer waits; the learners are as they were before that update."""
+    run.plan.clear()
+    run.group.set_state(run.initial)
+    data = rollouts(3)
+    run.learn(data[:1])
+    before = run.digests()
+    run.plan.write("raise", rank=len(run.pids()) - 1, step=1)
+    start = time.monotonic()
+    with pytest.raises(
+        WorkerFailed, match=r"learner \d.*ArithmeticError: the loss of one's own.*num_learners=0"
+    ) as caught:
+        run.learn(data[1:2], first=1)
+    assert time.monotonic() - start < 5
+    assert caught.value.failure.kind == "raised"
+    assert caught.value.name == f"learner {len(run.pids()) - 1}"
+    assert "compute_loss_for_module" in str(caught.value)
+    dropped, run.processes.num_env_steps_dropped = run.group.num_env_steps_dropped, 0
+    assert dropped == data[1].num_env_steps
+    assert run.digests() == before
+    run.learn(data[1:], first=1)
+    after = run.digests()
+    run.group.set_state(run.initial)
+    run.learn(data)
+    assert run.digests() == after
+
+
+def test_an_update_that_is_not_finite_on_one_learner_is_left_out_on_all(run: Run) -> None:
+    run.plan.clear()
+    run.group.set_state(run.initial)
+    (whole,) = run.learn(rollouts(1))
+    before = clone(run.group.get_state()["module"][ID])
+    run.plan.write("nan", rank=len(run.pids()) - 1, times=100)  # in the first minibatch of each update
+    for _ in range(2):
+        (result,) = run.learn(rollouts(1), first=1)
+        assert (whole[ID]["num_updates_skipped"], result[ID]["num_updates_skipped"]) == (0, 1)
+        assert len({*run.digests()}) == 1
+    run.plan.clear()
+    after = run.group.get_module(ID)
+    assert all(p.isfinite().all() for p in after.parameters())
+    assert differences(after.get_state(), before)  # by the other minibatches
+
+
+def test_updates_from_batches_since_the_last_state_are_done_again(made: Any) -> None:
+    run = made(FaultRegression, num_learners=2)
+    data = [batch(seed) for seed in range(5)]
+    run.plan.write("die", rank=1, step=3)
+    run.check_recovers(data, restarts=2)
+    assert run.group.get_state()["num_updates"] == 5
+
+
+@pytest.mark.faults
+def test_a_stopped_learner_is_replaced_after_the_time_limit(run: Run) -> None:
+    size = len(run.pids())
+    run.plan.write("stop", rank=size - 1, step=1)
+    seconds = run.check_recovers(rollouts(), restarts=size)
+    assert 5 <= seconds < 40
+
+
+def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(made: Any) -> None:
+    run = made(num_learners=2, restart_failed_learners=False)
+    run.learn(rollouts(1))
+    state = run.group.get_state()
+    run.plan.write("exit", rank=1, step=1)
+    start = time.monotonic()
+    with pytest.raises(WorkerFailed, match=r"learner 1.*os\._exit.*restart_failed_learners=True") as caught:
+        run.learn(rollouts(1))
+    assert time.monotonic() - start < 5
+    assert caught.value.failure.kind == "died"
+    with pytest.raises(WorkerFailed, match="learner 1"):
+        run.learn(rollouts(1))
+    assert differences(run.group.get_state(), state) == []  # what can be saved
+
+
+def test_a_crash_loop_ends(made: Any) -> None:
+    run = made(max_restarts_in_a_row=1)
+    run.plan.write("die", times=100)
+    with pytest.raises(WorkerFailed, match=r"learner 0.*from_checkpoint"):
+        run.learn(rollouts(1))
+    assert run.plan.times_left == 98
+    assert run.group.num_restarts == 1
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_shards_may_be_ragged_or_empty(run: Run, slots: int) -> None:
+    run.plan.clear()
+    run.group.set_state(run.initial)
+    run.learn(rollouts(2, slots))
+    assert len({*run.digests()}) == 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        settings = FaultSettings(folder=str(run.plan.folder), num_learners=0, minibatch_size=8 * len(run.pids()))
+        local = LearnerGroup(settings, FaultReinforce, SPEC.as_multi(), run_seed=0)
+    local.set_state(clone(run.initial))
+    for i, rollout in enumerate(rollouts(2, slots)):
+        local.update_from_episodes(rollout, env_steps=i)
+    for name, value in local.module[ID].named_parameters():
+        torch.testing.assert_close(run.group.module[ID].get_parameter(name), value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_learners_that_are_killed_again_and_again_lose_nothing(made: Any, num_learners: int) -> None:
+    """Twenty times, at other places each: the dying one itself, or the one that waits for it."""
+    run = made(num_learners=num_learners)
+    data, draw = rollouts(3), random.Random(1)
+    for _ in range(20):
+        kind = draw.choice(["die", "kill peer"]) if num_learners > 1 else "die"
+        run.plan.write(kind, rank=draw.randrange(num_learners), step=draw.randrange(4))
+        assert run.check_recovers(data, restarts=num_learners) < 40
+
+
+@pytest.mark.faults
+def test_a_learner_that_is_killed_before_its_updates_are_summarised_loses_nothing(made: Any) -> None:
+    run = made(FaultRegression, num_learners=1)
+    history = run.learn([batch(seed) for seed in range(5)])
+    expected = run.group.get_state()["module"][ID]["pi.weight"].clone()
+    os.kill(run.pids()[0], signal.SIGKILL)
+    assert run.group.num_updates == 0  # the weights were not handed over yet
+    assert run.group.summarize_updates(history)[ID]["num_updates_skipped"] == 0
+    assert run.group.num_updates == 5
+    assert torch.equal(run.group.get_module(ID).get_parameter("pi.weight"), expected)
+
+
+@pytest.mark.faults
+def test_batch_learners_that_are_killed_lose_nothing(made: Any) -> None:
+    run = made(FaultRegression, num_learners=2)
+    data, draw = [batch(seed) for seed in range(100)], random.Random(2)
+    for step in (0, 63, 64, 65, *(draw.randrange(100) for _ in range(4))):
+        run.plan.write("die", rank=draw.randrange(2), step=step)
+        run.check_recovers(data, restarts=2)

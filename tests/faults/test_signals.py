@@ -1,0 +1,134 @@
+"""Signals to the process that trains with others: what is saved, how it ends, who is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from algorithms import Algorithm
+from rlmodule.checkpoint import load_checkpoint
+from tests.faults.commanded import is_running, wait_for
+
+ROOT = Path(__file__).parents[2]
+BUILD_S = 120.0
+"""Seconds that a busy machine may take to start Ray and five processes."""
+
+
+def descendants(pid: int) -> list[int]:
+    found = list[int]()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+class Driver:
+    """The script, in a process group of its own as a shell would start it."""
+
+    def __init__(self, folder: Path, num_epochs: int) -> None:
+        self.folder = folder
+        self.log = (folder / "log").open("wb")
+        command = [sys.executable, "-m", "tests.faults.script", str(folder), str(num_epochs)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self.others: list[int] = []
+
+    def told(self, what: str) -> dict[str, Any]:
+        return json.loads((self.folder / what).read_text())
+
+    def wait_for(self, what: str, seconds: float = BUILD_S) -> dict[str, Any]:
+        wait_for(lambda: (self.folder / what).exists() or self.process.poll() is not None, seconds)
+        assert (self.folder / what).exists(), (self.folder / "log").read_text()
+        return self.told(what)
+
+    def wait_until_it_trains(self) -> list[int]:
+        """The processes of its workers."""
+        pids = self.wait_for("built")["pids"]
+        assert len(pids) == 3
+        assert all(is_running(pid) for pid in pids)
+        self.wait_for_iterations(2)
+        self.others = descendants(self.process.pid)
+        assert {*pids} <= {*self.others}
+        return pids
+
+    def wait_for_iterations(self, count: int) -> None:
+        first = self.wait_for("iteration")["iterations"]
+        wait_for(lambda: self.told("iteration")["iterations"] >= first + count, 60.0)
+
+    def close(self) -> None:
+        for pid in [self.process.pid, *self.others, *descendants(self.process.pid)]:
+            if is_running(pid):  # ours: they descend from what was started here
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Driver]]:
+    """Two, started side by side; the second takes a second for each iteration, in which it waits for the learner."""
+    made = [Driver(tmp_path_factory.mktemp(f"driver-{i}"), num_epochs) for i, num_epochs in enumerate((2, 200))]
+    yield made
+    for driver in made:
+        driver.close()
+
+
+def checkpoint(driver: Driver) -> dict[str, Any]:
+    content = load_checkpoint(driver.folder / "run" / "checkpoint")
+    assert content["state"]["learners"]["num_updates"] == 8 * content["state"]["metrics"]["iterations"]
+    return content["state"]
+
+
+@pytest.mark.faults
+def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(drivers: list[Driver]) -> None:
+    driver = drivers[0]
+    pids = driver.wait_until_it_trains()
+    driver.process.send_signal(signal.SIGINT)
+    told = driver.wait_for("returned", 30.0)
+    assert checkpoint(driver)["metrics"]["iterations"] == told["iterations"]
+    assert all(is_running(pid) for pid in pids)
+    driver.wait_for_iterations(2)
+    start = time.monotonic()
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.process.wait(30) == 143  # and not -6, by Ray's own handler
+    wait_for(lambda: not any(map(is_running, pids)), 10.0)
+    seconds = time.monotonic() - start
+    assert seconds < 20
+    log = (driver.folder / "log").read_text()
+    assert "Stopped by Ctrl-C after" in log
+    assert "Stopped by SIGTERM after" in log
+    assert "Traceback" not in log
+    assert "SIGABRT" not in log
+    assert checkpoint(driver)["metrics"]["iterations"] > told["iterations"]
+    print(f"SIGTERM: gone after {seconds:.1f} s")
+
+
+def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(drivers: list[Driver]) -> None:
+    driver = drivers[1]
+    pids = driver.wait_until_it_trains()
+    driver.wait_for_iterations(1)
+    driver.process.send_signal(signal.SIGINT)
+    wait_for(lambda: "Finishing this iteration" in (driver.folder / "log").read_text(), 5.0)
+    driver.process.send_signal(signal.SIGINT)
+    driver.wait_for("interrupted", 10.0)
+    driver.wait_for_iterations(2)  # it can go on from there
+    driver.process.kill()
+    seconds = wait_for(lambda: not any(map(is_running, pids)), 10.0)
+    print(f"SIGKILL: gone after {seconds:.1f} s")
+
+
+@pytest.mark.faults
+def test_a_run_goes_on_from_the_checkpoint_of_its_last_signal(drivers: list[Driver]) -> None:
+    with Algorithm.from_checkpoint(
+        drivers[0].folder / "run" / "checkpoint", num_env_runners=2, run_dir=None
+    ) as algorithm:
+        updates = algorithm.learner_group.num_updates
+        algorithm.train()
+        assert algorithm.learner_group.num_updates == updates + 8

@@ -1,0 +1,324 @@
+"""Workers in processes of their own: calls, errors as data, deaths, hangs, restarts, room."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmodule.actors import RayWorkers, RestartPolicy, check_resources
+from rlmodule.workers import MAX_IN_FLIGHT, Answer, LocalWorkers, WorkerFailed, WorkerGroup
+
+PROMPT = RestartPolicy(max_in_a_row=2)
+TIMEOUT_S = 2.0
+
+
+class Toy:
+    """A worker that does as it is told, also badly."""
+
+    def __init__(self, index: int, incarnation: int) -> None:
+        self.index, self.incarnation, self.progress = index, incarnation, 0
+
+    def who(self) -> tuple[int, int, int]:
+        return self.index, self.incarnation, os.getpid()
+
+    def add(self, a: Any, b: Any = 0, *, c: Any = 0) -> Any:
+        return a + b + c
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def end(self, how: str) -> None:
+        if how == "exit":
+            os._exit(0)
+        if how == "abort":
+            os.abort()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def sleep(self, seconds: float, tick: float | None = None) -> str:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, tick or left))
+            self.progress += tick is not None
+        return "awake"
+
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def stop(self) -> None:
+        self.progress = -1
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+class RaisesWhenMade(Toy):
+    def __init__(self, index: int, incarnation: int) -> None:
+        raise LookupError("no such simulator")
+
+
+class DiesWhenMadeAgain(Toy):
+    def __init__(self, index: int, incarnation: int) -> None:
+        super().__init__(index, incarnation)
+        if incarnation > 0:
+            os._exit(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_here() -> Iterator[None]:
+    import ray
+
+    ray.init(
+        num_cpus=8, include_dashboard=False, object_store_memory=150_000_000, log_to_driver=False, logging_level="ERROR"
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    groups: list[WorkerGroup] = []
+
+    def make(factory: Any = Toy, size: int = 1, timeout_s: float = 30.0, policy: RestartPolicy = PROMPT) -> RayWorkers:
+        groups.append(RayWorkers("toy", size, factory, num_cpus=0.1, timeout_s=timeout_s, policy=policy))
+        return groups[-1]  # type: ignore[return-value]
+
+    yield make
+    for group in groups:
+        group.stop()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RayWorkers]:
+    """Two workers for all tests; who ends one waits for the next."""
+    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=TIMEOUT_S, policy=PROMPT)
+    yield group
+    group.stop()
+
+
+def wait_until_up(group: WorkerGroup, worker: int = 0, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not group.is_up(worker):
+        assert time.monotonic() < until
+        group.collect(1.0)
+    group.call("sleep", 0.02, 0.01, workers=[worker])  # gets on: what failed before does not count
+
+
+def one(answers: list[Answer]) -> Answer:
+    (answer,) = answers
+    return answer
+
+
+def test_both_kinds_of_groups_answer_alike(pair: RayWorkers) -> None:
+    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
+        assert group.values(group.call("add", torch.ones(1000), 2, c=torch.arange(1000)))[1][-1] == 1002
+        shared = group.share({"weights": torch.full((5, 1000), 3.0)})
+        assert group.values(group.call("add", workers=[1], shared=None, a=1)) == [1]
+        assert group.in_flight(0) == 0
+        ticket = group.submit(1, "who")
+        answer = one(group.collect())
+        assert (answer.ticket, answer.value[:2]) == (ticket, (1, 0))
+        assert shared is not None
+
+
+def test_what_is_shared_is_the_last_argument_and_its_bytes_are_counted(pair: RayWorkers) -> None:
+    shared = pair.share(torch.arange(1000.0))
+    assert [float(value.sum()) for value in pair.values(pair.call("add", 1.0, shared=shared))] == [500_500.0] * 2
+    assert 2 * 4000 < pair.num_bytes_shared < 2 * 5000
+
+
+def test_a_worker_takes_two_calls_at_once_and_no_third(pair: RayWorkers) -> None:
+    group = pair
+    tickets = [group.submit(0, "sleep", 0.3) for _ in range(MAX_IN_FLIGHT)]
+    with pytest.raises(RuntimeError, match="takes no call now"):
+        group.submit(0, "who")
+    answers: list[Answer] = []
+    while len(answers) < MAX_IN_FLIGHT:
+        answers += group.collect()
+    assert [answer.ticket for answer in answers] == tickets
+
+
+def test_answers_to_others_are_kept(pair: RayWorkers) -> None:
+    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
+        ticket = group.submit(0, "add", 1, 2)
+        assert group.values(group.call("add", 3, workers=[0, 1])) == [3, 3]
+        assert one(group.collect()) == Answer(0, ticket, 3)
+        group.keep([Answer(1, 7)])
+        assert one(group.collect()) == Answer(1, 7)
+
+
+def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None:
+    def fail(error: BaseException) -> Any:
+        return one(pair.call("fail", error, workers=[0]))
+
+    pid = pair.pids()[0]
+    failure = fail(ZeroDivisionError("by nought")).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message, failure.final) == (
+        "raised",
+        "ZeroDivisionError",
+        "by nought",
+        False,
+    )
+    assert "test_actors.py" in failure.traceback
+    assert fail(KeyError()).failure.message == "(no message)"
+    assert fail(SystemExit(0)).failure.type == "SystemExit"
+    assert len(fail(ValueError("long " * 100_000)).failure.message) < 30_000
+    assert fail(Unreadable()).failure.type == "Unreadable"
+    assert pair.values(pair.call("who"))[0][2] == pid
+    with pytest.raises(WorkerFailed, match=r"toy 0: expected an answer, got ZeroDivisionError: by nought"):
+        pair.values([fail(ZeroDivisionError("by nought"))])
+
+
+@pytest.mark.parametrize(("how", "told"), [("exit", "os._exit(0)"), ("kill", "SIGKILL"), ("abort", "Aborted")])
+def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, told: str) -> None:
+    restarts, incarnation = pair.num_restarts, pair.incarnation(1)
+    failure = one(pair.call("end", how, workers=[1])).failure
+    assert failure is not None
+    assert failure.kind == "died"
+    assert told in failure.message
+    assert not pair.is_up(1)
+    assert pair.values(pair.call("add", 1)) == [1]  # the other goes on meanwhile
+    wait_until_up(pair, 1)
+    assert pair.values(pair.call("who", workers=[1]))[0][1] == incarnation + 1
+    assert pair.num_restarts == restarts + 1
+
+
+def test_who_raised_is_made_again_in_its_process_the_first_time(pair: RayWorkers) -> None:
+    pid, incarnation = pair.pids()[0], pair.incarnation(0)
+    for same in (True, False):
+        failure = one(pair.call("fail", ValueError("no"), workers=[0])).failure
+        assert failure is not None
+        assert not pair.restart_later(0, failure).final
+        assert not pair.is_up(0)
+        pair.wait_until_up()
+        assert (pair.pids()[0] == pid) is same
+    assert pair.values(pair.call("who", workers=[0]))[0][1] == incarnation + 2
+    wait_until_up(pair)
+
+
+def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> None:
+    start = time.monotonic()
+    failure = one(pair.call("sleep", 60.0, workers=[0])).failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("hung", "no progress for 2 s")
+    assert time.monotonic() - start < TIMEOUT_S + 1.5
+    wait_until_up(pair)
+
+
+def test_a_slow_worker_that_gets_on_is_waited_for(pair: RayWorkers) -> None:
+    assert pair.call("sleep", 2 * TIMEOUT_S, 0.1, workers=[0])[0].value == "awake"
+
+
+def test_a_worker_nobody_looked_after_is_not_taken_for_hung(pair: RayWorkers) -> None:
+    pair.submit(0, "sleep", 1.5 * TIMEOUT_S, 0.1)
+    time.sleep(1.25 * TIMEOUT_S)
+    assert one(pair.collect()).value == "awake"
+
+
+def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> None:
+    pair.collect(0.0)
+    time.sleep(2 * TIMEOUT_S)
+    start = time.monotonic()
+    assert one(pair.call("sleep", 60.0, workers=[0])).failure is not None
+    assert time.monotonic() - start < TIMEOUT_S + 1.5
+    wait_until_up(pair)
+
+
+def test_a_stopped_process_is_found_and_ended(pair: RayWorkers) -> None:
+    pid = pair.pids()[0]
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    failure = one(pair.call("add", 1, workers=[0])).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    until = time.monotonic() + 1
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    wait_until_up(pair)
+
+
+def test_all_calls_of_a_worker_that_dies_have_failed(pair: RayWorkers) -> None:
+    tickets = [pair.submit(0, "end", "kill"), pair.submit(0, "add", 1)]
+    answers = pair.collect()
+    assert [answer.ticket for answer in answers] == tickets
+    assert all(answer.failure is not None for answer in answers)
+    wait_until_up(pair)
+
+
+def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) -> None:
+    assert pair.call("threads")[0].value == 1
+
+
+def test_a_crash_loop_ends(made: Any) -> None:
+    group = made(DiesWhenMadeAgain)
+    assert not one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    start, failures = time.monotonic(), []
+    while not group.is_gone(0):
+        failures += [answer.failure for answer in group.collect()]
+    assert [failure.final for failure in failures] == [False, True]
+    assert group.num_restarts == PROMPT.max_in_a_row
+    assert time.monotonic() - start < 30
+    assert group.collect() == []  # there is nothing to wait for
+
+
+def test_delays_grow_and_end() -> None:
+    policy = RestartPolicy(max_in_a_row=5)
+    delays = [policy.delay_after(failures) for failures in range(1, 7)]
+    assert delays[:5] == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1])
+    assert delays[5] is None
+    assert RestartPolicy(enabled=False).delay_after(1) is None
+
+
+def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
+    group = made(policy=RestartPolicy(enabled=False))
+    assert one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    assert group.is_gone(0)
+    group.restart(0)
+    wait_until_up(group)
+    assert group.values(group.call("who"))[0][1] == 1
+
+
+def test_a_worker_that_cannot_be_made_is_told_at_once(made: Any) -> None:
+    start = time.monotonic()
+    with pytest.raises(WorkerFailed, match="LookupError: no such simulator"):
+        made(RaisesWhenMade)
+    assert time.monotonic() - start < 10
+
+
+def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"toy: expected what can be sent .* cannot be pickled .*lock"):
+        made(lambda index, incarnation: lock)
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU"])
+def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(
+        ValueError, match=rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s"
+    ):
+        check_resources({name: 999.0}, "num_env_runners=999")
+    assert time.monotonic() - start < 30
+
+
+def test_stopping_lets_nothing_behind(made: Any) -> None:
+    group = made(size=2)
+    pids = group.pids()
+    group.submit(0, "sleep", 60.0)
+    start = time.monotonic()
+    group.stop()
+    group.stop()
+    assert time.monotonic() - start < 10
+    until = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.05)
