@@ -5,7 +5,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 
@@ -29,6 +29,7 @@ class Job:
     clip_param: float = 0.2
     grad_clip: float = 0.5
     seq_len: int | None = None  # steps per training sequence; a minibatch has minibatch_size / seq_len of them
+    num_learners: int = 0  # processes that share a batch, and each minibatch of it; 0 is this process
 
     @property
     def batch_size(self) -> int:
@@ -56,6 +57,9 @@ JOBS = {
         seq_len=16,
     ),
 }
+
+# For ours_ppo and rllib_ppo alone: the plain loops have one process.
+SHARED_JOBS = {"learners": replace(JOBS["cartpole"], num_learners=2)}
 
 
 @dataclass(frozen=True)

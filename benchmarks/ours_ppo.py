@@ -1,6 +1,7 @@
 """The jobs of `bare_ppo` and `bare_lstm`, trained by `algorithms.ppo` through its public interface.
 
     python -m benchmarks.ours_ppo cartpole 60000
+    python -m benchmarks.ours_ppo learners 60000    # with two learners, beside rllib_ppo
 
 Same nets, batch, minibatches, epochs and coefficients; what is not part of the bare arithmetic (observation and value
 normalisation) is turned off. Steps per second count whole calls of `train()` after the first two.
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.jobs import JOBS, Job, main
+from benchmarks.jobs import JOBS, SHARED_JOBS, Job, main
 from catalog import DefaultModelConfig
 
 WARM_UP = 2  # iterations before the clock starts
@@ -29,17 +30,19 @@ def config(job: Job, seed: int) -> PPOConfig:
     )
     if job.seq_len is not None:
         model = replace(model, use_lstm=True, lstm_cell_size=64, max_seq_len=job.seq_len)
+    parts = max(1, job.num_learners)
     return (
         PPOConfig()
         .environment(job.env_id)
         .env_runners(num_envs_per_env_runner=job.num_envs)
+        .learners(num_learners=job.num_learners)
         .training(
             lr=job.lr,
             gamma=job.gamma,
             lambda_=job.lambda_,
             clip_param=job.clip_param,
-            train_batch_size_per_learner=job.batch_size,
-            minibatch_size=job.minibatch_size,
+            train_batch_size_per_learner=job.batch_size // parts,
+            minibatch_size=job.minibatch_size // parts,
             num_epochs=job.num_epochs,
             entropy_coeff=job.entropy_coeff,
             vf_loss_coeff=job.vf_loss_coeff,
@@ -74,4 +77,4 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, JOBS)
+    main(train, __doc__, JOBS | SHARED_JOBS)

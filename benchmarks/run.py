@@ -1,6 +1,7 @@
 """Measure our speed beside the same work without a framework, in one run on one machine.
 
-    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn replay sampling catalog import] [--repeats 5] [--write]
+    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn learners workers replay sampling
+                             catalog import] [--repeats 5] [--write]
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
 both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;
@@ -33,6 +34,8 @@ README = ROOT / "benchmarks" / "README.md"
 HEADER = ("row", "ours", "other", "ratio (least – most)", "floor", "reached")
 ALLOWED_MS = 50.0  # for building, whatever the spaces
 ALLOWED_GB = 8.0  # for a replay of a million Atari transitions
+ALLOWED_SYNC_MS = 30.0  # until eight runners have the weights of a million parameters
+ALLOWED_DRIVER_MS = 5.0  # per iteration with two runners, beyond what these take
 
 # Prints how long the statement takes in a process that has loaded nothing but what Python itself needs.
 TIME_IMPORT = "import json, time; t = time.perf_counter(); {}; print(json.dumps({{'s': time.perf_counter() - t}}))"
@@ -70,13 +73,13 @@ TRAININGS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: paired measurements and the floor that their ratio, ours over theirs, must reach."""
+    """One line of the table: paired measurements, and the floor for their ratio, ours over theirs, if there is one."""
 
     name: str
     unit: str
     ours: list[float]
     theirs: list[float]
-    floor: float
+    floor: float | None
     more_is_better: bool
 
     @property
@@ -88,6 +91,8 @@ class Row:
     def reached(self) -> bool:
         """Whether the median ratio is on the right side of the floor."""
         ratio = median(self.ratios)
+        if self.floor is None:
+            return True
         return ratio >= self.floor if self.more_is_better else ratio <= self.floor
 
     def cells(self) -> tuple[str, ...]:
@@ -99,17 +104,22 @@ class Row:
             f"{median(self.ours):{digits}} {self.unit}",
             f"{median(self.theirs):{digits}} {self.unit}",
             f"{middle:.2f} ({least:.2f} – {most:.2f})",
-            f"{'≥' if self.more_is_better else '≤'} {self.floor:.2f}",
-            "yes" if self.reached else "no",
+            *self._verdict(),
         )
 
+    def _verdict(self) -> tuple[str, str]:
+        if self.floor is None:
+            return "–", "–"
+        return f"{'≥' if self.more_is_better else '≤'} {self.floor:.2f}", "yes" if self.reached else "no"
 
-def child(*args: str) -> dict[str, Any]:
+
+def child(*args: str, python: str = sys.executable) -> dict[str, Any]:
     """Run `python *args` apart from here and read the JSON in the last line it prints."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+    env["RAY_ADDRESS"] = "local"  # a Ray of its own, whichever may run on this machine
     with tempfile.TemporaryDirectory() as folder:  # MuJoCo leaves a log where it runs
         done = subprocess.run(
-            [sys.executable, *args],
+            [python, *args],
             cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -141,6 +151,47 @@ def training_rows(job: str, repeats: int, report: Report) -> list[Row]:
         memory = column(ours, "peak_mb"), column(bare, "peak_mb")
         rows.append(Row(f"{here.name}, peak memory", "MB", *memory, 1.3, False))
     return rows
+
+
+def rllib_python() -> str | None:
+    """A Python that has RLlib: what RLLIB_PYTHON names, or else this one; None if that has not."""
+    python = os.environ.get("RLLIB_PYTHON", sys.executable)
+    found = subprocess.run([python, "-c", "import ray.rllib.algorithms.ppo"], capture_output=True, check=False)
+    return python if found.returncode == 0 else None
+
+
+def learner_rows(repeats: int, report: Report) -> list[Row]:
+    """Steps per second of PPO CartPole with two learners, beside one in the same process and beside RLlib with two."""
+    sides = {"two": ("ours_ppo", "learners", sys.executable), "one": ("ours_ppo", "cartpole", sys.executable)}
+    if (python := rllib_python()) is not None:
+        sides["rllib"] = "rllib_ppo", "learners", python
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(repeats):
+        for side, (script, job, python) in sides.items():
+            result = child("-m", f"benchmarks.{script}", job, str(TRAININGS["cartpole"].steps), python=python)
+            speeds[side].append(result["steps_per_s"])
+            report(f"learners: {script} {job} {result['steps_per_s']:,.0f} steps/s")
+    rows = [Row("PPO CartPole, 2 learners, one process", "steps/s", speeds["two"], speeds["one"], None, True)]
+    if "rllib" in speeds:
+        rows.append(Row("PPO CartPole, 2 learners, RLlib", "steps/s", speeds["two"], speeds["rllib"], 3.0, True))
+    return rows
+
+
+def worker_rows(repeats: int, report: Report) -> list[Row]:
+    """What env runners in processes of their own gain and cost; see `benchmarks.workers`."""
+    runs: dict[str, list[dict[str, float]]] = {"sampling": [], "syncing": [], "driver": []}
+    for _ in range(repeats):
+        for what, results in runs.items():
+            results.append(child("-m", "benchmarks.workers", what))
+            report(f"workers: {what} {results[-1]}")
+    ray, local = ([result[key] for result in runs["sampling"]] for key in ("ray", "local"))
+    synced = [result["sync_ms"] for result in runs["syncing"]]
+    driven = [result["driver_ms"] for result in runs["driver"]]
+    return [
+        Row("workers: sampling HalfCheetah", "steps/s", ray, local, 1.6, True),
+        Row("workers: weights to eight runners", "ms", synced, [ALLOWED_SYNC_MS] * repeats, 1.0, False),
+        Row("workers: the driver's part", "ms", driven, [ALLOWED_DRIVER_MS] * repeats, 1.0, False),
+    ]
 
 
 def sampling_rows(repeats: int, report: Report) -> list[Row]:
@@ -220,6 +271,8 @@ ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how o
     "cheetah": (lambda repeats, report: training_rows("cheetah", repeats, report), 2),
     "lstm": (lambda repeats, report: training_rows("lstm", repeats, report), 2),
     "dqn": (lambda repeats, report: training_rows("dqn", repeats, report), 2),
+    "learners": (learner_rows, 3),
+    "workers": (worker_rows, 3),
     "replay": (replay_rows, 5),
     "sampling": (sampling_rows, 1),
     "catalog": (catalog_rows, 3),

@@ -51,6 +51,8 @@ def test_the_readme_has_the_markers_and_every_row() -> None:
     ]
     names += ["import", "replay: prioritized training step", "replay: a million of Atari"]
     names += [f"replay: {name}" for name, *_ in REPLAY]
+    names += ["PPO CartPole, 2 learners, one process", "PPO CartPole, 2 learners, RLlib"]
+    names += [f"workers: {what}" for what in ("sampling HalfCheetah", "weights to eight runners", "the driver's part")]
     names += [f"catalog: {what}" for what in ("deciding", "building", "reading", "masking")]
     for name in names:
         assert name in text.partition("<!-- table: begin -->")[0]
