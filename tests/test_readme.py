@@ -2,7 +2,8 @@
 
 How a page is read: the ```python blocks of one page run in order in one namespace, as one script would. A ```text block
 right after one is what it prints, or, if ``<!-- raises -->`` stands before the block, the error it ends with; there
-``...`` stands for anything. ``<!-- no-run -->`` before a block leaves it out. ```sh blocks are checked, not run.
+``...`` stands for anything. ``<!-- no-run -->`` before a block leaves it out. ```sh blocks are checked, not run. Those
+that ask for processes share one Ray.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import contextlib
 import doctest
 import io
+import logging
 import re
 import shlex
 import sys
@@ -41,7 +43,14 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
 from algorithms.run_folder import flatten
 from algorithms.settings import settings_of
-from catalog import Catalog, DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
+from catalog import (
+    Catalog,
+    DefaultModelConfig,
+    RuleTable,
+    action_converter_rules,
+    action_distribution_rules,
+    encoder_rules,
+)
 from catalog.registry import Registry, distributions, models
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +61,7 @@ PAGES = [
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 COMMANDS = [run for path in EXAMPLES for run in re.findall(r"``python (examples/[^`]+)``", path.read_text("utf-8"))]
 """How the examples say they are run, without ``python``; one that does not is a part of another beside it."""
-TABLES = (encoder_rules, action_distribution_rules, action_converter_rules)
+TABLES: tuple[RuleTable[Any], ...] = (encoder_rules, action_distribution_rules, action_converter_rules)
 REGISTRIES: tuple[Registry[Any], ...] = (models, distributions)
 
 
@@ -112,7 +121,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     def tiny_build(config: Any) -> Any:
         config.validate()  # what the user wrote, before it is made small
         tiny = config.copy()
-        quick = QUICK | {"train_batch_size_per_learner": 8 * tiny.num_envs_per_env_runner}
+        num_envs = max(1, tiny.num_env_runners) * tiny.num_envs_per_env_runner
+        quick = QUICK | {"train_batch_size_per_learner": 8 * num_envs}
         return real_build(
             tiny.update({name: value for name, value in quick.items() if name in settings_of(type(tiny))})
         )
@@ -136,6 +146,28 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A small Ray on this machine, with room for two processes."""
+    import ray
+
+    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=150_000_000, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def cluster_if_needed(request: pytest.FixtureRequest) -> None:
+    """The cluster, for a test of a page or command whose code asks for processes."""
+    page, command = request.node.callspec.params.get("page"), request.node.callspec.params.get("command")
+    if page is None:
+        codes = [(ROOT / command.split()[0]).read_text(encoding="utf-8")]
+    else:
+        codes = [block.text for block in blocks_of(page) if block.language == "python" and not block.mark]
+    if any(re.search(r"\bnum_(env_runners|learners)=[^0]", code) for code in codes):
+        request.getfixturevalue("cluster")
+
+
 def execute(code: str, path: Path, line: int, module: ModuleType) -> str:
     """Run ``code`` in ``module`` as if it stood at ``line`` of ``path``; returns what it printed."""
     code = re.sub(r"num_env_steps=[\d_]+", "num_env_steps=64", code)
@@ -151,6 +183,7 @@ def assert_shown(shown: str, came: str, where: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("cluster_if_needed")
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
     blocks = blocks_of(page)
@@ -170,6 +203,7 @@ def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) ->
             assert_shown(shown, came, where)
 
 
+@pytest.mark.usefixtures("cluster_if_needed")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     name, *arguments = command.split()
@@ -255,7 +289,7 @@ def check_command(command: str) -> None:
             listed = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
             extras = {extra for arg in args for found in re.findall(r"\[(.+)\]", arg) for extra in found.split(",")}
             assert extras <= set(re.findall(r"^(\w+) = \[", listed, re.M)), command
-        case "tensorboard" | "wandb", _:
+        case "tensorboard" | "wandb" | "ray" | "export", _:
             pass  # not ours
         case _:
             pytest.fail(f"no check for {command!r}")
@@ -346,6 +380,8 @@ def described_metrics(algorithm: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", prose_of(METRICS), re.M | re.S):
         for path, meaning in re.findall(r"^\| `([\w/]+)` \| (.+) \|$", text, re.M):
+            if path.startswith("workers/"):
+                continue  # of whatever algorithm: see below
             if not any(title == f"Learning: {other}" or meaning.startswith(f"{other}: ") for other in others):
                 found[path] = meaning
     return found
@@ -374,6 +410,17 @@ def test_every_metric_is_described_and_every_described_one_is_there(
     full = plain.copy().update(asked_for).callbacks(on_sample_end=log_under_name, on_episode_end=log_under_name)
     with full.build() as algorithm:
         reported = dict(flatten(algorithm.train()))
+    assert sorted(reported) == sorted(described)
+
+
+def test_every_metric_of_workers_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
+    described = re.findall(r"^\| `(workers/[\w/]+)` \| with ", prose_of(METRICS), re.M)
+    config = PPOConfig().environment("CartPole-v1")
+    with config.build() as algorithm:
+        # as if they were elsewhere: what is told goes by the settings
+        algorithm.config = config.env_runners(num_env_runners=1).learners(num_learners=1)
+        algorithm.env_runner_group.num_env_steps_lost["CAUSE"] += 1
+        reported = [path for path, _ in flatten(algorithm._workers_section())]
     assert sorted(reported) == sorted(described)
 
 
