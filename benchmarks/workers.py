@@ -107,17 +107,20 @@ def seconds_reported(rollouts: list[Rollout]) -> list[float]:
 
 
 def sampling(repeats: int = 10) -> dict[str, float]:
-    """HalfCheetah's env steps per second in long fragments, of 8 envs in all: `ray`, two runners, and `local`."""
+    """HalfCheetah's env steps per second in long fragments by runners of 8 envs each: `ray`, two of them, and `local`,
+    the one of the same settings in this process."""
     job = JOBS["cheetah"]
     settings = config(job, seed=0)
-    halves = settings.copy().env_runners(
-        num_env_runners=2, num_envs_per_env_runner=job.num_envs // 2, num_cpus_per_env_runner=SHARE_OF_CPU
-    )
-    with settings.build() as local, halves.build() as remote:
+    two = settings.copy().env_runners(num_env_runners=2, num_cpus_per_env_runner=SHARE_OF_CPU)
+    two.training(train_batch_size_per_learner=2 * job.num_envs * job.fragment)
+    with settings.build() as local, two.build() as remote:
         works = [partial(all_of, algorithm.env_runner_group, LONG_FRAGMENT) for algorithm in (remote, local)]
-        times = in_turn(2 + repeats, *works)
+        ray_seconds, local_seconds = in_turn(2 + repeats, *works)
     steps = job.num_envs * LONG_FRAGMENT
-    return {name: round(steps / median(seconds), 1) for name, seconds in zip(("ray", "local"), times, strict=True)}
+    return {
+        "ray": round(2 * steps / median(ray_seconds), 1),
+        "local": round(steps / median(local_seconds), 1),
+    }
 
 
 def syncing(repeats: int = 20, num_parameters: int = 1_000_000, num_workers: int = 8) -> dict[str, float]:

@@ -35,6 +35,9 @@ a busy machine takes long to start one and import what it needs."""
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
 """Seconds that a worker has to close what it holds, and then to end by itself."""
 
+INLINE_BYTES = 2**16
+"""Up to so many bytes, what is shared goes along with each call: Ray's store would take longer than the copies."""
+
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 """Seconds before the first restart in a row, which grow threefold from one to the next, and the most they become."""
 
@@ -312,7 +315,8 @@ class RayWorkers(WorkerGroup):
         import ray
 
         packed = pack(value)
-        return _Shared(ray.put(packed), num_bytes(packed))
+        size = num_bytes(packed)
+        return _Shared(packed if size <= INLINE_BYTES else ray.put(packed), size)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -577,7 +581,7 @@ def _how_it_died(slot: _Slot, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class _Shared:
-    """Something packed that is in Ray's store."""
+    """Something packed: a reference to it in Ray's store, or if it is small itself."""
 
     ref: Any
     num_bytes: int

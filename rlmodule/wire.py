@@ -37,7 +37,9 @@ def pack(value: Any) -> Packed:
 def unpack(packed: Sequence[Any]) -> Any:
     """The value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
     structure, *arrays = packed
-    return pickle.loads(structure, buffers=arrays)
+    with warnings.catch_warnings():  # torch cannot hold what is read-only for that; our own code never writes into it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return pickle.loads(structure, buffers=arrays)
 
 
 def num_bytes(packed: Sequence[Any]) -> int:
@@ -83,11 +85,7 @@ def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer])
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():  # torch cannot hold what is read-only for that; our own code never writes into it
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return torch.from_numpy(array)
 
 
 def _bfloat16(array: np.ndarray) -> Tensor:
