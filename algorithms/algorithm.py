@@ -8,7 +8,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.metrics import RunMetrics
 from rlmodule.policy import Policy
 from rlmodule.randomness import int_seed, torch_stream
+from rlmodule.workers import WorkerFailed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,7 +144,9 @@ class Algorithm(ABC):
             cpus += config.num_learners * config.num_cpus_per_learner
             gpus = config.num_learners * config.num_gpus_per_learner
             where = f"num_env_runners={config.num_env_runners}, num_learners={config.num_learners}"
-            check_resources({"CPU": cpus, "GPU": gpus}, where)
+            runner = {"CPU": config.num_cpus_per_env_runner} if config.num_env_runners else {}
+            learner = {"CPU": config.num_cpus_per_learner, "GPU": config.num_gpus_per_learner}
+            check_resources({"CPU": cpus, "GPU": gpus}, where, [runner, learner if config.num_learners else {}])
 
     def _num_threads(self, found: int) -> int:
         if self.config.torch_num_threads is not None:
@@ -187,29 +190,40 @@ class Algorithm(ABC):
             RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start. If
                 runners in other processes fail for good (:class:`WorkerFailed`).
         """
-        rollouts = list(
-            self.env_runner_group.sample(
-                self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
-            )
-        )
+        length, rollouts = self.config.get_rollout_fragment_length(), list[Rollout]()
+        try:
+            for rollout in self.env_runner_group.sample(length, policy_version=self.learner_group.num_updates):
+                rollouts.append(rollout)
+        except BaseException as error:
+            if rollouts:
+                self.env_runner_group.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
+                if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
+                    self._begin_anew()
+            raise
         rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
-            if self._shows_rollouts:
-                self._show(rollout)
+        if self._shows_rollouts:
+            try:
+                for rollout in rollouts:
+                    self._show(rollout)
+            except BaseException:
+                self._begin_anew()
+                raise
         return rollouts
 
     def _show(self, rollout: Rollout) -> None:
         """Let callbacks see ``rollout`` and the episodes that ended in it."""
-        try:
-            self._callbacks.call("on_sample_end", algorithm=self, rollout=rollout)
-            if self._callbacks.listens("on_episode_end"):
-                for episode in finished_episodes(rollout, in_evaluation=False):
-                    self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
-        except BaseException:
-            # the rollout is lost to a replay, which must not take the next one for its continuation
+        self._callbacks.call("on_sample_end", algorithm=self, rollout=rollout)
+        if self._callbacks.listens("on_episode_end"):
+            for episode in finished_episodes(rollout, in_evaluation=False):
+                self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
+
+    def _begin_anew(self) -> None:
+        """Let runners begin new episodes: what was sampled is lost to a replay, which must not take the next rollouts
+        for its continuation."""
+        with suppress(Exception):  # what is on its way out counts for more
             self.env_runner_group.reset()
-            raise
 
     def train(self) -> dict[str, Any]:
         """One iteration; its result is also logged, if there is a ``run_dir`` or a logger that needs none.
@@ -367,6 +381,7 @@ class Algorithm(ABC):
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "num_env_steps_lost": dict(self.env_runner_group.num_env_steps_lost),
+            "workers": self._workers_counters(),
             "metrics": self.metrics.get_state(),
             "policy": self.policy.generator.get_state(),
             "evaluation": self._evaluation.get_state(),
@@ -377,9 +392,28 @@ class Algorithm(ABC):
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.num_env_steps_lost = Counter(state["num_env_steps_lost"])
+        self._set_workers_counters(state["workers"])
         self.metrics.set_state(state["metrics"])
         self.policy.generator.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
+
+    def _workers_counters(self) -> dict[str, int]:
+        """What was counted in the whole run, whichever processes it was in."""
+        runners, learners = self.env_runner_group.workers, self.learner_group
+        return {
+            "num_env_runner_restarts": runners.num_restarts,
+            "num_weight_bytes_sent": runners.num_bytes_shared,
+            "num_learner_restarts": learners.num_restarts,
+            "num_env_steps_dropped": learners.num_env_steps_dropped,
+        }
+
+    def _set_workers_counters(self, counters: dict[str, int]) -> None:
+        runners, processes = self.env_runner_group.workers, self.learner_group.processes
+        runners.num_restarts = counters["num_env_runner_restarts"]
+        runners.num_bytes_shared = counters["num_weight_bytes_sent"]
+        if processes is not None:
+            processes.workers.num_restarts = counters["num_learner_restarts"]
+            processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`."""

@@ -9,11 +9,10 @@ import contextlib
 import importlib.metadata
 import logging
 import os
-import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from catalog.errors import explain_error
 from rlmodule.env_guard import EnvError
 from rlmodule.last_words import LastWords, tell_last_words
+from rlmodule.os_processes import Process, wait_for_end
 from rlmodule.wire import check_portable, num_bytes, pack, unpack
 from rlmodule.workers import MAX_IN_FLIGHT, Answer, Factory, Failure, WorkerFailed, WorkerGroup
 
@@ -68,12 +68,13 @@ def start_ray() -> None:
         ray.init(os.environ.get("RAY_ADDRESS", "local"), include_dashboard=False, logging_level=logging.ERROR)
 
 
-def check_resources(asked: Mapping[str, float], settings: str) -> None:
+def check_resources(asked: Mapping[str, float], settings: str, each: Sequence[Mapping[str, float]] = ()) -> None:
     """Whether the cluster has what is asked for at all; starts Ray if need be.
 
     Args:
         asked: Number by resource: ``CPU``, ``GPU``.
         settings: Which settings ask for it, for the error.
+        each: Numbers by resource that one worker asks for, of each kind: it must find them on one node.
 
     Raises:
         ValueError: If it has not; names what is asked and what there is.
@@ -87,6 +88,27 @@ def check_resources(asked: Mapping[str, float], settings: str) -> None:
             remedy = f"Ask for less, or begin with ray.init(num_{name.lower()}s={number:g}), as if there were so many."
             expected, got = f"at most the {present.get(name, 0.0):g} {name}s of the cluster", f"{number:g} {name}s"
             raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
+    for one in each:
+        if not _fits_a_node(one):
+            there = "; ".join(sorted({_listed(node, one) for node in _nodes()}))
+            expected, got = f"workers that each fit on one node: {there}", f"one with {_listed(one, one)}"
+            remedy = "Ask for less for each, or add a larger node."
+            raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
+
+
+def _nodes() -> list[Mapping[str, float]]:
+    """What each node has that is there, whether free or not."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _fits_a_node(asked: Mapping[str, float]) -> bool:
+    return any(all(number <= node.get(name, 0.0) + 1e-9 for name, number in asked.items()) for node in _nodes())
+
+
+def _listed(numbers: Mapping[str, float], asked: Mapping[str, float]) -> str:
+    return ", ".join(f"{numbers.get(name, 0.0):g} {name}s" for name, number in asked.items() if number)
 
 
 @dataclass(frozen=True)
@@ -118,12 +140,12 @@ class _Host:
 
     _worker: Any = None
 
-    def settle(self, last_words: str) -> tuple[int, str, str]:
-        """Tell of the end of this process in a file; returns its pid, its node, and the address of that."""
+    def settle(self, last_words: str) -> tuple[Process, str, str]:
+        """Tell of the end of this process in a file; returns it, its node, and the address of that."""
         import ray
 
         tell_last_words(last_words)
-        return os.getpid(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        return Process.this(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     def make(self, factory: list[Any], index: int, incarnation: int, num_threads: int) -> _Reply:
         """Make the worker, in place of one that raised if there is one."""
@@ -188,7 +210,7 @@ class _Slot:
         calls: Those it has not answered, oldest first.
         making: The call that makes it; None once it is up.
         placed: Reference to where its process is; None once that is known.
-        pid: Its process, if that runs on this machine.
+        process: Its own, if that runs on this machine.
         address: Of the machine it is on.
         failures: In a row, without an answer in between.
         restart_at: When it is to be made anew.
@@ -203,7 +225,7 @@ class _Slot:
     calls: deque[_Call] = field(default_factory=deque)
     making: _Call | None = None
     placed: Any = None
-    pid: int | None = None
+    process: Process | None = None
     address: str = ""
     failures: int = 0
     restart_at: float | None = None
@@ -246,13 +268,13 @@ class RayWorkers(WorkerGroup):
         policy: RestartPolicy,
     ) -> None:
         super().__init__(name, size)
-        check_resources({"CPU": size * num_cpus, "GPU": size * num_gpus}, f"{size} {name}s")
+        self._resources = {"CPU": num_cpus, "GPU": num_gpus}
+        check_resources({n: size * one for n, one in self._resources.items()}, f"{size} {name}s", [self._resources])
         import ray
 
         check_portable(name, factory)
         self._factory = pack(factory)
         self._num_threads = num_threads or max(1, int(num_cpus))
-        self._resources = {"CPU": num_cpus, "GPU": num_gpus}
         self._timeout_s, self._policy = timeout_s, policy
         self._poll_s = min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
@@ -262,6 +284,7 @@ class RayWorkers(WorkerGroup):
         self._tickets = 0
         self._watched_at = time.monotonic()
         self._stopped = False
+        LastWords.remove_leftovers()
         try:
             for worker in range(size):
                 self._spawn(worker)
@@ -287,7 +310,7 @@ class RayWorkers(WorkerGroup):
 
     def pids(self) -> list[int | None]:
         """The processes of the workers; None for those that have none, or none on this machine."""
-        return [slot.pid for slot in self._slots]
+        return [None if slot.process is None else slot.process.pid for slot in self._slots]
 
     @property
     def address(self) -> str:
@@ -397,22 +420,28 @@ class RayWorkers(WorkerGroup):
         import ray
 
         if slot.placed is not None:
-            pid, node, slot.address = ray.get(slot.placed)
-            slot.pid = pid if node == self._here else None
+            process, node, slot.address = ray.get(slot.placed)
+            slot.process = process if node == self._here else None
             slot.placed = None
         slot.sign_of_life_at = time.monotonic()
 
     def _value_of(self, slot: _Slot, call: _Call) -> tuple[Any, Failure | None, bool]:
         """What a call came to, why to nothing, and whether the worker got on."""
         import ray
-        from ray.exceptions import OutOfMemoryError, RayError
+        from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
         try:
             failure, got_on, *value = ray.get(call.reply, timeout=self._timeout_s)
+        except OutOfMemoryError as error:
+            return None, Failure("died", type(error).__name__, str(error)), False
+        except RayActorError as error:
+            return None, Failure("died", type(error).__name__, _how_it_died(slot, error)), False
+        except RayError as error:  # the answer is lost, whatever became of the process
+            return None, Failure("died", type(error).__name__, _first_line(error)), False
+        try:
             return (unpack(value) if failure is None else None), failure, got_on
-        except RayError as error:
-            how = str(error) if isinstance(error, OutOfMemoryError) else _how_it_died(slot, error)
-            return None, Failure("died", type(error).__name__, how), False
+        except Exception as error:  # such as of a class that cannot be made again
+            return None, _failure(error), False
 
     def _give_up_hung(self) -> list[Answer]:
         """End workers that make no progress, or find no room; asks those that are busy how far they are."""
@@ -449,15 +478,18 @@ class RayWorkers(WorkerGroup):
         return answers
 
     def _is_room(self) -> bool:
+        """Whether there seems to be: Ray tells not what is free on one node."""
         import ray
 
+        if not _fits_a_node(self._resources):
+            return False
         free = ray.available_resources()
         return all(number <= free.get(name, 0.0) + 1e-9 for name, number in self._resources.items())
 
     def _no_room(self) -> Failure:
         import ray
 
-        asked = ", ".join(f"{number:g} {name}s" for name, number in self._resources.items() if number)
+        asked = _listed(self._resources, self._resources)
         free, present = ray.available_resources(), ray.cluster_resources()
         named = [name for name, number in self._resources.items() if number]
         there = ", ".join(f"{free.get(name, 0.0):g} of {present.get(name, 0.0):g} {name}s" for name in named)
@@ -522,10 +554,10 @@ class RayWorkers(WorkerGroup):
         if slot.host is None:
             return
         ray.kill(slot.host, no_restart=True)
-        if slot.pid is not None and at_once:
-            _kill(slot.pid)  # who is stopped, or never looks up, does not hear Ray
-            _wait_for_end([slot.pid])  # so that what it counted stays as it is
-        slot.host, slot.making, slot.placed, slot.asked, slot.pid = None, None, None, None, None
+        if slot.process is not None and at_once:
+            slot.process.kill()  # who is stopped, or never looks up, does not hear Ray
+            wait_for_end([slot.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
+        slot.host, slot.making, slot.placed, slot.asked, slot.process = None, None, None, None, None
         slot.calls.clear()
         if slot.last_words is not None:
             slot.last_words.close()
@@ -543,37 +575,24 @@ class RayWorkers(WorkerGroup):
         if up:
             closing = [self._remote(slot.host.call, "stop", pack(((), {}))).reply for slot in up]
             ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
-        pids = [pid for pid in self.pids() if pid is not None]
+        processes = [slot.process for slot in self._slots if slot.process is not None]
         for slot in self._slots:
             self._end(slot)
-        for pid in _wait_for_end(pids):
-            _kill(pid)
+        for process in wait_for_end(processes, KILL_TIMEOUT_S):
+            process.kill()
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+def _first_line(error: Exception) -> str:
+    """What Ray says first; of what was raised in a worker it is the end that says what."""
+    from ray.exceptions import RayTaskError
 
-
-def _wait_for_end(pids: list[int]) -> list[int]:
-    """Give processes a little time; returns those that are there yet."""
-    until = time.monotonic() + KILL_TIMEOUT_S
-    while (pids := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() < until:
-        time.sleep(0.005)
-    return pids
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+    lines = str(error).strip().splitlines() or ["(no message)"]
+    return lines[-1 if isinstance(error, RayTaskError) else 0].strip()[:LONGEST_TEXT]
 
 
 def _how_it_died(slot: _Slot, error: Exception) -> str:
     """What is known of the end of a process that was not ours to wait for."""
-    if slot.pid is None and slot.placed is None:  # on another machine
+    if slot.process is None and slot.placed is None:  # on another machine
         return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
     told = "" if slot.last_words is None else slot.last_words.read()
     return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"

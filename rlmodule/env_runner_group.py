@@ -19,6 +19,7 @@ from torch import Tensor
 from catalog.errors import explain_error
 from rlmodule.env_runner import EnvRunner
 from rlmodule.module import RLModule
+from rlmodule.os_processes import file_prefix, remove_leftovers, this_machine
 from rlmodule.rollout import Rollout
 from rlmodule.settings import RunnerGroupSettings, RunnerSettings, facts_of
 from rlmodule.specs import RLModuleSpec
@@ -93,12 +94,13 @@ class EnvRunnerGroup:
         settings = self._settings
         for name, value in (("env", settings.env), ("env_config", settings.env_config), ("on_env", on_env)):
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        self._tally_prefix = os.path.join(_memory_folder(), f"rlmodule-{os.getpid()}-{uuid4().hex}")
+        remove_leftovers(_memory_folder())
+        self._tally_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
         facts = facts_of(settings, RunnerSettings)
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(_RunnerProcess, facts, run_seed, role, on_env, self._tally_prefix),
+            functools.partial(_RunnerProcess, facts, run_seed, role, on_env, self._tally_prefix, this_machine()),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             policy=RestartPolicy(settings.restart_failed_env_runners, settings.max_restarts_in_a_row),
@@ -142,7 +144,13 @@ class EnvRunnerGroup:
         if self.workers.shares_memory:
             if self.local_runner.module is not self.module and self._weights_changed(policy_version):
                 self.local_runner.module.set_state(self.module.get_state())
-            rollout = self.local_runner.sample(num_steps, explore=explore, policy_version=policy_version)
+            runner = self.local_runner
+            lost_before = Counter(runner.num_env_steps_lost)
+            try:
+                rollout = runner.sample(num_steps, explore=explore, policy_version=policy_version)
+            except BaseException:
+                self.num_env_steps_lost += Counter(runner.num_env_steps_lost) - lost_before
+                raise
             if lost := rollout.stats.get("num_env_steps_lost"):
                 self.num_env_steps_lost.update(lost)
             yield rollout
@@ -269,15 +277,27 @@ class EnvRunnerGroup:
             remedy = f"Resume with the same number: from_checkpoint(path, num_env_runners={len(state)})."
             raise ValueError(explain_error("state of env runners", expected=expected, got=got, remedy=remedy))
         states = {worker: dict(state[str(worker)]) for worker in range(self.workers.size)}
+        self.workers.wait_until_up()
+        restarts, restarted = self.workers.num_restarts, []
         for worker, one in states.items():
             incarnation = one.pop("incarnation", 0)
             if incarnation != self.workers.incarnation(worker):
                 self.workers.restart(worker, incarnation)
+                restarted.append(worker)
+        self.workers.num_restarts = restarts  # which tells of accidents
         self._call_all("set_state", {worker: (one,) for worker, one in states.items() if one})
+        for worker in restarted:  # which has no weights, also if one of its number had some
+            self._held.pop(worker, None)
+            self._tallies.pop(worker).close()
+            self._watch(worker)
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Call the runners that ``args`` has arguments for, but those that are gone; who dies is called again once it
-        is back. Returns what they return."""
+        is back. Returns what they return.
+
+        Raises:
+            WorkerFailed: If one raises, which it would do again; or is lost for good, as by :meth:`sample`.
+        """
         values: dict[int, Any] = {}
         while True:
             self.workers.wait_until_up()
@@ -287,6 +307,9 @@ class EnvRunnerGroup:
             for answer in self.workers.answers([self.workers.submit(i, method, *args[i]) for i in called]):
                 if answer.failure is None:
                     values[answer.worker] = answer.value
+                elif answer.failure.kind == "raised":
+                    remedy = f"See the traceback below: {method}() raises."
+                    raise WorkerFailed(f"env runner {answer.worker}", answer.failure, remedy)
                 else:
                     self._replace(answer.worker, answer.failure)
 
@@ -311,6 +334,7 @@ class _RunnerProcess:
         settings: Those of the runner.
         run_seed, role, on_env: See :class:`EnvRunner`.
         tally_prefix: What the path of its tally begins with.
+        machine: Where somebody reads the tally; elsewhere it is in no file, which nobody would remove.
         index: Which runner.
         incarnation: How often it was made before.
     """
@@ -322,10 +346,12 @@ class _RunnerProcess:
         role: str,
         on_env: OnEnv | None,
         tally_prefix: str,
+        machine: str,
         index: int,
         incarnation: int,
     ) -> None:
-        self._tally = Tally.create(f"{tally_prefix}-{index}-{incarnation}")
+        is_read = machine == this_machine()
+        self._tally = Tally.create(f"{tally_prefix}-{index}-{incarnation}") if is_read else Tally()
         self._runner = make_env_runner(
             settings,
             run_seed=run_seed,

@@ -7,6 +7,8 @@ import os
 import tempfile
 from contextlib import suppress
 
+from rlmodule.os_processes import file_prefix, remove_leftovers
+
 
 class LastWords:
     """A file for another process on this machine to tell of its end.
@@ -16,8 +18,13 @@ class LastWords:
     """
 
     def __init__(self) -> None:
-        handle, self.path = tempfile.mkstemp(prefix="rlmodule-", suffix=".log")
+        handle, self.path = tempfile.mkstemp(prefix=file_prefix(), suffix=".log")
         self._file = os.fdopen(handle)
+
+    @staticmethod
+    def remove_leftovers() -> None:
+        """Remove files of processes that were killed before the other one had removed the name."""
+        remove_leftovers(tempfile.gettempdir())
 
     def read(self) -> str:
         """What was told; empty if nothing was."""

@@ -369,6 +369,10 @@ class EpisodeLearner(Learner):
         """Whether to leave out the remaining epochs, asked after each with that epoch's metrics. Default: no."""
         return False
 
+    def may_stop(self) -> bool:
+        """Whether ``should_stop`` is to be asked at all; the same on all learners. Default: if it is overridden."""
+        return type(self).should_stop is not EpisodeLearner.should_stop
+
     def after_update(self, module_id: str, batch: Batch) -> None:
         """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
         what the module says now, unless there are none. Default: nothing."""
@@ -404,15 +408,22 @@ class EpisodeLearner(Learner):
                 raise no_data("no valid row")
             prepared = perf_counter()
             self.module.train()
-            history, before = list[Metrics](), self.progress
+            history, steps, before = list[Metrics](), list[Metrics](), self.progress
             with self._noise():
                 for _ in range(self.settings.num_epochs):
-                    epoch = [self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch, share)]
-                    history.append(self._joined(module_id, epoch))
+                    steps += [
+                        self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch, share)
+                    ]
+                    if not self.may_stop():
+                        continue  # to put the metrics of several learners together takes as long as some steps
+                    history.append(self._joined(module_id, steps))
+                    steps = []
                     if self._stops(module_id, history[-1]):
                         break
+                if steps:
+                    history.append(self._joined(module_id, steps))
             self.num_updates += self.progress - before
-            metrics = {name: torch.cat([epoch[name] for epoch in history]) for name in history[0]}
+            metrics = {name: torch.cat([part[name] for part in history]) for name in history[0]}
             results = self._summary(module_id, metrics, reported | {"learning_rate": lr})
             self.module.eval()
             self.after_update(module_id, batch)
@@ -436,12 +447,12 @@ class EpisodeLearner(Learner):
         size = self.settings.minibatch_size
         return pieces(batch, None if size is None else size * self.peers.size, self.generator, share)
 
-    def _joined(self, module_id: str, epoch: Sequence[Metrics]) -> Metrics:
-        """The metrics of an epoch as one, those of all learners."""
+    def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
+        """The metrics of gradient steps as one, those of all learners."""
         if self._team is None:
-            return join_metrics(epoch)
+            return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self._team.join_metrics(epoch, known)
+        metrics, self._extra_metrics[module_id] = self._team.join_metrics(steps, known)
         return metrics
 
     def _stops(self, module_id: str, metrics: Metrics) -> bool:

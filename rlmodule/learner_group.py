@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from catalog.errors import closest, explain_error
@@ -225,16 +226,20 @@ class LearnerGroup:
         if self._learner is not None:
             self._learner.add_module(module_id, spec)
             if self._num_updates is not None:
-                self.module.add(module_id, spec.build())
+                self._add_copy(module_id, spec)
                 self._keep(self._learner.get_state())
             return
         assert self.processes is not None
-        self.module.add(module_id, spec.build())
+        self._add_copy(module_id, spec)
         try:
             self.processes.call("add_module", module_id, spec)
         except BaseException:
             self.module.remove(module_id)
             raise
+
+    def _add_copy(self, module_id: str, spec: RLModuleSpec) -> None:
+        with torch.random.fork_rng(devices=[]):  # its weights are replaced, and shall cost no random numbers
+            self.module.add(module_id, spec.build())
 
     def remove_module(self, module_id: str) -> None:
         """Forget a module.
@@ -293,7 +298,11 @@ class LearnerGroup:
         self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
     def get_state(self) -> State:
-        """State of the learners, which is one and the same."""
+        """State of the learners, which is one and the same. If they failed for good: what they handed over last.
+
+        Raises:
+            WorkerFailed: If learners elsewhere fail too often while it waits for them.
+        """
         if self.processes is None:
             return self.learner.get_state()
         state = self.processes.get_state()

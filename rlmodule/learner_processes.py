@@ -140,7 +140,7 @@ class LearnerProcesses:
         return value
 
     def get_state(self) -> State:
-        """The state of the learners, after all that was asked for.
+        """The state of the learners, after all that was asked for. If they failed for good, what they handed over last.
 
         Raises:
             WorkerFailed: If they fail too often.
@@ -191,6 +191,7 @@ class LearnerProcesses:
         """
         if self._end is not None:
             raise self._end
+        failed: Answer | None = None
         try:
             if self._must_be_made_again:
                 self._make_again()
@@ -201,12 +202,14 @@ class LearnerProcesses:
             for answer in answers:
                 if answer.failure is None:
                     self._take(answer)
-            if failed := [answer for answer in answers if answer.failure is not None]:
-                raise _Failed(self._cause(failed))
-        except _Failed as failed:
-            self._judge(failed.answer)
-        else:
+            if failures := [answer for answer in answers if answer.failure is not None]:
+                raise _Failed(self._cause(failures))
+        except _Failed as error:
+            failed = error.answer
+        if failed is None:
             self._hand_out()
+        else:  # out here, so that no traceback tells of it
+            self._judge(failed)
 
     def _hand_out(self) -> None:
         for task in self._tasks:
@@ -273,6 +276,7 @@ class LearnerProcesses:
                 remedy = f"Let learners be replaced: .fault_tolerance(restart_failed_learners=True). {remedy}"
             self._end = _told(answer, remedy)
             self._drop_undone()
+            self._tasks = []  # what came of them went with the learners: the state is what was handed over
             raise self._end
         told = "the learners are made again, and go on from where they were"
         logger.warning("learner %d: %s: %s; %s", answer.worker, failure.type, failure.message, told)

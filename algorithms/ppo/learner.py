@@ -88,7 +88,7 @@ class PPOLearner(EpisodeLearner):
             lambda_=config.lambda_,
         )
         targets = (values + advantages)[rollout.valid]
-        rows, all_targets = (self.peers.all_rows(x) for x in (advantages[rollout.valid], targets))
+        rows, all_targets = self.peers.all_rows(torch.stack([advantages[rollout.valid], targets], -1)).unbind(-1)
         explained = explained_variance(all_targets - rows, all_targets)
         computed = {
             Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
@@ -118,6 +118,9 @@ class PPOLearner(EpisodeLearner):
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
         target = self.settings.target_kl
         return target is not None and float(k3_divergence(metrics["log_ratio"]).mean()) > target
+
+    def may_stop(self) -> bool:
+        return type(self).should_stop is not PPOLearner.should_stop or self.settings.target_kl is not None
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:

@@ -328,7 +328,42 @@ EQUAL_FROM_THE_START = {
     "/env_runners/0/noise/block_starts",
     "/metrics/returns",
     "/metrics/lengths",
+    # nothing is lost where all is in this process
+    "/workers/num_env_runner_restarts",
+    "/workers/num_weight_bytes_sent",
+    "/workers/num_learner_restarts",
+    "/workers/num_env_steps_dropped",
 }
+
+
+def test_what_was_counted_of_workers_goes_on_in_another_process(tmp_path: Path) -> None:
+    with build() as algorithm:
+        algorithm.env_runner_group.workers.num_restarts = 3
+        algorithm.env_runner_group.workers.num_bytes_shared = 4000
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert other.env_runner_group.workers.num_restarts == 3
+        assert other.env_runner_group.workers.num_bytes_shared == 4000
+
+
+def test_what_came_before_a_runner_failed_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with build() as algorithm:
+        group, resets = algorithm.env_runner_group, []
+        real, reset = group.sample, group.reset
+
+        def sample(*args: Any, **kwargs: Any) -> Any:
+            yield from real(*args, **kwargs)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(group, "sample", sample)
+        monkeypatch.setattr(group, "reset", lambda: (resets.append(1), reset()))
+        with pytest.raises(ZeroDivisionError):
+            algorithm.sample_rollouts()
+        assert group.num_env_steps_lost == {"not_learned": 64}
+        assert (algorithm.env_steps, resets) == (0, [1])
+        monkeypatch.undo()
+        algorithm.train()
+        assert algorithm.env_steps == 64
 
 
 def evolving(root: Any) -> dict[int, tuple[str, Any]]:

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,24 @@ def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(mad
     with pytest.raises(WorkerFailed, match="learner 1"):
         run.learn(rollouts(1))
     assert differences(run.group.get_state(), state) == []  # what can be saved
+
+
+def test_after_the_end_what_was_handed_over_last_can_be_saved(made: Any) -> None:
+    """Also where updates were done since, which went with the learners."""
+    run = made(FaultRegression, num_learners=1, restart_failed_learners=False)
+    run.group.summarize_updates(run.learn([batch(seed) for seed in range(2)]))
+    state = clone(run.group.get_state())
+    run.plan.write("exit", step=4)
+    with pytest.raises(WorkerFailed, match=r"learner 0.*os\._exit") as caught:
+        run.learn([batch(seed) for seed in range(2, 6)])
+    assert "_Failed" not in "".join(traceback.format_exception(caught.value))
+    assert state["num_updates"] == run.group.num_updates == 2
+    run.group.get_module(ID).get_buffer("trained_on").fill_(77)  # as how much to explore is set
+    state["module"][ID]["trained_on"].fill_(77)
+    for _ in range(2):
+        assert differences(run.group.get_state(), state) == []
+    with pytest.raises(WorkerFailed, match="learner 0"):
+        run.group.summarize_updates([{}])
 
 
 def test_a_crash_loop_ends(made: Any) -> None:

@@ -1,5 +1,7 @@
 """One run with its learners here, in a process of their own, or in two: the same weights, and checkpoints for all."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from rlmodule.testing import clone, differences
+from rlmodule.workers import WorkerFailed
 
 BATCH = 256
 
@@ -92,6 +95,29 @@ def test_dqn_goes_on_from_a_checkpoint_with_learners_elsewhere(tmp_path: Path, n
         goes_on_alike(algorithm, tmp_path, num_learners=num_learners)
 
 
+def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> None:
+    with dqn(1).fault_tolerance(restart_failed_learners=False).build() as algorithm:
+        for _ in range(2):
+            algorithm.train()
+        group, state = algorithm.learner_group, clone(algorithm.get_state()["learners"])
+        batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
+        group.update_from_batch(batch, env_steps=500)  # which is never handed over
+        assert group.processes is not None
+        (pid,) = group.processes.workers.pids()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerFailed, match="learner 0"):
+            algorithm.train()
+        num_transitions = algorithm.replay.num_transitions  # type: ignore[attr-defined]
+        algorithm.save(tmp_path)
+    with Algorithm.from_checkpoint(tmp_path, num_learners=0) as other:
+        saved = other.get_state()["learners"]
+        by_the_script = {f"/module/default_policy/{name}" for name in ("epsilon", "greedy_bonus")}  # which got further
+        assert {*differences(saved, state)} <= by_the_script
+        assert other.replay.num_transitions == num_transitions  # type: ignore[attr-defined]
+        other.train()
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)])
 def test_a_checkpoint_of_dqn_is_good_for_learners_anywhere(tmp_path: Path, before: int, after: int) -> None:
@@ -100,7 +126,7 @@ def test_a_checkpoint_of_dqn_is_good_for_learners_anywhere(tmp_path: Path, befor
         for _ in range(2):
             algorithm.train()
         algorithm.save(tmp_path)
-        settings = {"num_learners": after, "train_batch_size_per_learner": 16 // max(1, after)}
+        settings: dict[str, Any] = {"num_learners": after, "train_batch_size_per_learner": 16 // max(1, after)}
         with Algorithm.from_checkpoint(tmp_path, **settings) as other:
             assert differences(other.get_state()["learners"], algorithm.get_state()["learners"]) == []
             assert differences(other.policy.module.get_state(), algorithm.policy.module.get_state()) == []

@@ -59,6 +59,22 @@ class Unreadable(Exception):
         raise AttributeError("no text")
 
 
+def not_in(pid: int) -> Any:
+    if os.getpid() == pid:
+        raise LookupError("not here")
+    return Unmakeable(pid)
+
+
+class Unmakeable:
+    """Cannot be made again in the process that it comes from."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        self.pid = os.getpid() if pid is None else pid
+
+    def __reduce__(self) -> Any:
+        return not_in, (self.pid,)
+
+
 class RaisesWhenMade(Toy):
     def __init__(self, index: int, incarnation: int) -> None:
         raise LookupError("no such simulator")
@@ -308,6 +324,42 @@ def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
     ):
         check_resources({name: 999.0}, "num_env_runners=999")
     assert time.monotonic() - start < 30
+
+
+def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    nodes = [{"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 4.0), (True, 3.0), (False, 64.0))]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    check_resources({"CPU": 8.0}, "num_learners=2", [{"CPU": 4.0, "GPU": 0.0}, {}])
+    told = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
+    with pytest.raises(ValueError, match=told):
+        check_resources({"CPU": 5.0}, "num_learners=1", [{"CPU": 5.0, "GPU": 0.0}])
+
+
+def test_an_answer_that_cannot_be_read_here_is_told_and_the_worker_goes_on(pair: RayWorkers) -> None:
+    pid = pair.pids()[0]
+    failure = one(pair.call("add", [Unmakeable()], [], c=[], workers=[0])).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message) == ("raised", "LookupError", "not here")
+    assert pair.in_flight(0) == 0
+    assert pair.values(pair.call("who", workers=[0]))[0][2] == pid
+
+
+def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError
+
+    def get(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        raise GetTimeoutError("the answer is late\nand more")
+
+    ticket = pair.submit(0, "add", 1)
+    monkeypatch.setattr(ray, "get", get)
+    failure = one(pair.answers([ticket])).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message) == ("died", "GetTimeoutError", "the answer is late")
+    wait_until_up(pair)
 
 
 def test_stopping_lets_nothing_behind(made: Any) -> None:

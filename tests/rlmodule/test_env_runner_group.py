@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from gymnasium import spaces
 
 from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
+from rlmodule.env_runner_group import _RunnerProcess
+from rlmodule.os_processes import this_machine
 from rlmodule.testing import clone, differences
 from rlmodule.workers import Answer, Failure, LocalWorkers, WorkerFailed
 from tests.rlmodule.toys import Settings, Small
@@ -116,6 +119,51 @@ def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> 
         assert differences(dict(one.columns), dict(other.columns)) == []
     with pytest.raises(ValueError, match=r"state of env runners.*num_env_runners=3"):
         group.set_state({"0": {}, "1": {}, "2": {}})
+
+
+def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) -> None:
+    list(remote.sample(3))
+    state = clone(remote.get_state())
+    restarts, incarnation = remote.workers.num_restarts, remote.workers.incarnation(0)
+    remote.workers.restart(0)
+    remote.set_state(state)
+    assert remote.workers.num_restarts == restarts + 1  # that of the accident
+    assert remote.workers.incarnation(0) == incarnation
+    assert {rollout.first_env_index for rollout in remote.sample(3)} == {0, 1}
+    tally = remote._tallies[0]._tally
+    assert tally is not None
+    assert tally.count == 3
+
+
+def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
+    state = remote.get_state()
+    bad = {key: {"incarnation": one["incarnation"], "what": 1} for key, one in state.items()}
+    restarts = remote.workers.num_restarts
+    with pytest.raises(WorkerFailed, match=r"env runner 0: .*KeyError(.|\n)*set_state\(\) raises"):
+        remote.set_state(bad)
+    assert remote.workers.num_restarts == restarts
+    remote.set_state(state)
+
+
+def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = local.local_runner
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        runner.num_env_steps_lost["fragment"] = runner.num_env_steps_lost.get("fragment", 0) + 3
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runner, "sample", sample)
+    for times in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            list(local.sample(5))
+        assert local.num_env_steps_lost == {"fragment": 3 * times}
+
+
+def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
+    for machine, files in (("another", []), (this_machine(), ["tally-0-0"])):
+        process = _RunnerProcess(GroupSettings(), 0, "env", None, str(tmp_path / "tally"), machine, 0, 0)
+        process.stop()
+        assert [path.name for path in tmp_path.iterdir()] == files
 
 
 def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup) -> None:

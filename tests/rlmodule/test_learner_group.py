@@ -222,6 +222,14 @@ def test_modules_come_and_go(make: Make) -> None:
     group.update_from_batch(batch(), env_steps=0)
 
 
+def test_a_module_that_is_added_costs_no_random_numbers(make: Make) -> None:
+    group = make(FaultRegression)
+    before = torch.random.get_rng_state()
+    group.add_module("other", SMALLER)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    group.remove_module("other")
+
+
 def test_weights_are_loaded_out_of_checkpoints(make: Make, tmp_path: Path) -> None:
     group = make(FaultRegression)
     group.update_from_batch(batch(), env_steps=0)

@@ -61,7 +61,10 @@ def assert_same(sent: Any, arrived: Any) -> None:
 
 
 def bits(value: Any) -> bytes:
-    return value.flatten().view(torch.uint8).numpy().tobytes() if isinstance(value, torch.Tensor) else value.tobytes()
+    if not isinstance(value, torch.Tensor):
+        return value.tobytes()
+    # what is empty may have strides that no view of other numbers has
+    return value.flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b""
 
 
 @dataclass
