@@ -88,7 +88,7 @@ class PPOLearner(EpisodeLearner):
             lambda_=config.lambda_,
         )
         targets = (values + advantages)[rollout.valid]
-        rows, all_targets = self.peers.all_rows(torch.stack([advantages[rollout.valid], targets], -1)).unbind(-1)
+        rows, all_targets = self.peers.all_rows(torch.stack([advantages[rollout.valid], targets], -1)).T.contiguous()
         explained = explained_variance(all_targets - rows, all_targets)
         computed = {
             Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
