@@ -89,7 +89,7 @@ def another(hint: Any, bounds: Bounds, default: Any) -> Any:
         return next((value for value in inner if value is not None), None)
     if not isinstance(hint, type):
         return None
-    candidates = {bool: [True, False], int: [2, 3, 0], float: [0.5, 0.25], str: ["some/text"]}.get(hint, [])
+    candidates = {bool: [True, False], int: [2, 3, 0, 1], float: [0.5, 0.25], str: ["some/text"]}.get(hint, [])
     return next((value for value in candidates if value != default and (hint in (bool, str) or value in bounds)), None)
 
 
