@@ -125,7 +125,11 @@ class AlgorithmConfig(SettingsBase, ABC):
         None, "learners", "What computes the loss; None takes the algorithm's own, from which yours should derive."
     )
     torch_num_threads: int | None = setting(
-        None, "learners", "CPU threads for torch; None chooses by the size of the network.", ge=1
+        None,
+        "learners",
+        "CPU threads for torch where it learns; None chooses by the size of the network, and takes as many as its CPUs "
+        "for a learner process.",
+        ge=1,
     )
 
     gamma: float = setting(0.99, "training", "Discount of the reward one step later.", ge=0, le=1)

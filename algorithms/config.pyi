@@ -168,8 +168,8 @@ class AlgorithmConfig(SettingsBase, ABC):
                 compute their loss; None is that of the weights.
             learner_class (type[Learner] | None, default None): What computes the loss; None takes the algorithm's own,
                 from which yours should derive.
-            torch_num_threads (int | None, >= 1, default None): CPU threads for torch; None chooses by the size of the
-                network.
+            torch_num_threads (int | None, >= 1, default None): CPU threads for torch where it learns; None chooses by
+                the size of the network, and takes as many as its CPUs for a learner process.
         """
 
     def training(

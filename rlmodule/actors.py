@@ -244,6 +244,7 @@ class RayWorkers(WorkerGroup):
         size: How many.
         factory: Makes one; sent to its process by pickle.
         num_cpus, num_gpus: What Ray sets aside for each.
+        num_threads: Threads of torch in each; None for as many as it has whole CPUs, and at least one.
         timeout_s: Seconds without progress after which one counts as hung.
         policy: When failed ones are made again.
 

@@ -78,6 +78,7 @@ class LearnerProcesses:
             functools.partial(_LearnerProcess, learner_class, settings, spec, run_seed),
             num_cpus=settings.num_cpus_per_learner,
             num_gpus=settings.num_gpus_per_learner,
+            num_threads=settings.torch_num_threads,
             timeout_s=settings.learner_timeout_s,
             policy=RestartPolicy(enabled=False),  # one alone cannot be made again: the others are ahead of it
         )

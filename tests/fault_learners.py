@@ -99,6 +99,9 @@ class FaultReinforce(Reinforce):
     settings: Any
     _minibatch = 0
 
+    def num_threads(self) -> int:
+        return torch.get_num_threads()
+
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[dict[str, Tree], dict[str, float]]:
         self._minibatch = 0
         return super().make_train_batch(module_id, rollout)

@@ -10,7 +10,12 @@ def ray_here() -> Iterator[None]:
     import ray
 
     ray.init(
-        num_cpus=8, include_dashboard=False, object_store_memory=150_000_000, log_to_driver=False, logging_level="ERROR"
+        "local",
+        num_cpus=8,
+        include_dashboard=False,
+        object_store_memory=150_000_000,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     yield
     ray.shutdown()

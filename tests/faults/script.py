@@ -15,7 +15,7 @@ from algorithms.ppo import PPOConfig
 
 
 def main(folder: Path, num_epochs: int) -> None:
-    ray.init(num_cpus=8, include_dashboard=False, object_store_memory=150_000_000)
+    ray.init("local", num_cpus=8, include_dashboard=False, object_store_memory=150_000_000)
     config = (
         PPOConfig(env="CartPole-v1", seed=1)
         .env_runners(num_env_runners=2, num_envs_per_env_runner=2)

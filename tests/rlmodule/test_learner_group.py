@@ -48,10 +48,11 @@ def remote(folder: Path) -> Iterator[dict[type[Learner], LearnerGroup]]:
     """Two learners that learn from batches, and one that learns from episodes."""
     import ray
 
-    ray.init(num_cpus=8, include_dashboard=False, object_store_memory=150_000_000, log_to_driver=False)
+    ray.init("local", num_cpus=8, include_dashboard=False, object_store_memory=150_000_000, log_to_driver=False)
     made: dict[type[Learner], LearnerGroup] = {}
     for cls, size in ((FaultRegression, 2), (FaultReinforce, 1)):
-        made[cls] = learners(cls, 0, FaultSettings(folder=str(folder), num_learners=size))
+        settings = FaultSettings(folder=str(folder), num_learners=size, torch_num_threads=3 if size == 1 else None)
+        made[cls] = learners(cls, 0, settings)
     yield made
     for group in made.values():
         group.stop()
@@ -310,3 +311,11 @@ def test_updates_that_nobody_waits_for_are_told_once_and_dropped_where_there_are
 def test_there_is_no_learner_here_where_they_are_elsewhere(remote: dict[type[Learner], LearnerGroup]) -> None:
     with pytest.raises(RuntimeError, match="Set num_learners=0"):
         _ = remote[FaultReinforce].learner
+
+
+def test_learners_elsewhere_compute_on_as_many_threads_as_the_settings_say(
+    remote: dict[type[Learner], LearnerGroup],
+) -> None:
+    processes = remote[FaultReinforce].processes
+    assert processes is not None
+    assert processes.call("num_threads") == 3

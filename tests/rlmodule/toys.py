@@ -263,6 +263,7 @@ class Settings:
     torch_autocast: Any = None
     num_learners: int = 0
     num_cpus_per_learner: float = 0.1
+    torch_num_threads: int | None = None
     learner_timeout_s: float = 30.0
     restart_failed_learners: bool = True
     max_restarts_in_a_row: int = 5
