@@ -128,8 +128,11 @@ def test_a_learner_here_is_always_done_at_once() -> None:
 # --- here and elsewhere -----------------------------------------------------------------------------------------------
 
 
-def test_learners_elsewhere_come_to_what_one_here_does(make: Make) -> None:
-    group, local = make(FaultRegression), learners(FaultRegression, 0, FaultSettings(num_learners=0))
+def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path) -> None:
+    group, local = (
+        make(FaultRegression),
+        learners(FaultRegression, 0, FaultSettings(folder=str(folder), num_learners=0)),
+    )
     for number in range(3):
         data = batch(number, rows=5)
         mine = group.update_from_batch(data, env_steps=number)[ID]
