@@ -107,14 +107,22 @@ def test_values_cross_as_bytes_that_run_no_code(value: Any) -> None:
     assert type(decoded) is type(value)
 
 
-def sum_often(peers: Peers, seed: int) -> list[float]:
+def random_numbers(seed: int, size: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [peers.sum(torch.randn(1001, generator=generator) * 10.0**i).double().sum().item() for i in range(8)]
+    return [torch.randn(size, generator=generator) * 10.0**i for i in range(8)]
 
 
-def test_sums_are_the_same_bits_on_all(fleet: Fleet) -> None:
-    first, *others = fleet.values(sum_often, (0,), (1,), (2,))
-    assert others == [first, first]
+def sum_often(peers: Peers, seed: int, size: int) -> list[torch.Tensor]:
+    return [peers.sum(numbers) for numbers in random_numbers(seed, size)]
+
+
+@pytest.mark.parametrize("size", [1001, 200_001], ids=["few", "many"])  # sent to all, and passed on in turn
+def test_sums_are_the_same_bits_on_all(fleet: Fleet, size: int) -> None:
+    first, *others = fleet.values(sum_often, (0, size), (1, size), (2, size))
+    assert differences(first, others[0]) == differences(first, others[1]) == []
+    for i, (total, *parts) in enumerate(zip(first, *(random_numbers(seed, size) for seed in range(3)), strict=True)):
+        exact = sum(part.double() for part in parts)
+        torch.testing.assert_close(total.double(), exact, rtol=1e-6, atol=1e-6 * 10**i)
 
 
 def test_the_meeting_place_listens_where_it_is_told_alone() -> None:
@@ -186,8 +194,14 @@ def wait_or(peers: Peers, way: str) -> float:
             raise ValueError("its own fault")
         if way == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if way == "gave up":
+            with pytest.raises(PeerLost) as kept:
+                peers.sum(torch.ones(3))
+            assert kept.value.__traceback__ is not None  # which must not keep the connection open
         time.sleep(4)
         return 0.0
+    if way == "gave up":
+        time.sleep(2.4)
     start = time.perf_counter()
     with pytest.raises(
         PeerLost, match=rf"learner {peers.rank} of {peers.size}: expected the others .* All must connect"
@@ -199,14 +213,16 @@ def wait_or(peers: Peers, way: str) -> float:
     return seconds
 
 
-@pytest.mark.parametrize(("way", "least", "most"), [("closes", 0, 1.5), ("raises", 0, 1.5), ("hangs", 1.9, 4.0)])
+@pytest.mark.parametrize(
+    ("way", "least", "most"), [("closes", 0, 1.5), ("raises", 0, 1.5), ("hangs", 1.9, 4.0), ("gave up", 0, 1.0)]
+)
 def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, least: float, most: float) -> None:
     *told, gone = fleet.run(wait_or, *[(way,)] * 3, peer_timeout_s=2.0)
     assert isinstance(gone, ValueError) if way == "raises" else gone == 0.0
     assert len(told) == 2
     for seconds in told:
         assert least <= seconds <= most
-    assert fleet.values(sum_often, *[(0,)] * 3)  # and meet again
+    assert fleet.values(sum_often, *[(0, 10)] * 3)  # and meet again
 
 
 def test_peers_of_one_that_is_killed_are_told() -> None:
