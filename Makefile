@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning test-faults check format stubs docs bench clean
+.PHONY: help install train test test-learning test-faults check format stubs docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ docs: $(STAMP) ## build the documentation as a site: site/index.html
 bench: $(STAMP) ## our speed beside bare PyTorch loops, in one run
 	$(BIN)/python -m benchmarks.run
 
+bench-peers: $(STAMP) ## our speed beside other libraries, each in an environment of its own (.peers)
+	$(BIN)/python -m benchmarks.peers.run
+
 clean: ## remove .venv and everything built
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

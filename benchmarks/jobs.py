@@ -30,6 +30,12 @@ class Job:
     grad_clip: float = 0.5
     seq_len: int | None = None  # steps per training sequence; a minibatch has minibatch_size / seq_len of them
     num_learners: int = 0  # processes that share a batch, and each minibatch of it; 0 is this process
+    num_threads: int = 1  # of torch; more do not pay for small nets
+
+    @property
+    def is_atari(self) -> bool:
+        """Whether observations are images, for the CNN of Mnih et al. 2015 under both heads."""
+        return self.env_id.startswith("ALE/")
 
     @property
     def batch_size(self) -> int:
@@ -58,7 +64,23 @@ JOBS = {
     ),
 }
 
-# For ours_ppo and rllib_ppo alone: the plain loops have one process.
+# For ours_ppo and the peers; prepared as usual: frames skipped, grey, 84 × 84, four of them stacked.
+PONG_JOBS = {
+    "pong": Job(
+        "ALE/Pong-v5",
+        8,
+        128,
+        num_epochs=4,
+        minibatch_size=256,
+        lr=2.5e-4,
+        entropy_coeff=0.01,
+        vf_loss_coeff=0.5,
+        clip_param=0.1,
+        num_threads=2,
+    )
+}
+
+# For ours_ppo and RLlib alone: the plain loops have one process.
 SHARED_JOBS = {"learners": replace(JOBS["cartpole"], num_learners=2)}
 
 
@@ -75,6 +97,7 @@ class DQNJob:
     target_update_freq: int  # steps after which the target net is copied; the next vector step that reaches them does
     explore_steps: int  # over which epsilon falls from 1 to final_epsilon
     lr: float
+    num_threads: int = 1
     final_epsilon: float = 0.05
     gamma: float = 0.99
     grad_clip: float = 10.0
@@ -94,7 +117,7 @@ DQN_JOBS = {
     )
 }
 
-AnyJob = TypeVar("AnyJob", Job, DQNJob)
+AnyJob = TypeVar("AnyJob", bound=Job | DQNJob)
 
 
 def peak_mb() -> float:

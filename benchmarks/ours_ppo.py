@@ -1,7 +1,7 @@
 """The jobs of `bare_ppo` and `bare_lstm`, trained by `algorithms.ppo` through its public interface.
 
     python -m benchmarks.ours_ppo cartpole 60000
-    python -m benchmarks.ours_ppo learners 60000    # with two learners, beside rllib_ppo
+    python -m benchmarks.ours_ppo learners 60000    # with two learners, beside peers.rllib
 
 Same nets, batch, minibatches, epochs and coefficients; what is not part of the bare arithmetic (observation and value
 normalisation) is turned off. Steps per second count whole calls of `train()` after the first two.
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.jobs import JOBS, SHARED_JOBS, Job, main
+from benchmarks.jobs import JOBS, PONG_JOBS, SHARED_JOBS, Job, main
 from catalog import DefaultModelConfig
 
 WARM_UP = 2  # iterations before the clock starts
@@ -30,12 +30,14 @@ def config(job: Job, seed: int) -> PPOConfig:
     )
     if job.seq_len is not None:
         model = replace(model, use_lstm=True, lstm_cell_size=64, max_seq_len=job.seq_len)
+    if job.is_atari:
+        model = replace(model, conv_filters="nature", vf_share_layers=True)
     parts = max(1, job.num_learners)
     return (
         PPOConfig()
         .environment(job.env_id)
         .env_runners(num_envs_per_env_runner=job.num_envs)
-        .learners(num_learners=job.num_learners)
+        .learners(num_learners=job.num_learners, torch_num_threads=job.num_threads if job.is_atari else None)
         .training(
             lr=job.lr,
             gamma=job.gamma,
@@ -47,6 +49,7 @@ def config(job: Job, seed: int) -> PPOConfig:
             entropy_coeff=job.entropy_coeff,
             vf_loss_coeff=job.vf_loss_coeff,
             grad_clip=job.grad_clip,
+            clip_rewards="sign" if job.is_atari else None,
         )
         .rl_module(model_config=model)
         .debugging(seed=seed)
@@ -77,4 +80,4 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, JOBS | SHARED_JOBS)
+    main(train, __doc__, JOBS | SHARED_JOBS | PONG_JOBS)

@@ -68,6 +68,7 @@ TRAININGS = {
     "cheetah": Training("PPO HalfCheetah", "ours_ppo", "bare_ppo", 30_000, 0.9),
     "lstm": Training("PPO LSTM CartPole", "ours_ppo", "bare_lstm", 60_000, 0.7),
     "dqn": Training("DQN CartPole", "ours_dqn", "bare_dqn", 30_000, 0.9),
+    "pong": Training("PPO Pong", "ours_ppo", "bare_pong", 6_000, 0.9),
 }
 
 
@@ -164,7 +165,7 @@ def learner_rows(repeats: int, report: Report) -> list[Row]:
     """Steps per second of PPO CartPole with two learners, beside one in the same process and beside RLlib with two."""
     sides = {"two": ("ours_ppo", "learners", sys.executable), "one": ("ours_ppo", "cartpole", sys.executable)}
     if (python := rllib_python()) is not None:
-        sides["rllib"] = "rllib_ppo", "learners", python
+        sides["rllib"] = "peers.rllib", "learners", python
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, (script, job, python) in sides.items():
@@ -271,6 +272,7 @@ ROWS: dict[str, tuple[Callable[[int, Report], list[Row]], int]] = {  # and how o
     "cheetah": (lambda repeats, report: training_rows("cheetah", repeats, report), 2),
     "lstm": (lambda repeats, report: training_rows("lstm", repeats, report), 2),
     "dqn": (lambda repeats, report: training_rows("dqn", repeats, report), 2),
+    "pong": (lambda repeats, report: training_rows("pong", repeats, report), 2),
     "learners": (learner_rows, 3),
     "workers": (worker_rows, 3),
     "replay": (replay_rows, 5),

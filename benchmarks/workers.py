@@ -26,8 +26,9 @@ from benchmarks.catalog import in_turn
 from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
 from rlmodule import RLModule, RLModuleSpec, Rollout
-from rlmodule.actors import RayWorkers, RestartPolicy
+from rlmodule.actors import RayWorkers
 from rlmodule.env_runner_group import EnvRunnerGroup
+from rlmodule.workers import RestartPolicy
 
 LONG_FRAGMENT = 512  # vector steps
 NUM_INPUTS = 64  # of the modules that are sent

@@ -130,7 +130,7 @@ def test_two_learners_stand_beside_one_process_and_rllib_where_it_is(
     monkeypatch: pytest.MonkeyPatch, rllib: str | None
 ) -> None:
     speeds = {("benchmarks.ours_ppo", "learners"): 80.0, ("benchmarks.ours_ppo", "cartpole"): 100.0}
-    speeds["benchmarks.rllib_ppo", "learners"] = 20.0
+    speeds["benchmarks.peers.rllib", "learners"] = 20.0
     pythons: set[tuple[str, str]] = set()
 
     def fake(*args: str, python: str) -> dict[str, float]:
@@ -144,7 +144,7 @@ def test_two_learners_stand_beside_one_process_and_rllib_where_it_is(
         ("PPO CartPole, 2 learners, one process", [0.8, 0.8], None),
         ("PPO CartPole, 2 learners, RLlib", [4.0, 4.0], 3.0),
     ][: 2 if rllib else 1]
-    assert (("benchmarks.rllib_ppo", "/its/python") in pythons) == (rllib is not None)
+    assert (("benchmarks.peers.rllib", "/its/python") in pythons) == (rllib is not None)
 
 
 def test_rllib_is_left_out_where_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

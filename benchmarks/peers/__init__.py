@@ -1,0 +1,1 @@
+"""The same jobs in other libraries, each in an environment of its own; see `benchmarks.peers.run`."""
