@@ -86,11 +86,12 @@ class Coefficient:
 
     Declared in the class (``entropy_coeff = Coefficient()``), assigned and read as any attribute. What is read is a
     scalar tensor on the learner's device, always the same one and filled by each assignment, so that a loss that was
-    compiled or captured goes by the value of now. A Python number would have it compiled anew at each change.
+    compiled or captured goes by the value of now. A Python number would have it compiled anew at each change. For a
+    result there is :meth:`number`.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        self._name, self._name_as_set = name, f"_{name}_as_set"
 
     @overload
     def __get__(self, learner: None, owner: type) -> Self: ...
@@ -99,12 +100,17 @@ class Coefficient:
     def __get__(self, learner: _OnDevice | None, owner: type) -> Tensor | Self:
         return self if learner is None else learner.__dict__[self._name]
 
+    def number(self, learner: _OnDevice) -> float:
+        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
+        return float(learner.__dict__[self._name_as_set])
+
     def __set__(self, learner: _OnDevice, value: float | Tensor) -> None:
         kept = learner.__dict__.get(self._name)
         if kept is None:
-            learner.__dict__[self._name] = torch.full((), float(value), device=learner.device)
+            kept = learner.__dict__[self._name] = torch.full((), float(value), device=learner.device)
         else:
             kept.fill_(value)
+        learner.__dict__[self._name_as_set] = kept if isinstance(value, Tensor) else value
 
 
 def gradient_pass(

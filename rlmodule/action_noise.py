@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from catalog import Distribution
-from catalog.errors import explain_error
 
 BLOCK_ROWS = 128
 """Vector steps whose noise is drawn at once;"""
@@ -74,19 +73,6 @@ class ActionNoise:
         return {"block_starts": self._block_starts, "used": self._used}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave.
-
-        Raises:
-            ValueError: If it is of another number of envs.
-        """
-        if len(state["block_starts"]) != len(self._streams):
-            raise ValueError(
-                explain_error(
-                    "state of an env runner",
-                    expected=f"one of {len(self._streams)} envs",
-                    got=f"one of {len(state['block_starts'])}",
-                    remedy="Resume with the same num_envs_per_env_runner.",
-                )
-            )
+        """Restore what :meth:`get_state` gave, of as many streams."""
         self._block_starts, self._used = state["block_starts"], state["used"]
         self._rewind()

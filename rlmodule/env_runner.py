@@ -27,18 +27,17 @@ from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.masks import ActionMask
 from catalog.memory import PREV_ACTION
-from rlmodule.action_noise import ActionNoise
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.env_guard import EnvError
 from rlmodule.env_mending import FAULT
 from rlmodule.env_processes import close_vector_env, end_processes, error_of_ended_process, is_broken
+from rlmodule.env_streams import EnvStreams
 from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
 from rlmodule.episode_totals import EpisodeTotals
 from rlmodule.fragment import Fragment, allocate_fragments
 from rlmodule.infos import last_infos
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
-from rlmodule.randomness import int_seed, numpy_stream, torch_stream
 from rlmodule.rollout import (
     Rollout,
     allocate_observations,
@@ -98,8 +97,7 @@ class EnvRunner:
         tally: Tally | None = None,
     ) -> None:
         self._settings, self._on_env = settings, on_env
-        self._run_seed, self._role, self._first = run_seed, role, first_env_index
-        self._incarnation = (incarnation,) if incarnation else ()
+        self._first = first_env_index
         self._tally = Tally() if tally is None else tally
         self._tallied_before = self._tally.count
         self.progress = 0
@@ -113,10 +111,8 @@ class EnvRunner:
         self._nested_actions = isinstance(self.action_space, spaces.Dict | spaces.Tuple)
         # an env may write into an array it is given; single envs get a Discrete action as a number
         self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
-        noise_role = "action" if role == "env" else "evaluation_action"
-        indices = range(first_env_index, first_env_index + self.num_envs)
-        self._noise = ActionNoise([numpy_stream(run_seed, noise_role, i, *self._incarnation) for i in indices])
-        self._generator = torch_stream(run_seed, noise_role, first_env_index, *self._incarnation)
+        envs = range(first_env_index, first_env_index + self.num_envs)
+        self._streams = EnvStreams(run_seed, role, envs, incarnation=incarnation)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
         self._fragments: list[Fragment] = []
@@ -125,7 +121,6 @@ class EnvRunner:
         self._starts = np.ones(self.num_envs, dtype=bool)
         self._previous: dict[str, Tree] = {}
         self._state: Tree | None = None
-        self._resets = 0
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
         self._ended = np.zeros(self.num_envs, dtype=bool)
@@ -165,7 +160,7 @@ class EnvRunner:
         self._module = module.eval()
         self._convert, self._stateful = module.action_converter.forward, module.is_stateful()
         self._resample_noise = module.resample_noise if isinstance(module, NoisyNetAPI) else None
-        self._noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(self.action_space))
+        self._streams.noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(self.action_space))
         no_finals = as_tensors(allocate_observations(module.input_space, 0))
         self._no_finals = torch.empty(0, 2, dtype=torch.int64), no_finals
         self._fragments = []
@@ -185,10 +180,7 @@ class EnvRunner:
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             self._make_env()
-        indices = range(self._first, self._first + self.num_envs)
-        stream = self._resets, *self._incarnation
-        self._seeds = [int_seed(self._run_seed, self._role, index, *stream) for index in indices]
-        self._resets += 1  # a seed with which a reset fails is not used again
+        self._seeds = self._streams.next_seeds()
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._obs = None
@@ -315,8 +307,8 @@ class EnvRunner:
         and seconds."""
         module, env, convert, guard, after_step = self.module, self.env, self._convert, self._guard, self._after_step
         forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
-        noise = self._noise.take(num_steps) if explore else None
-        resample_noise = self._resample_noise if explore else None
+        noise = self._streams.noise.take(num_steps) if explore else None
+        resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
         nested, copies = self._nested_actions, self._copies_actions
         count = self._tally.cell if self._counts_steps else None
         needs_starts = data.state_in is not None or bool(data.previous)
@@ -328,7 +320,7 @@ class EnvRunner:
                 for t in range(num_steps):
                     before = perf_counter()
                     if resample_noise is not None:
-                        resample_noise(self._generator)
+                        resample_noise(generator)
                     out = forward({Columns.OBS: seen[t]})
                     logits = out[Columns.ACTION_DIST_INPUTS]
                     if not explore:
@@ -336,7 +328,7 @@ class EnvRunner:
                     elif noise is not None:
                         action = from_logits(logits).sample_from(noise[t])
                     else:
-                        action = from_logits(logits).sample(self._generator)
+                        action = from_logits(logits).sample(generator)
                     fitted = convert(action)
                     sent = sampled = _as_arrays(action) if nested else action.numpy()
                     if fitted is not action:
@@ -490,19 +482,14 @@ class EnvRunner:
             )
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and random streams. Envs are not saved: after ``set_state`` new episodes start."""
-        return {
-            "resets": self._resets,
-            "steps": self._steps,
-            "noise": self._noise.get_state(),
-            "generator": self._generator.get_state(),
-        }
+        """Counters and random streams, by global index of the env. Envs are not saved: after ``set_state`` new episodes
+        start."""
+        return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave."""
-        self._resets, self._steps = state["resets"], state["steps"]
-        self._noise.set_state(state["noise"])
-        self._generator.set_state(state["generator"])
+        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`EnvStreams.set_state`."""
+        self._streams.set_state(state)
+        self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._obs = None
 
     def stop(self) -> None:

@@ -25,6 +25,7 @@ from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.env_processes import close_vector_env
 from rlmodule.env_runner import EnvRunner, Forward
+from rlmodule.env_streams import EnvStreams
 from rlmodule.envs import VectorGuard, autoreset_mode, check_finite
 from rlmodule.episode_totals import EpisodeTotals
 from rlmodule.infos import last_infos
@@ -127,15 +128,13 @@ class TensorEnvRunner:
         self._guard = VectorGuard(env, first_env_index)
         self._records_action_dist = settings.records_action_dist
         self._records_infos = settings.records_episode_infos
-        self._run_seed, self._role, self._first = run_seed, role, first_env_index
-        self._incarnation = (incarnation,) if incarnation else ()
+        self._first = first_env_index
         self._tally = Tally() if tally is None else tally
         self._tallied_before = self._tally.count
         self.progress = 0
         self.num_env_steps_lost: dict[str, int] = {}
-        noise_role = "action" if role == "env" else "evaluation_action"
-        seed = int_seed(run_seed, noise_role, first_env_index, *self._incarnation)
-        self._generator = torch.Generator(device).manual_seed(seed)
+        envs = range(first_env_index, first_env_index + self.num_envs)
+        self._streams = EnvStreams(run_seed, role, envs, incarnation=incarnation, device=device)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
         self._obs: Tree | None = None
@@ -144,7 +143,6 @@ class TensorEnvRunner:
         self._state: Tree | None = None
         self._totals = EpisodeTotals(self.num_envs, self._resets_in_a_step)
         self._num_resting = 0
-        self._resets = 0
         self._steps = 0
 
     def set_module(self, module: RLModule) -> None:
@@ -172,9 +170,7 @@ class TensorEnvRunner:
     def reset(self) -> None:
         """Start a new episode in every env, from one seed."""
         self._obs = None
-        seed = int_seed(self._run_seed, self._role, self._first, self._resets, *self._incarnation)
-        self._resets += 1  # a seed with which a reset fails is not used again
-        obs, _ = self.env.reset(seed=seed)
+        obs, _ = self.env.reset(seed=self._streams.next_seeds()[0])
         self._guard.check_reset(obs)
         self._check_device("reset()", obs)
         self._obs = obs
@@ -251,7 +247,7 @@ class TensorEnvRunner:
         """Fill ``data``; returns seconds."""
         module, env, guard, convert = self.module, self.env, self._guard, self.module.action_converter.forward
         forward, from_logits = self._forward_along(data, explore), module.action_dist_cls.from_logits
-        generator, inference_mode, count = self._generator, self._inference_mode, self._tally.cell
+        generator, inference_mode, count = self._streams.generator, self._inference_mode, self._tally.cell
         resample_noise = self._resample_noise if explore else None
         needs_starts = data.state_in is not None or bool(data.previous)
         in_env = in_forward = 0.0
@@ -430,27 +426,14 @@ class TensorEnvRunner:
                 raise _mixed(self.env, what, self.device, leaf)
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and the random stream. Envs are not saved: after ``set_state`` new episodes start."""
-        return {
-            "resets": self._resets,
-            "steps": self._steps,
-            "generator": self._generator.get_state(),
-            "device": self.device.type,
-        }
+        """Counters and the random stream, by global index of the first env. Envs are not saved: after ``set_state`` new
+        episodes start."""
+        return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave.
-
-        Raises:
-            ValueError: If it is that of a runner on another kind of device, whose random numbers are others.
-        """
-        if (found := state.get("device")) != self.device.type:
-            where, expected = "state of a runner of tensors", f"one of a {self.device.type} device"
-            got = "one of a runner of arrays" if found is None else f"one of a {found} device"
-            remedy = "Resume with the env on the device that it was on."
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-        self._resets, self._steps = state["resets"], state["steps"]
-        self._generator.set_state(state["generator"])
+        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`EnvStreams.set_state`."""
+        self._streams.set_state(state)
+        self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._obs = None
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from algorithms.replay.memory import check_memory
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
+from algorithms.replay.taking_over import take_over
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.memory import sampled_space
@@ -107,6 +109,8 @@ class ReplayBuffer:
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
         shape, self._num_places = (self.rows, num_envs), self.rows * num_envs
         self._layout, self._fixed_bytes = layout, layout.num_bytes(prioritized)
+        same: dict[str, Any] = {"gamma": gamma, "prioritized": prioritized, "frame_stack_axis": frame_stack_axis}
+        self._of_shape = partial(ReplayBuffer, observation_space, action_space, **same)
         self._obs = ObservationRows(observation_space, layout.obs, *shape)
         self._actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
         self.rewards = np.zeros(shape, np.float32)
@@ -464,18 +468,28 @@ class ReplayBuffer:
     def _describe(self) -> dict[str, Any]:
         return self._layout.describe() | {"sequences": "none" if self._anchors is None else self._anchors.describe()}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave: later samples are the same bit for bit.
+    def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
+        """Restore what :meth:`get_state` gave: later samples are the same bit for bit. Of a buffer of another capacity
+        or number of envs the transitions are taken over, as many as there is room for; see :func:`take_over`.
+
+        Args:
+            state: Of a buffer.
+            together: Envs of which rollouts will come side by side.
 
         Raises:
-            ValueError: If it is of a buffer of another shape.
+            ValueError: If it is of a buffer with other contents, or of sequences and of another shape.
         """
-        here, there = self._describe(), state["layout"]
+        here, there, heads = self._describe(), state["layout"], state["heads"].numpy()
+        if len(heads) == self.num_envs and np.any(heads != heads[::together].repeat(together)):
+            here, there = here | {"next_rows": "equal in a rollout"}, there | {"next_rows": "unequal"}
         differing = [name for name, value in here.items() if value != there.get(name)]
         if ("priorities" in state) != (self.priorities is not None):
             differing.append("prioritized")
             here |= {"prioritized": self.priorities is not None}
             there = there | {"prioritized": "priorities" in state}
+        if differing and self._anchors is None and _SHAPE.issuperset(differing):
+            self._take_over(state)
+            return
         if differing:
             raise ValueError(
                 explain_error(
@@ -500,7 +514,17 @@ class ReplayBuffer:
         if self.priorities is not None:
             self.priorities.set_state(state["priorities"])
 
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        there = state["layout"]
+        kept_rows = there["rows"] - (self.rows - self.kept_rows)
+        old = self._of_shape(capacity=kept_rows * there["num_envs"], num_envs=there["num_envs"], seed=self._rng)
+        old.set_state(state)  # and the draws go on
+        self._forget(slice(0, self.num_envs))
+        self.heads[:] = self._rows_in_use = 0
+        take_over(self, old)
 
+
+_SHAPE = frozenset({"rows", "num_envs", "next_rows"})
 _PER_ROW = ("rewards", "terminateds", "starts", "sampleable", "cuts")
 
 

@@ -1,5 +1,7 @@
 """Prioritized replay: what surprised more is drawn more often (Schaul et al. 2016)."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,6 +111,11 @@ class Priorities:
             leaves, priorities = leaves[there], priorities[there]
         self._tree.set(leaves, priorities)
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
+
+    def take_over(self, leaves: np.ndarray, other: Priorities, theirs: np.ndarray) -> None:
+        """Give ``leaves`` ``[B]`` the priorities that ``theirs`` ``[B]`` have in ``other``."""
+        self._tree.set(leaves, other._tree.get(theirs))
+        self._greatest = other._greatest
 
     def get_state(self) -> dict[str, Any]:
         """The priorities up to the last leaf in use, and the greatest there was."""

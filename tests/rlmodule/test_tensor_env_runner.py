@@ -283,11 +283,17 @@ def test_state_round_trip_goes_on_with_the_same_stream() -> None:
 
 def test_the_state_of_another_kind_of_runner_is_refused() -> None:
     runner = tensor_runner(cartpoles())
-    with pytest.raises(ValueError, match="expected one of a cpu device, got one of a cuda device"):
-        runner.set_state(runner.get_state() | {"device": "cuda"})
-    of_arrays = EnvRunner(Settings(), run_seed=1).get_state()
-    with pytest.raises(ValueError, match="got one of a runner of arrays"):
-        runner.set_state(of_arrays)
+    state = runner.get_state()
+    state["0"]["generator"]["draws"] = "cuda"
+    with pytest.raises(
+        ValueError, match="expected one for tensors of a cpu device, got one for tensors of a cuda device"
+    ):
+        runner.set_state(state)
+    arrays = EnvRunner(Settings(), run_seed=1)
+    with pytest.raises(ValueError, match="got one for arrays"):
+        runner.set_state(arrays.get_state())
+    with pytest.raises(ValueError, match="expected one for arrays, got one for tensors of a cpu device"):
+        arrays.set_state(runner.get_state())
 
 
 # --- the device is asked for nothing ----------------------------------------------------------------------------------
