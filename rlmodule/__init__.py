@@ -21,6 +21,7 @@ from rlmodule.env_guard import EnvError
 from rlmodule.env_runner import EnvRunner
 from rlmodule.env_runner_group import EnvRunnerGroup
 from rlmodule.episode import Episode
+from rlmodule.info_masks import ActionMaskFromInfo
 from rlmodule.learner import EpisodeLearner, Learner
 from rlmodule.learner_group import LearnerGroup
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
@@ -31,6 +32,7 @@ from rlmodule.tensor_env_runner import TensorEnvRunner
 from rlmodule.workers import WorkerFailed
 
 __all__ = [
+    "ActionMaskFromInfo",
     "BatchLearner",
     "Coefficient",
     "Columns",

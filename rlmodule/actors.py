@@ -1,6 +1,6 @@
 """Workers on Ray: a process each, on this machine or on others. The only file that imports Ray, and not before it must.
 
-Workers are made, watched, and made again from here. A worker is a plain object; what it lives in is a :class:`_Host`.
+Workers are made, watched, and made again from here. A worker is a plain object, which lives in a :class:`WorkerHost`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,32 @@ import importlib.metadata
 import logging
 import os
 import time
-import traceback
-from collections import deque
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from catalog.errors import explain_error
-from rlmodule.env_guard import EnvError
-from rlmodule.last_words import LastWords, tell_last_words
-from rlmodule.os_processes import Process, wait_for_end
+from rlmodule.last_words import LastWords
+from rlmodule.os_processes import wait_for_end
+from rlmodule.resources import check_asked, no_cluster, no_room, room_remedy
+from rlmodule.slots import Call, Slot, how_it_died
 from rlmodule.wire import check_portable, num_bytes, pack, unpack
-from rlmodule.workers import MAX_IN_FLIGHT, Answer, Factory, Failure, WorkerFailed, WorkerGroup
+from rlmodule.worker_host import LONGEST_TEXT, WorkerHost, failure_of
+from rlmodule.workers import MAX_IN_FLIGHT, Answer, Factory, Failure, RestartPolicy, WorkerFailed, WorkerGroup
 
 OLDEST_RAY = (2, 55)
 """Before it, a Ray cluster could be taken over by a web page (CVE-2026-27482, CVE-2026-41486)."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds that a worker may wait for its CPUs and GPUs; and, where those are free, for a process, and then to be made:
-a busy machine takes long to start one and import what it needs."""
+"""Seconds that a worker may wait for its CPUs and GPUs; and, once it has them, for a process, and then to be made: a
+busy machine takes long to start one and import what it needs."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
 """Seconds that a worker has to close what it holds, and then to end by itself."""
 
 INLINE_BYTES = 2**16
 """Up to so many bytes, what is shared goes along with each call: Ray's store would take longer than the copies."""
-
-FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, which grow threefold from one to the next, and the most they become."""
-
-LONGEST_TEXT = 20_000
-"""Characters of an error that are sent."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +45,7 @@ def start_ray() -> None:
 
     Raises:
         ImportError: If Ray is missing or too old.
+        ConnectionError: If the cluster does not answer, or asks for a token.
     """
     try:
         version = importlib.metadata.version("ray")
@@ -62,10 +56,18 @@ def start_ray() -> None:
         remedy = f'Run: pip install "ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
         raise ImportError(explain_error("ray", expected=f"version {oldest} or later", got=version, remedy=remedy))
     import ray
+    from ray.exceptions import RayError
 
-    if not ray.is_initialized():
-        # not what Ray finds running on this machine, which may be somebody else's
-        ray.init(os.environ.get("RAY_ADDRESS", "local"), include_dashboard=False, logging_level=logging.ERROR)
+    if ray.is_initialized():
+        return
+    # not what Ray finds running on this machine, which may be somebody else's
+    address = os.environ.get("RAY_ADDRESS", "local")
+    try:
+        ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
+    except (ConnectionError, RayError) as error:
+        if address == "local":
+            raise
+        raise ConnectionError(no_cluster(address, error)) from None
 
 
 def check_resources(asked: Mapping[str, float], settings: str, each: Sequence[Mapping[str, float]] = ()) -> None:
@@ -82,18 +84,7 @@ def check_resources(asked: Mapping[str, float], settings: str, each: Sequence[Ma
     start_ray()
     import ray
 
-    present = ray.cluster_resources()
-    for name, number in asked.items():
-        if number > present.get(name, 0.0) + 1e-9:
-            remedy = f"Ask for less, or begin with ray.init(num_{name.lower()}s={number:g}), as if there were so many."
-            expected, got = f"at most the {present.get(name, 0.0):g} {name}s of the cluster", f"{number:g} {name}s"
-            raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
-    for one in each:
-        if not _fits_a_node(one):
-            there = "; ".join(sorted({_listed(node, one) for node in _nodes()}))
-            expected, got = f"workers that each fit on one node: {there}", f"one with {_listed(one, one)}"
-            remedy = "Ask for less for each, or add a larger node."
-            raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
+    check_asked(asked, settings, each, present=ray.cluster_resources(), nodes=_nodes())
 
 
 def _nodes() -> list[Mapping[str, float]]:
@@ -103,137 +94,11 @@ def _nodes() -> list[Mapping[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _fits_a_node(asked: Mapping[str, float]) -> bool:
-    return any(all(number <= node.get(name, 0.0) + 1e-9 for name, number in asked.items()) for node in _nodes())
+def _place() -> tuple[str, str]:
+    """The node of this process, and its address."""
+    import ray
 
-
-def _listed(numbers: Mapping[str, float], asked: Mapping[str, float]) -> str:
-    return ", ".join(f"{numbers.get(name, 0.0):g} {name}s" for name, number in asked.items() if number)
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """When a worker that failed is made again.
-
-    Attributes:
-        enabled: Whether it is at all.
-        max_in_a_row: How often without an answer in between.
-    """
-
-    enabled: bool = True
-    max_in_a_row: int = 5
-
-    def delay_after(self, failures: int) -> float | None:
-        """Seconds to wait after so many failures in a row; None if that was the last."""
-        if not self.enabled or failures > self.max_in_a_row:
-            return None
-        return min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))
-
-
-_Reply = list[Any]
-"""Why there is no value, or None; whether the worker got on; and the value, packed."""
-
-
-class _Host:
-    """What a worker lives in. Its methods run one after the other, but for those of the group ``control``, which run
-    beside them."""
-
-    _worker: Any = None
-
-    def settle(self, last_words: str) -> tuple[Process, str, str]:
-        """Tell of the end of this process in a file; returns it, its node, and the address of that."""
-        import ray
-
-        tell_last_words(last_words)
-        return Process.this(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-
-    def make(self, factory: list[Any], index: int, incarnation: int, num_threads: int) -> _Reply:
-        """Make the worker, in place of one that raised if there is one."""
-        torch.set_num_threads(num_threads)
-        try:
-            if self._worker is not None:
-                failed, self._worker = self._worker, None
-                failed.stop()
-                del failed
-            self._worker = unpack(factory)(index, incarnation)
-        except BaseException as error:
-            return [_failure(error), False]
-        return [None, False, *pack(None)]
-
-    def call(self, method: str, args: list[Any], *shared: Any) -> _Reply:
-        """Call a method; ``shared`` are further arguments, packed each for itself."""
-        try:
-            before = self._worker.progress
-            positional, by_keyword = unpack(args)
-            more = [unpack(packed) for packed in shared]
-            value = pack(getattr(self._worker, method)(*positional, *more, **by_keyword))
-            return [None, self._worker.progress != before, *value]
-        except BaseException as error:  # also sys.exit(): the process is not the worker's to end
-            return [_failure(error), False]
-
-    def progress(self) -> int:
-        """A number that changes as long as the worker gets on."""
-        return self._worker.progress
-
-
-def _failure(error: BaseException) -> Failure:
-    name, place = type(error).__name__, {}
-    try:
-        message = str(error) or "(no message)"
-    except Exception:  # an exception of its own class need not have a proper text
-        message = "(no message: its __str__ raises)"
-    told = "".join(traceback.format_exception(error))
-    if isinstance(error, EnvError):
-        place, told = error.place, ""  # its text has the traceback that counts
-    return Failure("raised", name, message[:LONGEST_TEXT], told[-LONGEST_TEXT:], place)
-
-
-@dataclass
-class _Call:
-    """A call that was made.
-
-    Attributes:
-        reply: Reference to what :meth:`_Host.call` returns.
-    """
-
-    ticket: int
-    reply: Any
-
-
-@dataclass
-class _Slot:
-    """One worker's place in the group.
-
-    Attributes:
-        host: Its actor; None while there is none.
-        incarnation: How often it was made anew.
-        calls: Those it has not answered, oldest first.
-        making: The call that makes it; None once it is up.
-        placed: Reference to where its process is; None once that is known.
-        process: Its own, if that runs on this machine.
-        address: Of the machine it is on.
-        failures: In a row, without an answer in between.
-        restart_at: When it is to be made anew.
-        gone: Whether it never will be.
-        asked: Reference to its progress, if it was asked.
-        progress, sign_of_life_at: What it said, None before the first time, and when that last changed.
-        last_words: What its process tells of its end.
-    """
-
-    host: Any = None
-    incarnation: int = -1
-    calls: deque[_Call] = field(default_factory=deque)
-    making: _Call | None = None
-    placed: Any = None
-    process: Process | None = None
-    address: str = ""
-    failures: int = 0
-    restart_at: float | None = None
-    gone: bool = False
-    asked: Any = None
-    progress: int | None = None
-    sign_of_life_at: float = 0.0
-    last_words: LastWords | None = None
+    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
 
 class RayWorkers(WorkerGroup):
@@ -279,13 +144,19 @@ class RayWorkers(WorkerGroup):
         self._timeout_s, self._policy = timeout_s, policy
         self._poll_s = min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
-        self._actor: Any = ray.remote(**options)(_Host)
+        kind = type(name.title().replace(" ", ""), (WorkerHost,), {})  # whose name is that of the process
+        self._actor: Any = ray.remote(**options)(kind)
+        rooms: list[Any] = []
+        self._rooms, self._give_back = rooms, weakref.finalize(self, _give_back, rooms)
+        self._give_back.atexit = False  # Ray does it then
         self._here = ray.get_runtime_context().get_node_id()
-        self._slots = [_Slot() for _ in range(size)]
+        self._slots = [Slot() for _ in range(size)]
         self._tickets = 0
         self._watched_at = time.monotonic()
         self._stopped = False
+        self._is_built = False
         LastWords.remove_leftovers()
+        logger.info("starting %d %s%s on Ray", size, name, "s" if size > 1 else "")
         try:
             for worker in range(size):
                 self._spawn(worker)
@@ -331,9 +202,9 @@ class RayWorkers(WorkerGroup):
         slot.calls.append(self._remote(slot.host.call, method, pack((args, kwargs)), *refs))
         return self._tickets
 
-    def _remote(self, method: Any, *args: Any) -> _Call:
+    def _remote(self, method: Any, *args: Any) -> Call:
         self._tickets += 1
-        return _Call(self._tickets, method.remote(*args))
+        return Call(self._tickets, method.remote(*args))
 
     def share(self, value: Any) -> _Shared:
         import ray
@@ -416,7 +287,7 @@ class RayWorkers(WorkerGroup):
         slot.making = None
         return []
 
-    def _note_place(self, slot: _Slot) -> None:
+    def _note_place(self, slot: Slot) -> None:
         """Note where a process is that has begun."""
         import ray
 
@@ -426,7 +297,7 @@ class RayWorkers(WorkerGroup):
             slot.placed = None
         slot.sign_of_life_at = time.monotonic()
 
-    def _value_of(self, slot: _Slot, call: _Call) -> tuple[Any, Failure | None, bool]:
+    def _value_of(self, slot: Slot, call: Call) -> tuple[Any, Failure | None, bool]:
         """What a call came to, why to nothing, and whether the worker got on."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
@@ -436,13 +307,13 @@ class RayWorkers(WorkerGroup):
         except OutOfMemoryError as error:
             return None, Failure("died", type(error).__name__, str(error)), False
         except RayActorError as error:
-            return None, Failure("died", type(error).__name__, _how_it_died(slot, error)), False
+            return None, Failure("died", type(error).__name__, how_it_died(slot, error)), False
         except RayError as error:  # the answer is lost, whatever became of the process
             return None, Failure("died", type(error).__name__, _first_line(error)), False
         try:
             return (unpack(value) if failure is None else None), failure, got_on
         except Exception as error:  # such as of a class that cannot be made again
-            return None, _failure(error), False
+            return None, failure_of(error), False
 
     def _give_up_hung(self) -> list[Answer]:
         """End workers that make no progress, or find no room; asks those that are busy how far they are."""
@@ -458,10 +329,11 @@ class RayWorkers(WorkerGroup):
                 if ray.wait([slot.placed], timeout=0)[0]:
                     with contextlib.suppress(RayError):  # of which the making will tell
                         self._note_place(slot)
-                elif (waited := now - slot.sign_of_life_at) > PLACING_TIMEOUT_S and (
-                    waited > SPAWNING_TIMEOUT_S or not self._is_room()
-                ):
+                elif (waited := now - slot.sign_of_life_at) > PLACING_TIMEOUT_S and not self._has_room(slot):
                     answers += self._lose(worker, self._no_room())
+                elif waited > SPAWNING_TIMEOUT_S:
+                    message = f"no process within {SPAWNING_TIMEOUT_S:g} s, though there is room for it"
+                    answers += self._lose(worker, Failure("hung", "TimeoutError", message))
                 continue
             if slot.asked is not None and ray.wait([slot.asked], timeout=0)[0]:
                 with contextlib.suppress(RayError):  # of which the call itself will tell
@@ -478,36 +350,44 @@ class RayWorkers(WorkerGroup):
                 slot.asked = slot.host.progress.options(concurrency_group="control").remote()
         return answers
 
-    def _is_room(self) -> bool:
-        """Whether there seems to be: Ray tells not what is free on one node."""
-        import ray
+    def _has_room(self, slot: Slot) -> bool:
+        """Whether CPUs and GPUs are set aside for it: then its process is on its way, however long that takes."""
+        from ray.util import placement_group_table
 
-        if not _fits_a_node(self._resources):
-            return False
-        free = ray.available_resources()
-        return all(number <= free.get(name, 0.0) + 1e-9 for name, number in self._resources.items())
+        return slot.room is None or placement_group_table(slot.room)["state"] == "CREATED"
 
     def _no_room(self) -> Failure:
         import ray
 
-        asked = _listed(self._resources, self._resources)
-        free, present = ray.available_resources(), ray.cluster_resources()
-        named = [name for name, number in self._resources.items() if number]
-        there = ", ".join(f"{free.get(name, 0.0):g} of {present.get(name, 0.0):g} {name}s" for name in named)
-        message = f"no room or process in time: it asks for {asked}, and {there} are free"
+        message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
         return Failure("unplaced", "TimeoutError", message)
 
     # --- making, ending and making again ------------------------------------------------------------------------------
 
-    def _spawn(self, worker: int, incarnation: int | None = None) -> None:
+    def _spawn(self, worker: int) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
         slot = self._slots[worker]
-        slot.incarnation = slot.incarnation + 1 if incarnation is None else incarnation
+        slot.incarnation += 1
         slot.restart_at, slot.progress, slot.sign_of_life_at = None, None, time.monotonic()
         if slot.host is None:
+            slot.room = slot.room or self._set_aside()
             slot.last_words = LastWords()
-            slot.host = self._actor.remote()
-            slot.placed = slot.host.settle.options(concurrency_group="control").remote(slot.last_words.path)
+            where = "DEFAULT" if slot.room is None else PlacementGroupSchedulingStrategy(slot.room, 0)
+            name = f"{self.name} {worker}".replace(" ", "_")
+            slot.host = self._actor.options(scheduling_strategy=where).remote(name)
+            slot.placed = slot.host.settle.options(concurrency_group="control").remote(slot.last_words.path, _place)
         slot.making = self._remote(slot.host.make, self._factory, worker, slot.incarnation, self._num_threads)
+
+    def _set_aside(self) -> Any:
+        """Room for one worker, until :meth:`stop`: nobody else takes it while another one is made in its place."""
+        from ray.util import get_current_placement_group, placement_group
+
+        asked = {name: number for name, number in self._resources.items() if number}
+        if not asked or get_current_placement_group() is not None:  # the latter has room of its own, as a trial of Tune
+            return None
+        self._rooms.append(placement_group([asked]))
+        return self._rooms[-1]
 
     def _spawn_due(self) -> None:
         for worker, slot in enumerate(self._slots):
@@ -518,37 +398,49 @@ class RayWorkers(WorkerGroup):
     def _wait_for_first(self) -> None:
         while not all(self.is_up(worker) for worker in range(self.size)):
             for answer in self._collect(None):
-                assert answer.failure is not None  # since nothing was called
-                if answer.failure.final or answer.failure.kind != "died":
-                    raise WorkerFailed(f"{self.name} {answer.worker}", answer.failure, "Mend what it says.")
+                failure = answer.failure
+                assert failure is not None  # since nothing was called
+                if failure.final:
+                    remedy = f"num_{self.name.replace(' ', '_')}s=0 debugs it in this process."
+                    remedy = room_remedy(self.name) if failure.kind == "unplaced" else remedy
+                    raise WorkerFailed(f"{self.name} {answer.worker}", failure, remedy)
+        self._is_built = True
 
     def _lose(self, worker: int, failure: Failure) -> list[Answer]:
         """End a worker that failed; what it had to do has failed too, and it is made again later, or never."""
         slot = self._slots[worker]
         tickets = [call.ticket for call in slot.calls] or [0]
         slot.failures += 1
-        delay = self._policy.delay_after(slot.failures)
+        may_help = self._is_built or failure.kind == "died"
+        delay = self._policy.delay_after(slot.failures) if may_help else None
         # the first time that a worker raises, its process is still good for another one
         if failure.kind != "raised" or slot.failures > 1 or delay is None or not self.is_up(worker) or slot.calls:
             self._end(slot, at_once=failure.kind != "raised")
         slot.gone = delay is None
         slot.restart_at = None if delay is None else time.monotonic() + delay
         failure = replace(failure, final=slot.gone)
-        again = "" if delay is None else f"; another one is made in {delay:.1g} s"
-        logger.warning("%s %d: %s: %s%s", self.name, worker, failure.type, failure.message, again)
+        if self._is_built or not failure.final:  # what ends build() is told by its error
+            again = "" if delay is None else f", another one is made in {delay:.2g} s"
+            again += ", in a new process" if again and slot.host is None else ""
+            told = f"{failure.text}\n\n{failure.traceback}".strip()
+            if slot.failures > 1:  # the first one had the traceback
+                told = failure.text.partition("\n")[0]
+            logger.warning("%s %d failed%s: %s", self.name, worker, again, told)
         return [Answer(worker, ticket, failure=failure) for ticket in tickets]
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:
         return (self._lose(worker, failure)[0].failure) or failure
 
-    def restart(self, worker: int, incarnation: int | None = None) -> None:
+    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
         slot = self._slots[worker]
         self._end(slot, at_once=True)
         slot.gone = False
-        self.num_restarts += 1
-        self._spawn(worker, incarnation)
+        if incarnation is not None:
+            slot.incarnation = incarnation - 1
+        slot.restart_at = time.monotonic() + delay
+        self._spawn_due()
 
-    def _end(self, slot: _Slot, at_once: bool = False) -> None:
+    def _end(self, slot: Slot, at_once: bool = False) -> None:
         """Have the process killed, and forget what it had to do."""
         import ray
 
@@ -581,6 +473,16 @@ class RayWorkers(WorkerGroup):
             self._end(slot)
         for process in wait_for_end(processes, KILL_TIMEOUT_S):
             process.kill()
+        self._give_back()
+
+
+def _give_back(rooms: Sequence[Any]) -> None:
+    import ray
+    from ray.util import remove_placement_group
+
+    if ray.is_initialized():
+        for room in rooms:
+            remove_placement_group(room)
 
 
 def _first_line(error: Exception) -> str:
@@ -589,14 +491,6 @@ def _first_line(error: Exception) -> str:
 
     lines = str(error).strip().splitlines() or ["(no message)"]
     return lines[-1 if isinstance(error, RayTaskError) else 0].strip()[:LONGEST_TEXT]
-
-
-def _how_it_died(slot: _Slot, error: Exception) -> str:
-    """What is known of the end of a process that was not ours to wait for."""
-    if slot.process is None and slot.placed is None:  # on another machine
-        return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
-    told = "" if slot.last_words is None else slot.last_words.read()
-    return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
 
 
 @dataclass(frozen=True)

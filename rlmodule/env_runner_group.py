@@ -7,25 +7,30 @@ import glob
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
+import gymnasium as gym
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from catalog.errors import explain_error
 from rlmodule.env_runner import EnvRunner
+from rlmodule.env_streams import last_incarnation
+from rlmodule.envs import spec_to_send
 from rlmodule.module import RLModule
 from rlmodule.os_processes import file_prefix, remove_leftovers, this_machine
+from rlmodule.resources import room_remedy
 from rlmodule.rollout import Rollout
 from rlmodule.settings import RunnerGroupSettings, RunnerSettings, facts_of
 from rlmodule.specs import RLModuleSpec
 from rlmodule.tally import Tally
 from rlmodule.tensor_env_runner import TensorEnvRunner, make_env_runner
-from rlmodule.workers import Answer, Failure, LocalWorkers, WorkerFailed, WorkerGroup
+from rlmodule.workers import Answer, Failure, LocalWorkers, RestartPolicy, WorkerFailed, WorkerGroup
 
 OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
 
@@ -50,6 +55,7 @@ class EnvRunnerGroup:
         module: What acts, with the weights of the learner's module; there is none before :meth:`build_modules`.
         num_env_steps_lost: By cause: steps that envs made, of which no rollout tells.
         seconds_waited: For runners, in all.
+        seconds_sending: Of weights to runners, in all: to pack them and to hand them to Ray.
     """
 
     module: RLModule
@@ -59,10 +65,12 @@ class EnvRunnerGroup:
     ) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
-        self.seconds_waited = 0.0
+        self.seconds_waited = self.seconds_sending = 0.0
         self._tallies: dict[int, _TallyOfRunner] = {}
         self._lost_for_good: WorkerFailed | None = None
         self._tally_prefix: str | None = None
+        self._at_rest: dict[str, dict[str, Any]] = {}  # by env, what was saved of it and no runner goes on with here
+        self._since = object()  # another one after each state that was set
         self.workers: WorkerGroup
         if settings.num_env_runners == 0:
             runner = make_env_runner(settings, run_seed=run_seed, role=role, on_env=on_env)
@@ -88,11 +96,14 @@ class EnvRunnerGroup:
         self._held: dict[int, tuple[int, tuple[int, ...]]] = {}  # incarnation and version of the weights, by runner
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> WorkerGroup:
-        from rlmodule.actors import RayWorkers, RestartPolicy
+        from rlmodule.actors import RayWorkers
         from rlmodule.wire import check_portable
 
         settings = self._settings
-        for name, value in (("env", settings.env), ("env_config", settings.env_config), ("on_env", on_env)):
+        env_spec = None if settings.env is None else spec_to_send(settings.env)
+        travels = {"env": settings.env, "env_config": settings.env_config, "on_env": on_env}
+        travels[f"what is registered as env {settings.env!r}"] = env_spec
+        for name, value in travels.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
         remove_leftovers(_memory_folder())
         self._tally_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
@@ -100,7 +111,9 @@ class EnvRunnerGroup:
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(_RunnerProcess, facts, run_seed, role, on_env, self._tally_prefix, this_machine()),
+            functools.partial(
+                _RunnerProcess, facts, env_spec, run_seed, role, on_env, self._tally_prefix, this_machine()
+            ),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             policy=RestartPolicy(settings.restart_failed_env_runners, settings.max_restarts_in_a_row),
@@ -137,6 +150,8 @@ class EnvRunnerGroup:
         """Rollouts of ``num_steps`` rows, one per runner, as they are ready; none of a runner that fails meanwhile, but
         at least one in all.
 
+        A state that is set meanwhile ends it.
+
         Raises:
             WorkerFailed: If a runner fails for good and that is not ignored, or all have.
             Exception: What the runner in this process raises.
@@ -158,8 +173,11 @@ class EnvRunnerGroup:
         if self._lost_for_good is not None:
             raise self._lost_for_good
         asked = delivered = False
+        since = self._since
         if self._weights_changed(policy_version):
+            start = perf_counter()
             self._shared = self.workers.share(self.module.get_state())
+            self.seconds_sending += perf_counter() - start
         while True:
             start = perf_counter()
             # at first, take what is left of a call that failed, or was not taken to its end
@@ -170,8 +188,11 @@ class EnvRunnerGroup:
                     if (rollout := self._rollout_of(answer)) is not None:
                         delivered = True
                         yield rollout
+                        if since is not self._since:
+                            return
             finally:
-                self.workers.keep(answers)
+                if since is self._since:
+                    self.workers.keep(answers)
             runners = range(self.workers.size)
             busy = any(self.workers.in_flight(i) for i in runners)
             if asked and delivered and not busy:
@@ -192,7 +213,9 @@ class EnvRunnerGroup:
         self._held[worker] = incarnation, version
         args = (num_steps, explore, policy_version, self._spec if is_new else None)
         shared = self._shared if is_new or known_version != version else None
+        start = perf_counter()
         self.workers.submit(worker, "sample", *args, shared=shared)
+        self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _watch(self, worker: int) -> None:
         """Look at the tally of the runner that is there now."""
@@ -227,7 +250,8 @@ class EnvRunnerGroup:
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
         if failure.kind == "raised" and self.workers.is_up(worker):
             if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
-                raise WorkerFailed(f"env runner {worker}", failure, "Mend the env. num_env_runners=0 debugs it here.")
+                remedy = f"{self._cure_of(failure, [])}num_env_runners=0 debugs it here."
+                raise WorkerFailed(f"env runner {worker}", failure, remedy)
             failure = self.workers.restart_later(worker, failure)
         if not failure.final:
             return
@@ -236,11 +260,26 @@ class EnvRunnerGroup:
             return
         remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
-            remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row: mend the env"
+            remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
         left = f"; {len(others)} other runners are left" if others else "; all env runners are lost"
-        remedy += f"{left}. num_env_runners=0 debugs it here; from_checkpoint(path) goes on from the last checkpoint."
+        remedy += f"{left}. {self._cure_of(failure, others)}num_env_runners=0 debugs it here; "
+        remedy += "from_checkpoint(path) goes on from the last checkpoint."
         self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
         raise self._lost_for_good
+
+    def _cure_of(self, failure: Failure, others: Sequence[int]) -> str:
+        """Which settings may help after ``failure``, in sentences."""
+        if failure.kind == "unplaced":
+            return f"{room_remedy('env runner')} "
+        cure = ""
+        if failure.kind == "hung":
+            cure = "If a step or a reset may take that long, raise .env_runners(env_step_timeout_s=...). "
+        if failure.kind == "raised" and not self._settings.restart_failed_sub_environments:
+            cure = "Mend the env, or let only the one that raises be made anew: "
+            cure += ".fault_tolerance(restart_failed_sub_environments=True). "
+        if others:
+            cure += "To do without the runner: .fault_tolerance(ignore_env_runner_failures=True). "
+        return cure
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -253,43 +292,67 @@ class EnvRunnerGroup:
         """Runners that can be called."""
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
+    def _envs_of(self, worker: int) -> range:
+        num_envs = self._settings.num_envs_per_env_runner
+        return range(worker * num_envs, (worker + 1) * num_envs)
+
     def get_state(self) -> dict[str, Any]:
-        """State of each runner; waits for those that are being made again."""
-        states = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
-        if self.workers.shares_memory:
-            return {"0": states[0]}
-        # of one that is gone no more than that another must not repeat what it did
-        return {
-            str(i): {"incarnation": self.workers.incarnation(i)} | states[i]
-            if i in states
-            else {"incarnation": self.workers.incarnation(i) + 1}
-            for i in range(self.workers.size)
-        }
+        """By global index, the state of each env that there is or ever was in the run; waits for runners that are being
+        made again."""
+        told = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
+        state = dict(self._at_rest)
+        for worker in range(self.workers.size):
+            # of one that is gone no more than that another must not repeat what it did
+            gone = {str(env): {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
+            state |= {env: self._at_rest.get(env, {}) | one for env, one in told.get(worker, gone).items()}
+        return state
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave.
-
-        Raises:
-            ValueError: If it is of another number of runners.
+    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore what :meth:`get_state` gave, also of another number of runners or envs: each env goes on with its own
+        random streams, those that are new begin theirs, and what is known of others is kept for when they come back.
+        Rollouts from before are not handed out any more.
         """
-        if sorted(state) != sorted(map(str, range(self.workers.size))):
-            expected, got = f"one of {self.workers.size} env runners", f"one of {len(state)}"
-            remedy = f"Resume with the same number: from_checkpoint(path, num_env_runners={len(state)})."
-            raise ValueError(explain_error("state of env runners", expected=expected, got=got, remedy=remedy))
-        states = {worker: dict(state[str(worker)]) for worker in range(self.workers.size)}
+        workers = range(self.workers.size)
+        parts = {i: {str(env): state[str(env)] for env in self._envs_of(i) if str(env) in state} for i in workers}
+        self._at_rest = self._left_over(state)
         self.workers.wait_until_up()
-        restarts, restarted = self.workers.num_restarts, []
-        for worker, one in states.items():
-            incarnation = one.pop("incarnation", 0)
-            if incarnation != self.workers.incarnation(worker):
-                self.workers.restart(worker, incarnation)
-                restarted.append(worker)
-        self.workers.num_restarts = restarts  # which tells of accidents
-        self._call_all("set_state", {worker: (one,) for worker, one in states.items() if one})
+        restarted = [] if self.workers.shares_memory else self._restart_as(parts)
+        self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
         for worker in restarted:  # which has no weights, also if one of its number had some
             self._held.pop(worker, None)
             self._tallies.pop(worker).close()
             self._watch(worker)
+        self._since = object()
+        self._lost_for_good = None
+        # what was called before this has come by now, since each runner answers in order
+        for answer in self.workers.collect(0.0):
+            if answer.failure is not None and self.workers.is_gone(answer.worker):
+                self._replace(answer.worker, answer.failure)
+        for tally in self._tallies.values():
+            tally.take_lost()  # steps of what is not handed out, which nobody shall count later
+
+    def _left_over(self, state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """What no runner here goes on with: envs that there are no more, and generators of those that are not the first
+        of a runner."""
+        num_envs, left = self._settings.num_envs_per_env_runner, dict[str, dict[str, Any]]()
+        for env, one in state.items():
+            if int(env) >= self.workers.size * num_envs:
+                left[env] = dict(one)
+            elif int(env) % num_envs and "generator" in one:
+                left[env] = {"generator": one["generator"]}
+        return left
+
+    def _restart_as(self, parts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[int]:
+        """Make those runners again that are gone, or of another incarnation than goes on with these envs."""
+        restarts, restarted = self.workers.num_restarts, list[int]()
+        for worker, part in parts.items():
+            incarnation = last_incarnation(part.values())
+            if incarnation != self.workers.incarnation(worker) or self.workers.is_gone(worker):
+                self._remove_tallies(str(worker))  # of which one may have the name that is needed now
+                self.workers.restart(worker, incarnation)
+                restarted.append(worker)
+        self.workers.num_restarts = restarts  # which tells of accidents
+        return restarted
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Call the runners that ``args`` has arguments for, but those that are gone; who dies is called again once it
@@ -320,10 +383,10 @@ class EnvRunnerGroup:
             tally.close()
         self._remove_tallies()
 
-    def _remove_tallies(self) -> None:
+    def _remove_tallies(self, worker: str = "*") -> None:
         """Remove those of runners that were made and never looked at."""
         if self._tally_prefix is not None:
-            for path in glob.glob(f"{self._tally_prefix}-*"):
+            for path in glob.glob(f"{self._tally_prefix}-{worker}-*"):
                 os.unlink(path)
 
 
@@ -332,6 +395,7 @@ class _RunnerProcess:
 
     Args:
         settings: Those of the runner.
+        env_spec: Of the env, if it has an id, which may be registered in the driver alone.
         run_seed, role, on_env: See :class:`EnvRunner`.
         tally_prefix: What the path of its tally begins with.
         machine: Where somebody reads the tally; elsewhere it is in no file, which nobody would remove.
@@ -342,6 +406,7 @@ class _RunnerProcess:
     def __init__(
         self,
         settings: RunnerSettings,
+        env_spec: EnvSpec | None,
         run_seed: int,
         role: str,
         on_env: OnEnv | None,
@@ -350,6 +415,8 @@ class _RunnerProcess:
         index: int,
         incarnation: int,
     ) -> None:
+        if env_spec is not None:
+            gym.registry.setdefault(env_spec.id, env_spec)
         is_read = machine == this_machine()
         self._tally = Tally.create(f"{tally_prefix}-{index}-{incarnation}") if is_read else Tally()
         self._runner = make_env_runner(

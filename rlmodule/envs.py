@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from catalog.errors import closest, explain_error
+from rlmodule.atari import atari_settings, importing_id, is_atari
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
 from rlmodule.env_mending import TRIES, Mended, pause_before_try
 from rlmodule.env_processes import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
@@ -27,6 +29,7 @@ __all__ = [
     "guard_for",
     "install_remedy",
     "make_vector_env",
+    "spec_to_send",
     "workers_ignore_ctrl_c",
 ]
 
@@ -39,7 +42,7 @@ VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 _MODES = ("sync", "async", "vector_entry_point")
 # What make_vec and make take themselves; in an env_config they would never reach the env.
 _RESERVED = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers", "disable_env_checker")
-_EXTRAS = ("mujoco", "box2d")  # Extras of ours that are named like the package they bring.
+_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}  # Package → the extra of ours that brings it.
 
 # Observations are the vector env's own memory, which the next step writes anew: a runner copies them anyway.
 _VECTOR_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
@@ -73,7 +76,7 @@ def make_vector_env(
     env: EnvSource,
     env_config: Mapping[str, Any],
     num_envs: int,
-    mode: VectorizeMode = "sync",
+    mode: VectorizeMode | None = None,
     *,
     first_env_index: int = 0,
     tally: Tally | None = None,
@@ -91,7 +94,8 @@ def make_vector_env(
         env_config: Settings for the env.
         num_envs: Number of envs; a ready vector env must have exactly so many.
         mode: "sync" steps the envs in turn in this process, "async" in one process each, "vector_entry_point" uses the
-            vectorised implementation registered with the id.
+            vectorised implementation registered with the id. None is that for Atari's games (ids ``ALE/...``), and
+            "sync" for all others.
         first_env_index: Index of the first env in the run, for messages.
         tally: Counts the steps of single envs in this process. Those of others are for the caller to count.
         mends: Make a single env anew that raises, or cannot be made, up to three times in a row; see `Mended`.
@@ -106,6 +110,8 @@ def make_vector_env(
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         remedy = "Set num_envs_per_env_runner to 1 or more."
         raise ValueError(explain_error("num_envs", expected="a positive int", got=repr(num_envs), remedy=remedy))
+    if mode is None:
+        mode = "vector_entry_point" if is_atari(env) else "sync"
     if mode not in _MODES:
         remedy = f"Choose one of them.{closest(str(mode), _MODES)}"
         raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
@@ -119,6 +125,27 @@ def make_vector_env(
         expected = "an id, an env class or a factory fn(env_config)"
         raise TypeError(explain_error("env", expected=expected, got=repr(env), remedy=remedy))
     return _persistently(make) if mends else make()
+
+
+def spec_to_send(env: EnvSource) -> EnvSpec | None:
+    """What is registered here under the id `env`, for processes in which nobody registered it; None where `env` is no
+    id, or one with a module, which registers it wherever it is imported.
+
+    Raises:
+        ValueError: Unknown id.
+    """
+    if not isinstance(env, str) or ":" in importing_id(env):
+        return None
+    try:
+        namespace, name, version = parse_env_id(env)
+    except gym.error.Error:
+        raise _unknown_id(env) from None
+    if version is None and env not in gym.registry:  # then Gymnasium takes the newest version
+        newest = find_highest_version(namespace, name)
+        env = env if newest is None else f"{env}-v{newest}"
+    if env not in gym.registry:
+        raise _unknown_id(env)
+    return gym.registry[env]
 
 
 def _persistently(make: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
@@ -170,24 +197,28 @@ def _from_id(
         remedy = "Set the number of envs by num_envs_per_env_runner; add wrappers in a factory fn(env_config)."
         where = f"env_config of {where}"
         raise ValueError(explain_error(where, expected="settings of the env only", got=taken, remedy=remedy))
+    full_id = importing_id(env_id)
+    if mode == "vector_entry_point" and is_atari(env_id):
+        env_config = atari_settings(env_id, env_config)
     settings = {"disable_env_checker": True, **env_config}  # EnvGuard does that work, and for longer.
 
     def guard(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
         guarding.begin()
-        return guarding.guard(env, None, functools.partial(gym.make, env_id, **settings))
+        return guarding.guard(env, None, functools.partial(gym.make, full_id, **settings))
 
     try:
         if mode == "vector_entry_point":
-            made = gym.make_vec(env_id, num_envs, mode, **env_config)
+            made = gym.make_vec(full_id, num_envs, mode, **env_config)
         else:
             kwargs = {"vector_kwargs": _VECTOR_KWARGS.copy(), "wrappers": [guard], **settings}
             with workers_ignore_ctrl_c():
-                made = in_lasting_thread(lambda: gym.make_vec(env_id, num_envs, mode, **kwargs))
+                made = in_lasting_thread(lambda: gym.make_vec(full_id, num_envs, mode, **kwargs))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         remedy = install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
     except Exception as error:
-        raise _id_error(env_id, mode, error) from error
+        told = _id_error(env_id, mode, error)
+        raise told from (None if isinstance(told, ValueError) else error)  # the former says all there is to say
     if mode == "vector_entry_point":
         return _accept_ready(made, where, num_envs, guarding)
     return _accept_single(made, guarding)
@@ -198,10 +229,7 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
     where, name = f"env {env_id!r}", env_id.rpartition(":")[2]
     spec = gym.registry.get(name)
     if isinstance(error, gym.error.Error) and spec is None:
-        remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
-        if name.startswith("ALE/"):
-            remedy = f"Run: pip install \"catalog-rl[atari]\", and write 'ale_py:{name}'."
-        return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
+        return _unknown_id(env_id)
     if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
         remedy = "Use mode 'sync' or 'async'."
         return ValueError(explain_error(where, expected="an id with a vector entry point", got="none", remedy=remedy))
@@ -209,6 +237,12 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
         return _worker_died(where, error)
     got, remedy = f"{type(error).__name__}: {error}", "Check env_config against the arguments of the env."
     return RuntimeError(explain_error(where, expected="to be made", got=got, remedy=remedy))
+
+
+def _unknown_id(env_id: str) -> ValueError:
+    where, name = f"env {env_id!r}", env_id.rpartition(":")[2]
+    remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
+    return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
 
 
 def _worker_died(where: str, error: Exception) -> RuntimeError:
@@ -224,8 +258,10 @@ def _worker_died(where: str, error: Exception) -> RuntimeError:
 def install_remedy(error: Exception) -> str:
     """What to do about an `error` of a package that an env misses."""
     text = f"{error} {error.__cause__}".lower()
-    for extra in _EXTRAS:
-        if extra in text and "gymnasium-robotics" not in text:  # Where Gymnasium sends users of its oldest MuJoCo envs.
+    for package, extra in _EXTRAS.items():
+        if (
+            package in text and "gymnasium-robotics" not in text
+        ):  # Where Gymnasium sends users of its oldest MuJoCo envs.
             return f'Run: pip install "catalog-rl[{extra}]"'
     return "Install the package that is missing, or correct its name."
 

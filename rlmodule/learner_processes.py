@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,16 +16,23 @@ from rlmodule.peers import Connected, MeetingPlace, PeerLost
 from rlmodule.randomness import int_seed
 from rlmodule.settings import LearnerGroupSettings
 from rlmodule.specs import MultiRLModuleSpec
-from rlmodule.workers import MAX_IN_FLIGHT, Answer, WorkerFailed
+from rlmodule.workers import MAX_IN_FLIGHT, Answer, RestartPolicy, WorkerFailed
+
+T = TypeVar("T")
 
 State = dict[str, Any]
 Reduce = Callable[[list[Any]], Any]
+Steps = Generator[None, None, T]
+"""What comes to a ``T`` in several steps: it stops where learners are to be waited for, and is gone on with later."""
 
 MOST_TO_DO_AGAIN = 64
 """Updates after which the state is asked for at the latest; what came since it last was is kept, to be done again."""
 
 PATIENCE = 0.8
 """For how much of ``learner_timeout_s`` learners wait for each other."""
+
+MOMENT_S = 0.02
+"""Seconds that who does not wait gives learners that are made again: most that is asked of them lasts no longer."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +52,7 @@ class LearnerProcesses:
         workers: The processes.
         state: What was handed over last.
         num_env_steps_dropped: Rows that came while the learners had no room for them, or that they failed on.
-        seconds_waited: For answers, in all.
+        seconds_waited: For learners, in all.
 
     Raises:
         WorkerFailed: If one cannot be made.
@@ -60,7 +67,7 @@ class LearnerProcesses:
         run_seed: int,
         keep: Callable[[State], None],
     ) -> None:
-        from rlmodule.actors import RayWorkers, RestartPolicy
+        from rlmodule.actors import RayWorkers
 
         self._settings, self._keep = settings, keep
         self.num_env_steps_dropped, self.seconds_waited = 0, 0.0
@@ -69,7 +76,8 @@ class LearnerProcesses:
         self._modules_changed: list[_Task] = []  # since the learners were first made
         self._tasks: list[_Task] = []  # since the state was handed over, in order
         self._finished: list[_Task] = []  # updates that nobody waited for
-        self._must_be_made_again = False
+        self._waits = True  # whether who called does
+        self._recovery: Steps[None] | None = None  # what has to be gone through first, after a failure
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
         self.workers = RayWorkers(
@@ -83,12 +91,12 @@ class LearnerProcesses:
             policy=RestartPolicy(enabled=False),  # one alone cannot be made again: the others are ahead of it
         )
         try:
-            self._connect()
-            self.state: State = self._values(self._call("get_state", workers=[0]))[0]
+            _gone_through(self._connect())
+            self.state: State = _gone_through(self._call("get_state", workers=[0]))[0]
         except BaseException as error:
             self.workers.stop()
             if isinstance(error, _Failed):
-                raise _told(error.answer, "Mend what it says.") from None
+                raise _told(error.answer, "num_learners=0 debugs it in this process.") from None
             raise
         keep(self.state)
 
@@ -112,8 +120,8 @@ class LearnerProcesses:
     def update_later(
         self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], num_rows: int, reduce_fn: Reduce
     ) -> list[Any]:
-        """Ask for an update as :meth:`update` does, unless there are two to do already; returns what came of earlier
-        ones, each once.
+        """Ask for an update as :meth:`update` does, unless there are two to do already; returns at once what came of
+        earlier ones, each once. Learners that are made again meanwhile get on with every call.
 
         Raises:
             WorkerFailed: As by :meth:`update`, also for an earlier one.
@@ -192,25 +200,30 @@ class LearnerProcesses:
         """
         if self._end is not None:
             raise self._end
-        failed: Answer | None = None
-        try:
-            if self._must_be_made_again:
-                self._make_again()
+        self._waits = wait
+        failures = self._go_on() if self._recovery is not None else self._take_answers()
+        while failures:
+            self._forget_answers()
+            self._recovery = self._recover(failures)
+            failures = self._go_on()
+        if self._recovery is None:
             self._hand_out()
-            start = time.perf_counter()
-            answers = self.workers.collect(None if wait else 0.0)
-            self.seconds_waited += time.perf_counter() - start
-            for answer in answers:
-                if answer.failure is None:
-                    self._take(answer)
-            if failures := [answer for answer in answers if answer.failure is not None]:
-                raise _Failed(self._cause(failures))
-        except _Failed as error:
-            failed = error.answer
-        if failed is None:
-            self._hand_out()
-        else:  # out here, so that no traceback tells of it
-            self._judge(failed)
+
+    def _take_answers(self) -> list[Answer]:
+        """Hand out, and take; returns the failures."""
+        self._hand_out()
+        answers = self._collect()
+        for answer in answers:
+            if answer.failure is None:
+                self._take(answer)
+        return [answer for answer in answers if answer.failure is not None]
+
+    def _collect(self) -> list[Answer]:
+        start = time.perf_counter()
+        patience_s = MOMENT_S if self._recovery is not None else 0.0
+        answers = self.workers.collect(None if self._waits else patience_s)
+        self.seconds_waited += time.perf_counter() - start
+        return answers
 
     def _hand_out(self) -> None:
         for task in self._tasks:
@@ -226,6 +239,7 @@ class LearnerProcesses:
                 self._tasks.remove(task)
                 if task.tickets:  # then the learners no longer stand at the same place
                     self._forget_answers()
+                    self._recovery = self._make_again()
                 raise
             task.is_out = True
 
@@ -247,7 +261,30 @@ class LearnerProcesses:
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def _cause(self, failed: list[Answer]) -> Answer:
+    def _go_on(self) -> list[Answer]:
+        """Go on with the recovery; returns what failed in it."""
+        recovery, self._recovery = self._recovery, self._make_again()  # so it begins anew if it is interrupted here
+        assert recovery is not None
+        try:
+            next(recovery)
+        except StopIteration:
+            self._recovery = None
+        except _Failed as error:
+            return [error.answer]
+        else:
+            self._recovery = recovery
+        return []
+
+    def _recover(self, failures: list[Answer]) -> Steps[None]:
+        """Find the cause, and make the learners again if that can help.
+
+        Raises:
+            WorkerFailed: If not: a learner's code raised, or it happens again and again.
+        """
+        delay = self._judge((yield from self._cause(failures)))
+        yield from self._make_again(delay)
+
+    def _cause(self, failed: list[Answer]) -> Steps[Answer]:
         """The failure that others follow from: learners that lost a peer raise, too."""
         while True:
             told = {answer.worker for answer in failed}
@@ -255,17 +292,17 @@ class LearnerProcesses:
             if causes or not any(self.workers.in_flight(rank) for rank in self._ranks if rank not in told):
                 return (causes or failed)[0]
             # whoever is stuck is given up there
-            failed = failed + [answer for answer in self.workers.collect() if answer.failure is not None]
+            failed = failed + [answer for answer in self._collect() if answer.failure is not None]
+            yield
 
-    def _judge(self, answer: Answer) -> None:
-        """Prepare to make the learners again and go on, if that can help.
+    def _judge(self, answer: Answer) -> float:
+        """After how many seconds to make the learners again.
 
         Raises:
-            WorkerFailed: If not: a learner's code raised, or it happens again and again.
+            WorkerFailed: If that cannot help.
         """
         failure = answer.failure
         assert failure is not None
-        self._forget_answers()
         if failure.kind == "raised" and not _is_lost_peer(answer):
             self._drop_undone()
             raise _told(answer, "num_learners=0 debugs it in this process.")
@@ -273,6 +310,8 @@ class LearnerProcesses:
         delay = self._policy.delay_after(self._restarts_in_a_row)
         if delay is None:
             remedy = "Load the last checkpoint: from_checkpoint(path)."
+            if failure.kind == "hung":
+                remedy = f"If a step may take that long, raise .learners(learner_timeout_s=...). {remedy}"
             if not self._policy.enabled:
                 remedy = f"Let learners be replaced: .fault_tolerance(restart_failed_learners=True). {remedy}"
             self._end = _told(answer, remedy)
@@ -280,12 +319,11 @@ class LearnerProcesses:
             self._tasks = []  # what came of them went with the learners: the state is what was handed over
             raise self._end
         told = "the learners are made again, and go on from where they were"
-        logger.warning("learner %d: %s: %s; %s", answer.worker, failure.type, failure.message, told)
-        time.sleep(delay)
+        logger.warning("learner %d failed, %s: %s", answer.worker, told, failure.text.partition("\n")[0])
+        return delay
 
     def _forget_answers(self) -> None:
-        """Have the learners made again, and all done again that they did since they handed over their state."""
-        self._must_be_made_again = True
+        """Have all done again that the learners did since they handed over their state."""
         for task in self._tasks:
             task.is_out, task.tickets, task.answers = False, {}, {}
 
@@ -293,41 +331,54 @@ class LearnerProcesses:
         self.num_env_steps_dropped += sum(task.num_rows for task in self._tasks if not task.is_done)
         self._tasks = [task for task in self._tasks if task.is_done]
 
-    def _make_again(self) -> None:
+    def _make_again(self, delay: float = 0.0) -> Steps[None]:
+        """Put the learners to where they were when they handed over their state."""
         for rank in self._ranks:
-            self.workers.restart(rank)
+            self.workers.restart(rank, delay=delay)
         while not all(self.workers.is_up(rank) for rank in self._ranks):
-            self._values(self.workers.collect())
-        self._connect()
+            self._values(self._collect())
+            yield
+        yield from self._connect()
         for task in self._modules_changed:
-            self._values(self._call("do", task.method, task.args[0], {}, False))
-        self._values(self._call("set_state", shared=self.workers.share(self.state)))
-        self._must_be_made_again = False
+            yield from self._call("do", task.method, task.args[0], {}, False)
+        yield from self._call("set_state", shared=self.workers.share(self.state))
 
-    def _connect(self) -> None:
+    def _connect(self) -> Steps[None]:
         """Let the learners find each other."""
         if self.workers.size > 1:
-            place = self._values(self._call("serve", self.workers.address, workers=[0]))[0]
+            place = (yield from self._call("serve", self.workers.address, workers=[0]))[0]
             # who waits for a stuck one shall say so before it counts as stuck itself
             timeout_s = PATIENCE * self._settings.learner_timeout_s
-            self._values(self._call("connect", self.workers.size, *place, timeout_s))
+            yield from self._call("connect", self.workers.size, *place, timeout_s)
 
-    def _call(self, method: str, *args: Any, workers: Sequence[int] | None = None, shared: Any = None) -> list[Answer]:
-        """As the workers' own, but who fails is not waited for."""
+    def _call(
+        self, method: str, *args: Any, workers: Sequence[int] | None = None, shared: Any = None
+    ) -> Steps[list[Any]]:
+        """What the learners return. Who fails is not waited for."""
         called = self._ranks if workers is None else workers
         tickets = [self.workers.submit(rank, method, *args, shared=shared) for rank in called]
-        found: dict[int, Answer] = {}
-        while len(found) < len(tickets):
-            answers = self.workers.collect()
-            self._values(answers)
-            found |= {answer.ticket: answer for answer in answers}
-        return [found[ticket] for ticket in tickets]
+        found: dict[int, Any] = {}
+        while True:
+            answers = self._collect()
+            found |= {answer.ticket: value for answer, value in zip(answers, self._values(answers), strict=True)}
+            if len(found) == len(tickets):
+                return [found[ticket] for ticket in tickets]
+            yield
 
     def _values(self, answers: Sequence[Answer]) -> list[Any]:
         for answer in answers:
             if answer.failure is not None:
                 raise _Failed(answer)
         return [answer.value for answer in answers]
+
+
+def _gone_through(steps: Steps[T]) -> T:
+    """What ``steps`` come to, waited for."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class _Failed(Exception):

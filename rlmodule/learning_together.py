@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from catalog import RunningMoments
 from catalog.base import Tree
 from catalog.errors import explain_error
+from rlmodule.apis import EpsilonGreedyAPI
 from rlmodule.columns import Columns
 from rlmodule.peers import Peers
 from rlmodule.randomness import GlobalStream
@@ -39,12 +40,12 @@ class Team:
 
     def take_up(self, module_id: str, module: nn.Module) -> None:
         """Have the running moments of a module taken over the rows of all, and know its other buffers."""
-        pooled = set[int]()
+        alike = _set_by_who_samples(module)
         for moments in _moments_of(module):
             moments.pool = self._peers.sum
-            pooled |= {id(buffer) for buffer in moments.buffers()}
+            alike |= {id(buffer) for buffer in moments.buffers()}
         kept = module.state_dict()
-        self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in pooled]
+        self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in alike]
 
     def forget(self, module_id: str) -> None:
         """Let go of a module."""
@@ -66,7 +67,7 @@ class Team:
         """
         here = (0, 0) if rollout is None else (rollout.shape[1], rollout.first_env_index)
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
-        told = torch.cat(self._peers.gather(torch.tensor([[*here, *state]])))
+        told = self._each(torch.tensor([*here, *state]))
         _check_alike(told[:, 2:])
         num_slots, firsts = told[:, 0].tolist(), told[:, 1].tolist()
         mine = firsts[self._peers.rank], self._peers.rank
@@ -126,13 +127,20 @@ class Team:
             (floats if buffer.is_floating_point() else others).append(buffer)
         if floats:
             here = torch.cat([buffer.double().flatten() for buffer in floats])
-            here = torch.cat([here * rows if rows else torch.zeros_like(here), here.new_tensor([rows])])
+            here = torch.cat([here * rows if rows else torch.zeros_like(here), here.new_full((1,), rows)])
             # exact where all are equal: a product of float32 and a whole number, in float64, is
             total = self._peers.sum(here)
             _scatter(total[:-1] / total[-1], floats)
         if others:
             here = torch.cat([buffer.to(torch.int64).flatten() for buffer in others])
-            _scatter(torch.stack(self._peers.gather(here)).amax(0), others)
+            _scatter(self._each(here).amax(0), others)
+
+    def _each(self, row: Tensor) -> Tensor:
+        """The ``row`` ``[n]`` of whole numbers of each learner, ``[size, n]``: all are of one length, which ``gather``
+        would ask for first, and wait for."""
+        table = row.new_zeros(self._peers.size, len(row))
+        table[self._peers.rank] = row
+        return self._peers.sum(table)
 
 
 def no_data(got: str = "None") -> ValueError:
@@ -143,6 +151,18 @@ def no_data(got: str = "None") -> ValueError:
 
 def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
     return (part for part in module.modules() if isinstance(part, RunningMoments))
+
+
+def _set_by_who_samples(module: nn.Module) -> set[int]:
+    """Those of the buffers that say how much to explore: learners leave them alone, and they stay alike."""
+    if not isinstance(module, EpsilonGreedyAPI):
+        return set()
+    before = [(buffer, buffer.clone(), buffer._version) for buffer in module.buffers()]
+    module.set_epsilon(0.0)
+    filled = [(buffer, value) for buffer, value, version in before if buffer._version != version]
+    for buffer, value in filled:
+        buffer.copy_(value)
+    return {id(buffer) for buffer, _ in filled}
 
 
 def _check_alike(states: Tensor) -> None:

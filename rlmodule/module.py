@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from catalog import ActionConverter, Catalog, Distribution, ObservationNormalizer
+from catalog import ActionConverter, ActionEmbeddings, ActionModel, Catalog, Distribution, ObservationNormalizer
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
 from catalog.masks import ActionMask
@@ -63,6 +63,8 @@ class RLModule(nn.Module, ABC):
         self.action_dist_cls: type[Distribution] = self.catalog.get_action_dist_cls()
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
         self.action_mask: ActionMask | None = self.catalog.build_action_mask()
+        self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
+        self.action_model: ActionModel | None = self.catalog.build_action_model()
         self.sees_more_than_the_env: bool = self.catalog.input_space != observation_space
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()

@@ -116,7 +116,8 @@ class Connected(Peers):
     """Peers in other processes, by gloo on the CPU or NCCL on GPUs. Comes back when all are there.
 
     A peer that ends, or gives up after an error, is noticed at once; one that is stuck, after ``timeout_s``. Either is
-    a :class:`PeerLost`, after which all must connect anew.
+    a :class:`PeerLost`, after which all must connect anew. By NCCL nobody is told: what a GPU waits for, Python does
+    not, and after twice ``timeout_s`` NCCL ends the process. Who started the learners has to watch them.
 
     Args:
         rank, size: Number of this learner, of how many.
@@ -205,7 +206,8 @@ class Connected(Peers):
             from torch.distributed import ProcessGroupNCCL
 
             options = ProcessGroupNCCL.Options()
-            options._timeout = timeout
+            # then NCCL ends this process, which only waits: whoever watches shall have found the stuck one before
+            options._timeout = 2 * timeout
             return cast("ProcessGroup", ProcessGroupNCCL(store, self.rank, self.size, options))
         from torch.distributed import ProcessGroupGloo
 

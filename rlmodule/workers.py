@@ -13,6 +13,9 @@ from catalog.errors import explain_error
 MAX_IN_FLIGHT = 2
 """Calls that a worker may have before it: the one it is at, and the next, so that it never waits for its caller."""
 
+FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
+"""Seconds before the first restart in a row, which grow threefold from one to the next, and the most they become."""
+
 Factory = Callable[[int, int], Any]
 """Makes a worker from its index and the number of times that it was made before."""
 
@@ -37,6 +40,11 @@ class Failure:
     place: dict[str, Any] = field(default_factory=dict)
     final: bool = False
 
+    @property
+    def text(self) -> str:
+        """What happened, in words, and maybe a traceback after an empty line."""
+        return f"{self.type}: {self.message}" if self.kind == "raised" else self.message
+
 
 class WorkerFailed(RuntimeError):
     """A worker in another process failed, and that is for the caller to know.
@@ -48,9 +56,10 @@ class WorkerFailed(RuntimeError):
 
     def __init__(self, name: str, failure: Failure, remedy: str) -> None:
         self.failure, self.name = failure, name
-        got = f"{failure.type}: {failure.message}" if failure.kind == "raised" else failure.message
-        text = explain_error(name, expected="an answer", got=got, remedy=remedy)
-        super().__init__(f"{text}\n\n{failure.traceback}" if failure.traceback else text)
+        got, _, details = failure.text.partition("\n\n")
+        expected = "no error" if failure.kind == "raised" else "an answer"
+        text = explain_error(name, expected=expected, got=got.rstrip().removesuffix("."), remedy=remedy)
+        super().__init__("\n\n".join(part for part in (text, details, failure.traceback) if part))
 
     def __reduce__(self) -> Any:
         return _remade, (str(self), self.name, self.failure)
@@ -60,6 +69,25 @@ def _remade(text: str, name: str, failure: Failure) -> WorkerFailed:
     error = WorkerFailed(name, failure, "")
     error.args = (text,)
     return error
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a worker that failed is made again.
+
+    Attributes:
+        enabled: Whether it is at all.
+        max_in_a_row: How often without an answer in between.
+    """
+
+    enabled: bool = True
+    max_in_a_row: int = 5
+
+    def delay_after(self, failures: int) -> float | None:
+        """Seconds to wait after so many failures in a row; None if that was the last."""
+        if not self.enabled or failures > self.max_in_a_row:
+            return None
+        return min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))
 
 
 @dataclass(frozen=True)
@@ -147,12 +175,13 @@ class WorkerGroup(ABC):
         """Make ``value`` ready to be sent to many workers; it is copied once."""
 
     @abstractmethod
-    def restart(self, worker: int, incarnation: int | None = None) -> None:
+    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
         """End the worker, and what it had to do, and make another in its place; it is up when that is done.
 
         Args:
             worker: Which one.
             incarnation: The number of the one that is made, by default the next.
+            delay: Seconds to let pass in between.
         """
 
     @abstractmethod
@@ -246,7 +275,7 @@ class LocalWorkers(WorkerGroup):
     def share(self, value: Any) -> Any:
         return value
 
-    def restart(self, worker: int, incarnation: int | None = None) -> None:
+    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
         """Nothing: what fails in this process raises."""
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:

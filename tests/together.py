@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ import tree
 from rlmodule import Learner
 from rlmodule.peers import Connected, MeetingPlace
 
+START_S = 300.0
+"""Seconds that a busy machine may take to start the processes."""
 PEER_TIMEOUT_S = 20.0
 """Seconds that one waits for the others, unless a case is about that."""
 
@@ -32,27 +35,35 @@ class Fleet:
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)
+        self.calls = 0
+        for rank in range(size):
+            self._answer(rank, START_S)
 
     def run(
         self,
         function: Callable[..., Any],
         *args_of_each: tuple[Any, ...],
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
         peer_timeout_s: float = PEER_TIMEOUT_S,
     ) -> list[Any]:
         """What ``function`` returned or raised in as many processes as there are arguments."""
         place, size = MeetingPlace(), len(args_of_each)
+        self.calls += 1
         for rank, args in enumerate(args_of_each):
-            call = (rank, size, place.host, place.port, peer_timeout_s, function, args)
+            call = (self.calls, rank, size, place.host, place.port, peer_timeout_s, function, args)
             self.pipes[rank].send_bytes(pickle.dumps(call))
         return [self._answer(rank, timeout_s) for rank in range(size)]
 
     def _answer(self, rank: int, timeout_s: float) -> Any:
-        assert self.pipes[rank].poll(timeout_s), f"process {rank} has not answered for {timeout_s} s"
-        try:
-            return pickle.loads(self.pipes[rank].recv_bytes())
-        except EOFError:
-            return EOFError(f"process {rank} has ended")
+        call, answer, deadline = -1, None, time.monotonic() + timeout_s
+        while call < self.calls:  # that of a call which was given up comes late
+            left = max(0.0, deadline - time.monotonic())
+            assert self.pipes[rank].poll(left), f"process {rank} has not answered for {timeout_s} s"
+            try:
+                call, answer = pickle.loads(self.pipes[rank].recv_bytes())
+            except EOFError:
+                return EOFError(f"process {rank} has ended")
+        return answer
 
     def values(self, function: Callable[..., Any], *args_of_each: tuple[Any, ...], **options: Any) -> list[Any]:
         """What ``function`` returned; raises what it raised."""
@@ -81,8 +92,9 @@ def fleet_of(size: int) -> Iterator[Fleet]:
 
 def _serve(pipe: Any) -> None:
     torch.set_num_threads(1)
+    pipe.send_bytes(pickle.dumps((0, "started")))
     while True:
-        rank, size, host, port, timeout_s, function, args = pickle.loads(pipe.recv_bytes())
+        call, rank, size, host, port, timeout_s, function, args = pickle.loads(pipe.recv_bytes())
         try:
             peers = Connected(rank, size, host, port, timeout_s=timeout_s)
             try:
@@ -92,7 +104,7 @@ def _serve(pipe: Any) -> None:
         except BaseException as error:
             traceback.print_exc()
             answer = error
-        pipe.send_bytes(pickle.dumps(answer))
+        pipe.send_bytes(pickle.dumps((call, answer)))
 
 
 def digest(value: Any) -> str:

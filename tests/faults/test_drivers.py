@@ -40,6 +40,7 @@ def check_nothing_is_left(folder: Path, driver_pid: int, seconds: float) -> None
     assert not [*files_of(driver_pid), *(folder / "tmp").glob("rlmodule-*")]
 
 
+@pytest.mark.faults
 def test_ctrl_c_at_a_terminal_ends_the_driver_alone(tmp_path: Path) -> None:
     process = start(tmp_path, 10_000_000)
     try:

@@ -21,6 +21,8 @@ from tests.fault_envs import ANY, ERRORS, num_lives, num_step_calls, seeds_of_li
 from tests.faults import cluster
 from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of, is_running, wait_for
 
+pytestmark = pytest.mark.usefixtures("ray_started")
+
 BACK = 30.0
 """Seconds within which a process is replaced, on cores that others use too; 3 to 5 on free ones."""
 
@@ -135,7 +137,7 @@ def test_state_is_that_of_all_though_one_was_killed(tough: Crowd) -> None:
     tough.wait_until_healthy(BACK)
     os.kill(tough.pid(0), signal.SIGKILL)
     state = tough.group.get_state()
-    incarnations = [state[str(worker)]["incarnation"] for worker in range(2)]
+    incarnations = [state[str(2 * worker)]["incarnation"] for worker in range(2)]
     assert incarnations == [tough.group.workers.incarnation(worker) for worker in range(2)]
     assert all("noise" in one for one in state.values())
     tough.sample()
@@ -255,9 +257,9 @@ def test_what_cannot_be_built_is_told_in_time() -> None:
     with pytest.raises(ValueError, match=r"expected at most the 8 CPUs .*, got 16 CPUs"):
         build(num_env_runners=16, num_cpus_per_env_runner=1.0)
     assert time.monotonic() - start < 1
-    with pytest.raises(WorkerFailed, match="CartPoll"):
+    with pytest.raises(ValueError, match="CartPoll"):
         build(env="CartPoll-v1", num_env_runners=1)
-    assert time.monotonic() - start < BACK
+    assert time.monotonic() - start < 1
     assert not files_of(os.getpid())
 
 

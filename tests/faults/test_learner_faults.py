@@ -22,6 +22,8 @@ from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings,
 from tests.rlmodule.toys import Small
 from tests.together import digest
 
+pytestmark = pytest.mark.usefixtures("ray_started")
+
 SPEC = RLModuleSpec(Small, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), {"fcnet_hiddens": [8]})
 ID = "default_policy"
 
@@ -133,6 +135,31 @@ def test_a_killed_learner_is_made_again_and_the_update_is_done_again(run: Run) -
     size = len(run.pids())
     run.plan.write("die", rank=size - 1, step=2)
     assert run.check_recovers(rollouts(), restarts=size) < 30
+
+
+def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> None:
+    run.plan.clear()
+    run.group.set_state(run.initial)
+    size, (data,) = len(run.pids()), rollouts(1)
+    before, restarts = run.group.num_env_steps_dropped, run.group.num_restarts
+    run.plan.write("die", rank=size - 1, step=1)
+    told_of, seconds = list[Any](), list[float]()
+    while len(told_of) < 2:
+        start = time.monotonic()
+        told_of += run.group.update_from_episodes(data, env_steps=0, async_update=True)
+        seconds.append(time.monotonic() - start)
+        time.sleep(0.02)
+    assert max(seconds) < 0.5
+    assert run.plan.times_left == 0
+    assert run.group.num_restarts - restarts == size
+    dropped = (run.group.num_env_steps_dropped - before) // data.num_env_steps
+    assert dropped > 0
+    bits, learned = run.digests(), len(seconds) - dropped
+    run.processes.num_env_steps_dropped = 0
+    run.group.set_state(run.initial)
+    for _ in range(learned):  # what was not dropped, without an accident
+        run.group.update_from_episodes(data, env_steps=0)
+    assert run.digests() == bits
 
 
 def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
@@ -256,13 +283,14 @@ def test_shards_may_be_ragged_or_empty(run: Run, slots: int) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_learners_that_are_killed_again_and_again_lose_nothing(made: Any, num_learners: int) -> None:
-    """Twenty times, at other places each: the dying one itself, or the one that waits for it."""
-    run = made(num_learners=num_learners)
+    """Twenty times, at other places each: the dying one itself, or the one that waits for it, which is released long
+    before it would give up, however slowly processes start on a busy machine."""
+    run = made(num_learners=num_learners, learner_timeout_s=300.0)
     data, draw = rollouts(3), random.Random(1)
     for _ in range(20):
         kind = draw.choice(["die", "kill peer"]) if num_learners > 1 else "die"
         run.plan.write(kind, rank=draw.randrange(num_learners), step=draw.randrange(4))
-        assert run.check_recovers(data, restarts=num_learners) < 40
+        assert run.check_recovers(data, restarts=num_learners) < 200
 
 
 @pytest.mark.faults

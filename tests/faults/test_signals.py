@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,16 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Driver]]:
-    """Two, started side by side; the second takes a second for each iteration, in which it waits for the learner."""
-    made = [Driver(tmp_path_factory.mktemp(f"driver-{i}"), num_epochs) for i, num_epochs in enumerate((2, 200))]
-    yield made
-    for driver in made:
-        driver.close()
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with closing(Driver(tmp_path_factory.mktemp("quick"), 2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """It takes a second for each iteration, in which it waits for the learner."""
+    with closing(Driver(tmp_path_factory.mktemp("slow"), 200)) as made:
+        yield made
 
 
 def checkpoint(driver: Driver) -> dict[str, Any]:
@@ -87,8 +92,8 @@ def checkpoint(driver: Driver) -> dict[str, Any]:
 
 
 @pytest.mark.faults
-def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(drivers: list[Driver]) -> None:
-    driver = drivers[0]
+def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick: Driver) -> None:
+    driver = quick
     pids = driver.wait_until_it_trains()
     driver.process.send_signal(signal.SIGINT)
     told = driver.wait_for("returned", 30.0)
@@ -110,14 +115,15 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(drive
     print(f"SIGTERM: gone after {seconds:.1f} s")
 
 
-def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(drivers: list[Driver]) -> None:
-    driver = drivers[1]
+def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(slow: Driver) -> None:
+    driver = slow
     pids = driver.wait_until_it_trains()
     driver.wait_for_iterations(1)
-    driver.process.send_signal(signal.SIGINT)
+    os.killpg(driver.process.pid, signal.SIGINT)  # which a terminal sends to all in the foreground
     wait_for(lambda: "Finishing this iteration" in (driver.folder / "log").read_text(), 5.0)
-    driver.process.send_signal(signal.SIGINT)
+    os.killpg(driver.process.pid, signal.SIGINT)
     driver.wait_for("interrupted", 10.0)
+    assert all(is_running(pid) for pid in pids)  # to them it means nothing
     driver.wait_for_iterations(2)  # it can go on from there
     driver.process.kill()
     seconds = wait_for(lambda: not any(map(is_running, pids)), 10.0)
@@ -125,10 +131,9 @@ def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(
 
 
 @pytest.mark.faults
-def test_a_run_goes_on_from_the_checkpoint_of_its_last_signal(drivers: list[Driver]) -> None:
-    with Algorithm.from_checkpoint(
-        drivers[0].folder / "run" / "checkpoint", num_env_runners=2, run_dir=None
-    ) as algorithm:
+@pytest.mark.usefixtures("ray_started")
+def test_a_run_goes_on_from_the_checkpoint_of_its_last_signal(quick: Driver) -> None:
+    with Algorithm.from_checkpoint(quick.folder / "run" / "checkpoint", num_env_runners=2, run_dir=None) as algorithm:
         updates = algorithm.learner_group.num_updates
         algorithm.train()
         assert algorithm.learner_group.num_updates == updates + 8

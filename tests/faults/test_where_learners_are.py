@@ -14,6 +14,8 @@ from algorithms.ppo import PPOConfig
 from rlmodule.testing import clone, differences
 from rlmodule.workers import WorkerFailed
 
+pytestmark = pytest.mark.usefixtures("ray_started")
+
 BATCH = 256
 
 

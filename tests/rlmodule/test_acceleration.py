@@ -258,8 +258,8 @@ def test_the_loop_over_minibatches_reads_no_number(clip_by: str) -> None:
 
 class Weighed:
     device = torch.device("cpu")
-    weight = Coefficient()
-    other = Coefficient()
+    weight: Coefficient = Coefficient()
+    other: Coefficient = Coefficient()
 
 
 def test_a_coefficient_is_one_tensor_that_assignments_fill() -> None:
@@ -276,6 +276,15 @@ def test_a_coefficient_is_one_tensor_that_assignments_fill() -> None:
     assert [x.item() for x in (one.weight, two.weight, one.other)] == [0.5, 3.0, -1.0]
     one.weight = torch.tensor(7.0)
     assert kept.item() == 7.0
+
+
+def test_a_coefficients_number_has_the_digits_that_it_was_set_with() -> None:
+    one, two = Weighed(), Weighed()
+    one.weight, two.weight = 0.01, 0.2
+    assert (Weighed.weight.number(one), Weighed.weight.number(two)) == (0.01, 0.2)
+    assert 0 < abs(one.weight.item() - 0.01) < 1e-8
+    one.weight *= 2.0
+    assert Weighed.weight.number(one) == one.weight.item()
 
 
 # --- compiled ---------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Workers in processes of their own: calls, errors as data, deaths, hangs, restarts, room."""
 
+import gc
 import os
 import signal
 import threading
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlmodule.actors import RayWorkers, RestartPolicy, check_resources
-from rlmodule.workers import MAX_IN_FLIGHT, Answer, LocalWorkers, WorkerFailed, WorkerGroup
+from rlmodule.actors import RayWorkers, check_resources, start_ray
+from rlmodule.workers import MAX_IN_FLIGHT, Answer, Failure, LocalWorkers, RestartPolicy, WorkerFailed, WorkerGroup
+
+pytestmark = pytest.mark.usefixtures("ray_started")
 
 PROMPT = RestartPolicy(max_in_a_row=2)
 TIMEOUT_S = 2.0
@@ -87,28 +90,18 @@ class DiesWhenMadeAgain(Toy):
             os._exit(1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_here() -> Iterator[None]:
-    import ray
-
-    ray.init(
-        "local",
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=150_000_000,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
+class HangsInStop(Toy):
+    def stop(self) -> None:
+        time.sleep(3600)
 
 
 @pytest.fixture
 def made() -> Iterator[Any]:
     groups: list[WorkerGroup] = []
 
-    def make(factory: Any = Toy, size: int = 1, timeout_s: float = 30.0, policy: RestartPolicy = PROMPT) -> RayWorkers:
-        groups.append(RayWorkers("toy", size, factory, num_cpus=0.1, timeout_s=timeout_s, policy=policy))
+    def make(factory: Any = Toy, size: int = 1, **settings: Any) -> RayWorkers:
+        settings = {"num_cpus": 0.1, "timeout_s": 30.0, "policy": PROMPT} | settings
+        groups.append(RayWorkers("toy", size, factory, **settings))
         return groups[-1]  # type: ignore[return-value]
 
     yield make
@@ -194,7 +187,7 @@ def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None
     assert len(fail(ValueError("long " * 100_000)).failure.message) < 30_000
     assert fail(Unreadable()).failure.type == "Unreadable"
     assert pair.values(pair.call("who"))[0][2] == pid
-    with pytest.raises(WorkerFailed, match=r"toy 0: expected an answer, got ZeroDivisionError: by nought"):
+    with pytest.raises(WorkerFailed, match=r"toy 0: expected no error, got ZeroDivisionError: by nought"):
         pair.values([fail(ZeroDivisionError("by nought"))])
 
 
@@ -212,7 +205,9 @@ def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, t
     assert pair.num_restarts == restarts + 1
 
 
-def test_who_raised_is_made_again_in_its_process_the_first_time(pair: RayWorkers) -> None:
+def test_who_raised_is_made_again_in_its_process_the_first_time(
+    pair: RayWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
     pid, incarnation = pair.pids()[0], pair.incarnation(0)
     for same in (True, False):
         failure = one(pair.call("fail", ValueError("no"), workers=[0])).failure
@@ -221,6 +216,9 @@ def test_who_raised_is_made_again_in_its_process_the_first_time(pair: RayWorkers
         assert not pair.is_up(0)
         pair.wait_until_up()
         assert (pair.pids()[0] == pid) is same
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("toy 0 failed, another one is made in 0.1 s: ValueError: no\n\nTraceback")
+    assert second == "toy 0 failed, another one is made in 0.3 s, in a new process: ValueError: no"
     assert pair.values(pair.call("who", workers=[0]))[0][1] == incarnation + 2
     wait_until_up(pair)
 
@@ -308,11 +306,75 @@ def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
     assert group.values(group.call("who"))[0][1] == 1
 
 
-def test_a_worker_that_cannot_be_made_is_told_at_once(made: Any) -> None:
+def test_a_worker_that_cannot_be_made_is_told_at_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
     start = time.monotonic()
-    with pytest.raises(WorkerFailed, match="LookupError: no such simulator"):
+    with pytest.raises(WorkerFailed, match=r"LookupError: no such simulator. num_toys=0 debugs it"):
         made(RaisesWhenMade)
     assert time.monotonic() - start < 10
+    assert not caplog.records  # nothing else happens
+
+
+def test_an_error_is_told_before_its_traceback() -> None:
+    failure = Failure("raised", "EnvError", "env 3: got `it'.\n\nTraceback of the env", traceback="of the worker")
+    text = str(WorkerFailed("env runner 0", failure, "Mend it."))
+    told = "env runner 0: expected no error, got EnvError: env 3: got `it'. Mend it."
+    assert text == f"{told}\n\nTraceback of the env\n\nof the worker"
+
+
+def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the worker holds the CPUs itself. It keeps them while another one is made in its place."""
+    monkeypatch.setattr("rlmodule.actors.PLACING_TIMEOUT_S", 0.3)
+    group = made(num_cpus=7, policy=RestartPolicy(max_in_a_row=0))
+    group.restart(0)
+    assert group.collect() == []  # it came up
+    assert group.is_up(0)
+
+
+def test_who_finds_no_room_is_told_what_to_do(
+    made: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rlmodule.actors.PLACING_TIMEOUT_S", 0.5)
+    made(num_cpus=5)
+    told = r"it asks for 5 CPUs, and [\d.]+ of 8 CPUs are free. Wait .*lower num_toys.* num_cpus_per_toy=0\.5"
+    with pytest.raises(WorkerFailed, match=told):
+        made(num_cpus=5)
+    assert not caplog.records
+
+
+@pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # open files, for one
+def test_room_is_given_back_also_by_who_does_not_stop() -> None:
+    import ray
+
+    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, policy=PROMPT)
+    assert ray.available_resources().get("CPU", 0.0) < 3
+    del group
+    gc.collect()
+    until = time.monotonic() + 10
+    while ray.available_resources()["CPU"] < 6:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_processes_have_the_names_of_their_workers(pair: RayWorkers) -> None:
+    for pid in pair.pids():
+        assert Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::Toy")
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [("InvalidAuthToken: Authentication token is missing", "RAY_AUTH_MODE=token"), ("timed out", "`ray status` tells")],
+)
+def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster") from RuntimeError(cause)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ConnectionError, match=rf"RAY_ADDRESS=10\.0\.0\.1:6379: expected .*{told}"):
+        start_ray()
 
 
 def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
@@ -324,9 +386,9 @@ def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
 @pytest.mark.parametrize("name", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
     start = time.monotonic()
-    with pytest.raises(
-        ValueError, match=rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s"
-    ):
+    remedy = {"CPU": r"num_cpus_per_env_runner=0\.5 .*ray.init\(num_cpus=999\)", "GPU": "num_gpus_per_learner=0"}[name]
+    told = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
+    with pytest.raises(ValueError, match=told):
         check_resources({name: 999.0}, "num_env_runners=999")
     assert time.monotonic() - start < 30
 
@@ -365,6 +427,26 @@ def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypa
     assert failure is not None
     assert (failure.kind, failure.type, failure.message) == ("died", "GetTimeoutError", "the answer is late")
     wait_until_up(pair)
+
+
+def test_a_worker_that_hangs_when_it_is_stopped_is_ended(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with an env whose ``close()`` hangs: also where another is to take its place in its process."""
+    group = made(HangsInStop, timeout_s=TIMEOUT_S)
+    (pid,) = group.pids()
+    monkeypatch.setattr("rlmodule.actors.SPAWNING_TIMEOUT_S", TIMEOUT_S)
+    group.restart_later(0, one(group.call("fail", ValueError("no"))).failure)
+    answers: list[Answer] = []
+    while not answers:
+        answers = group.collect()
+    monkeypatch.undo()
+    failure = one(answers).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    wait_until_up(group)
+    assert group.pids() != [pid]
+    start = time.monotonic()
+    group.stop()
+    assert time.monotonic() - start < 10
 
 
 def test_stopping_lets_nothing_behind(made: Any) -> None:

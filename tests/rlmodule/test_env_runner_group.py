@@ -1,21 +1,29 @@
 """EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners elsewhere."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
 from rlmodule.env_runner_group import _RunnerProcess
+from rlmodule.env_streams import EnvStreams
+from rlmodule.envs import spec_to_send
 from rlmodule.os_processes import this_machine
 from rlmodule.testing import clone, differences
 from rlmodule.workers import Answer, Failure, LocalWorkers, WorkerFailed
 from tests.rlmodule.toys import Settings, Small
+
+pytestmark = pytest.mark.usefixtures("ray_started")
 
 SPEC = RLModuleSpec(Small, spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
 
@@ -36,22 +44,6 @@ def group_of(**settings: Any) -> EnvRunnerGroup:
         torch.manual_seed(0)
         made.build_modules(SPEC, SPEC.build())
     return made
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_here() -> Iterator[None]:
-    import ray
-
-    ray.init(
-        "local",
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=150_000_000,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +114,6 @@ def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> 
     assert group.workers.num_restarts == restarts
     for one, other in zip(*(sorted(each, key=lambda r: r.first_env_index) for each in (first, second)), strict=True):
         assert differences(dict(one.columns), dict(other.columns)) == []
-    with pytest.raises(ValueError, match=r"state of env runners.*num_env_runners=3"):
-        group.set_state({"0": {}, "1": {}, "2": {}})
 
 
 def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) -> None:
@@ -142,7 +132,7 @@ def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) ->
 
 def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
     state = remote.get_state()
-    bad = {key: {"incarnation": one["incarnation"], "what": 1} for key, one in state.items()}
+    bad = {key: {"incarnation": one["incarnation"], "noise": {"used": 0}} for key, one in state.items()}
     restarts = remote.workers.num_restarts
     with pytest.raises(WorkerFailed, match=r"env runner 0: .*KeyError(.|\n)*set_state\(\) raises"):
         remote.set_state(bad)
@@ -166,9 +156,63 @@ def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatc
 
 def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
     for machine, files in (("another", []), (this_machine(), ["tally-0-0"])):
-        process = _RunnerProcess(GroupSettings(), 0, "env", None, str(tmp_path / "tally"), machine, 0, 0)
+        process = _RunnerProcess(GroupSettings(), None, 0, "env", None, str(tmp_path / "tally"), machine, 0, 0)
         process.stop()
         assert [path.name for path in tmp_path.iterdir()] == files
+
+
+def test_what_a_script_registers_is_known_to_runners_too() -> None:
+    class Mine(CartPoleEnv):  # which travels as it is, as a class of a script does
+        pass
+
+    name = "RegisteredInAScript-v0"
+    gym.register(name, entry_point=Mine, max_episode_steps=3)  # type: ignore[arg-type]
+    try:
+        made = group_of(env=name, num_env_runners=1, num_envs_per_env_runner=1)
+        (rollout,) = made.sample(6)
+        made.stop()
+        assert rollout[Columns.TRUNCATEDS][:, 0].nonzero().flatten().tolist() == [2, 5]
+        lock = threading.Lock()
+        gym.registry[name].entry_point = lambda: lock  # type: ignore[assignment]
+        with pytest.raises(TypeError, match=rf"num_env_runners=1, what is registered as env '{name}': .*lock"):
+            group_of(env=name, num_env_runners=1)
+    finally:
+        del gym.registry[name]
+
+
+def test_an_unknown_id_is_told_before_a_process_is_started() -> None:
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=r"env 'CartPol-v1': expected a registered id.* 'CartPole-v1'\?") as caught:
+        group_of(env="CartPol-v1", num_env_runners=1)
+    assert time.monotonic() - start < 0.5
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("env", "told"), [("CartPole", "CartPole-v1"), ("CartPole-v0", "CartPole-v0")])
+def test_an_id_is_looked_up_as_gymnasium_does(env: str, told: str) -> None:
+    spec = spec_to_send(env)
+    assert spec is not None
+    assert spec.id == told
+    assert spec_to_send("some_module:CartPole-v1") is None
+    assert spec_to_send(dict) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("raised", "restart_failed_sub_environments=True"),
+        ("hung", r"raise \.env_runners\(env_step_timeout_s=.*ignore_env_runner_failures=True"),
+        ("unplaced", "num_cpus_per_env_runner"),
+    ],
+)
+def test_the_end_of_a_runner_names_the_settings_that_help(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, kind: Any, told: str
+) -> None:
+    monkeypatch.setattr(remote.workers, "is_up", lambda worker: worker != 1)
+    monkeypatch.setattr(remote.workers, "is_gone", lambda worker: worker == 1)
+    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runners are left\. .*{told}"):
+        remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
+    remote._lost_for_good = None
 
 
 def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup) -> None:
@@ -214,3 +258,152 @@ def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup) -> None:
     local._lost_for_good = None
     assert list(local.sample(5)) == [rollout]
     local.workers = real
+
+
+# --- another number of runners or envs --------------------------------------------------------------------------------
+
+
+def seen(group: EnvRunnerGroup, num_steps: int) -> dict[int, dict[str, Any]]:
+    """The next steps of each env, by global index."""
+    columns = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+    return {
+        rollout.first_env_index + slot: {name: rollout[name][:, slot] for name in columns}
+        for rollout in group.sample(num_steps)
+        for slot in range(rollout.shape[1])
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((0, 2), (2, 1)), ((2, 1), (0, 2)), ((1, 4), (2, 2)), ((0, 4), (0, 8))],
+    ids=["0 to 2", "2 to 0", "1x4 to 2x2", "4 envs to 8"],
+)
+def test_envs_go_on_in_other_runners(before: tuple[int, int], after: tuple[int, int]) -> None:
+    groups = [
+        group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for runners, envs in (before, before, after)
+    ]
+    try:
+        seen(groups[0], 9)
+        state = clone(groups[0].get_state())
+        for group in groups[1:]:
+            group.set_state(state)
+        same, other = (seen(group, 20) for group in groups[1:])
+        assert {*same} <= {*other} == {*range(max(1, after[0]) * after[1])}
+        for env, columns in same.items():
+            assert differences(columns, other[env]) == []
+        states = [group.get_state() for group in groups[1:]]
+        assert {index: one["noise"] for index, one in states[0].items()}.items() <= {
+            index: one["noise"] for index, one in states[1].items()
+        }.items()
+    finally:
+        for group in groups:
+            group.stop()
+
+
+def drawn_from(state: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """How far the streams of each env are used: incarnation, resets, rows of noise."""
+    return {index: (one["incarnation"], one["resets"], one["noise"]["used"]) for index, one in state.items()}
+
+
+def test_envs_that_come_back_go_on_and_repeat_nothing() -> None:
+    sizes = {"two": (0, 2), "four": (0, 4)}
+    groups = {
+        n: group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for n, (runners, envs) in sizes.items()
+    }
+    four, two = groups["four"], groups["two"]
+    first = seen(four, 8)
+    state = clone(four.get_state())
+    two.set_state(state)
+    seen(two, 8)
+    state = clone(two.get_state())
+    assert drawn_from(state) == {"0": (0, 2, 16), "1": (0, 2, 16), "2": (0, 1, 8), "3": (0, 1, 8)}
+    four.set_state(state)
+    last = seen(four, 8)
+    assert drawn_from(four.get_state()) == {str(env): (0, 3, 24) for env in range(4)}
+    begun = [columns[Columns.OBS][0] for rollouts in (first, last) for columns in rollouts.values()]
+    assert len({tuple(obs.tolist()) for obs in begun}) == 8
+    for group in groups.values():
+        group.stop()
+
+
+def test_generators_of_runners_that_are_no_more_wait_for_them() -> None:
+    one, two = group_of(num_envs_per_env_runner=4), group_of(num_env_runners=2, num_envs_per_env_runner=2)
+    seen(two, 3)
+    state = clone(two.get_state())
+    one.set_state(state)
+    seen(one, 3)
+    assert {index for index, env in one.get_state().items() if "generator" in env} == {"0", "2"}
+    assert torch.equal(one.get_state()["2"]["generator"]["state"], state["2"]["generator"]["state"])
+    two.set_state(one.get_state())
+    for group in (one, two):
+        group.stop()
+
+
+def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunnerGroup, local: EnvRunnerGroup) -> None:
+    remote.reset()
+    list(remote.sample(3))
+    again, resets = remote.workers.incarnation(1) + 1, remote.get_state()["0"]["resets"]
+    remote.workers.restart(1)
+    remote.workers.wait_until_up()
+    list(remote.sample(3))
+    state = clone(remote.get_state())
+    local.set_state(state)
+    seen(local, 2)
+    # the first env goes on under the number of the second, where it has drawn nothing yet
+    assert drawn_from(local.get_state()) == {
+        str(env): (again, resets + 1, max(one["noise"]["used"] for one in state.values()) + 2) for env in range(2)
+    }
+    remote.set_state(local.get_state())
+    assert [remote.workers.incarnation(worker) for worker in range(2)] == [again, again]
+
+
+def test_envs_of_a_runner_that_is_gone_begin_other_streams(local: EnvRunnerGroup) -> None:
+    state: dict[str, Any] = {"0": clone(local.get_state())["0"], "1": {"incarnation": 3}}
+    local.set_state(state)
+    fresh = EnvStreams(0, "env", range(2), incarnation=3).get_state()
+    told = local.get_state()
+    assert told["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
+    assert told["0"]["noise"] == state["0"]["noise"]
+    assert told["0"]["incarnation"] == told["1"]["incarnation"] == 3
+
+
+# --- a state that is set in place -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["given up", "held on to"])
+def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup, held: bool) -> None:
+    remote.reset()
+    list(remote.sample(5))
+    state = clone(remote.get_state())
+    expected = {env: columns[Columns.ACTIONS] for env, columns in seen(remote, 5).items()}
+    lost = dict(remote.num_env_steps_lost)
+    remote.set_state(state)
+    sampling = remote.sample(7, policy_version=8)
+    next(sampling)  # the other one is on its way, or has come
+    assert isinstance(sampling, Generator)
+    if not held:
+        sampling.close()
+    remote.set_state(state)
+    assert list(sampling) == []
+    del sampling
+    rollouts = list(remote.sample(5, policy_version=9))
+    assert [rollout.policy_version for rollout in rollouts] == [9, 9]
+    for rollout in rollouts:
+        assert torch.equal(rollout[Columns.ACTIONS][:, 0], expected[rollout.first_env_index])
+    remote.workers.restart(0)
+    remote._watch(0)
+    assert [tally.take_lost() for tally in remote._tallies.values()][1] == 0  # of what was given up none is counted
+    assert dict(remote.num_env_steps_lost) == lost
+
+
+def test_a_runner_that_was_lost_is_there_again_after_a_state() -> None:
+    group = group_of(num_env_runners=2, num_envs_per_env_runner=1, ignore_env_runner_failures=True)
+    list(group.sample(3))
+    state = clone(group.get_state())
+    group.workers._lose(0, Failure("died", "ActorDiedError", "killed"))  # type: ignore[attr-defined]
+    assert group.num_healthy == 1
+    assert group.get_state()["0"] == {"incarnation": 1}
+    group.set_state(state)
+    assert group.num_healthy == 2
+    assert {rollout.first_env_index for rollout in group.sample(3)} == {0, 1}
+    group.stop()

@@ -188,7 +188,6 @@ def two_kinds() -> Callable[[dict[str, Any]], Any]:
     ("source", "config", "num_envs", "mode", "error", "words"),
     [
         ("CartPol-v1", {}, 2, "sync", ValueError, ["'CartPol-v1'", "Did you mean 'CartPole-v1'?"]),
-        ("ALE/NoGame-v5", {}, 2, "sync", ValueError, ["catalog-rl[atari]", "'ale_py:ALE/NoGame-v5'"]),
         ("CartPole-v77", {}, 2, "sync", ValueError, ["registered id", "CartPole-v1"]),
         ("gymnasium:CartPol-v1", {}, 2, "sync", ValueError, ["Did you mean 'CartPole-v1'?"]),
         ("no_such_module_at_all:Env-v0", {}, 2, "sync", ImportError, ["no_such_module_at_all", "Install"]),
@@ -243,6 +242,7 @@ def test_a_factory_that_fails_in_a_worker_is_reported() -> None:
     [
         (gym.error.DependencyNotInstalled("MuJoCo is not installed"), 'pip install "catalog-rl[mujoco]"'),
         (ModuleNotFoundError("No module named 'mujoco'"), 'pip install "catalog-rl[mujoco]"'),
+        (ModuleNotFoundError("No module named 'ale_py'"), 'pip install "catalog-rl[atari]"'),
         (gym.error.DependencyNotInstalled("Box2D is not installed"), 'pip install "catalog-rl[box2d]"'),
         (ModuleNotFoundError("No module named 'my_simulator'"), "Install the package that is missing"),
     ],

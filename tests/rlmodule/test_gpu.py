@@ -32,6 +32,7 @@ MODELS = {
     "cnn": (IMAGE, {"conv_filters": "nature"}),
     "lstm": (OBS, {"fcnet_hiddens": [8], "use_lstm": True, "max_seq_len": 8}),
     "gru": (OBS, {"fcnet_hiddens": [8], "use_gru": True, "max_seq_len": 8}),
+    "attention": (OBS, {"fcnet_hiddens": [8], "use_attention": True, "attention_memory": 5, "max_seq_len": 8}),
     "dict": (spaces.Dict({"action_mask": spaces.MultiBinary(3), "n": spaces.Discrete(5), "x": OBS}), {}),
 }
 

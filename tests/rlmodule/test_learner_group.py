@@ -16,6 +16,8 @@ from rlmodule.testing import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
 
+pytestmark = pytest.mark.usefixtures("ray_started")
+
 SPEC = RLModuleSpec(Small, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), {"fcnet_hiddens": [8]})
 SMALLER = RLModuleSpec(Small, spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2), {"fcnet_hiddens": [3]})
 ID = "default_policy"
@@ -46,9 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def remote(folder: Path) -> Iterator[dict[type[Learner], LearnerGroup]]:
     """Two learners that learn from batches, and one that learns from episodes."""
-    import ray
-
-    ray.init("local", num_cpus=8, include_dashboard=False, object_store_memory=150_000_000, log_to_driver=False)
     made: dict[type[Learner], LearnerGroup] = {}
     for cls, size in ((FaultRegression, 2), (FaultReinforce, 1)):
         settings = FaultSettings(folder=str(folder), num_learners=size, torch_num_threads=3 if size == 1 else None)
@@ -56,7 +55,6 @@ def remote(folder: Path) -> Iterator[dict[type[Learner], LearnerGroup]]:
     yield made
     for group in made.values():
         group.stop()
-    ray.shutdown()
 
 
 @pytest.fixture(params=["here", "elsewhere"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from catalog import RunningMoments
 from catalog.base import Tree
 from rlmodule import Columns, Learner, Rollout, ValueFunctionAPI
+from rlmodule.apis import EpsilonGreedyAPI
 from rlmodule.learner import Batch, Metrics
 from rlmodule.peers import Alone, PeerLost, Peers
 from rlmodule.sharding import shard_batch, shard_rollout
@@ -24,6 +25,23 @@ from tests.together import Fleet, digest, fleet_of, weights
 ID = "default_policy"
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 NAN = float("nan")
+
+
+class Exploring(Small, EpsilonGreedyAPI):
+    """Its only buffer is one that who samples sets."""
+
+    epsilon: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        del self.trained_on
+        self.register_buffer("epsilon", torch.full((), 0.25))
+
+    def set_epsilon(self, epsilon: float) -> None:
+        self.epsilon.fill_(epsilon)
+
+    def update_observation_statistics(self, obs: Tree) -> None:
+        """Nothing."""
 
 
 class Normed(Small):
@@ -298,6 +316,34 @@ class Scaled(Small):
 
     def update_observation_statistics(self, obs: Tree) -> None:
         self.moments.update(obs)
+
+
+class Echo(Peers):
+    """Two learners, of which the other says what this one does; and how often it was asked."""
+
+    rank, size, sums = 0, 2, 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        self.sums += 1
+        return tensor.mul_(2)
+
+    def gather(self, rows: Tensor) -> list[Tensor]:
+        raise AssertionError("asked twice")
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
+def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small], sums: int) -> None:
+    """For the gradient; for whole numbers of the nets' own, such as counts; for others; and twice for moments."""
+    learner, peers = make(Regression, module_class), Echo()
+    before = clone(learner.module.get_state())
+    learner.connect(peers)
+    assert differences(learner.module.get_state(), before) == []
+    for update in range(1, 3):
+        learner.update_from_batch(batch_of(), env_steps=0)
+        assert peers.sums == update * sums
 
 
 def test_one_that_is_alone_again_asks_nobody() -> None:

@@ -1,0 +1,97 @@
+"""Atari games, prepared as in Mnih et al. 2015 by ale-py's own vector env, which steps them in threads.
+
+ale-py is imported only where a game is made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from catalog.errors import closest, explain_error
+
+NAMESPACE = "ALE/"
+"""What the ids of games begin with."""
+
+DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": AutoresetMode.SAME_STEP}
+"""What differs from ale-py's own defaults: rewards are the game's, and no step is spent on a reset."""
+
+ENLARGED = 4
+"""Pixels of a picture on each side of a pixel of a frame."""
+
+_OURS = ("self", "game", "num_envs", "batch_size")
+"""Arguments of the vector env that are not for an ``env_config``; all envs step together."""
+
+
+def is_atari(env: object) -> bool:
+    """Whether ``env`` is the id of a game, with or without a module to import."""
+    return isinstance(env, str) and env.rpartition(":")[2].startswith(NAMESPACE)
+
+
+def importing_id(env_id: str) -> str:
+    """``env_id``, with the module that registers it where it is a game that nobody has registered yet."""
+    return f"ale_py:{env_id}" if env_id.startswith(NAMESPACE) and env_id not in gym.registry else env_id
+
+
+def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of ale-py's vector env for ``env_config``, which comes before :data:`DEFAULTS`.
+
+    Raises:
+        ValueError: For a setting that the vector env does not have; names the closest.
+    """
+    if importlib.util.find_spec("ale_py") is None:
+        return {**DEFAULTS, **env_config}  # whoever makes the env says what is missing
+    from ale_py.vector_env import AtariVectorEnv
+
+    known = [name for name in inspect.signature(AtariVectorEnv.__init__).parameters if name not in _OURS]
+    for name in env_config:
+        if name not in known:
+            remedy = f"Use one of {', '.join(known)}.{closest(name, known)} gym_env_vectorize_mode='sync' makes the "
+            remedy += "games unprepared, one by one, with gymnasium.make's settings."
+            where, expected = f"env_config of env {env_id!r}", "settings of ale-py's AtariVectorEnv"
+            raise ValueError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+    return {**DEFAULTS, **env_config}
+
+
+class AtariGame(gym.Env[Any, Any]):
+    """One game as the vector env plays it, to be looked at: pictures are the newest frame, enlarged.
+
+    Args:
+        env_id: The game.
+        env_config: As for the vector env, and ``render_mode``.
+    """
+
+    def __init__(self, env_id: str, env_config: Mapping[str, Any]) -> None:
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+        config = dict(env_config)
+        self.render_mode = config.pop("render_mode", None)
+        settings = atari_settings(env_id, config)
+        self._game = gym.make_vec(importing_id(env_id), 1, "vector_entry_point", **settings)
+        self.observation_space, self.action_space = self._game.single_observation_space, self._game.single_action_space
+        self._is_grey = settings.get("grayscale", True)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The stack of frames after the game began."""
+        self._obs = self._game.reset(seed=seed)[0][0]
+        return self._obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step of the vector env."""
+        obs, rewards, terminateds, truncateds, info = self._game.step(np.asarray(action)[None])
+        self._obs = info.get("final_obs", obs)[0]
+        return self._obs, float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
+
+    def render(self) -> Any:
+        """The newest frame, uint8 ``[H, W, 3]``, each of its pixels as a square of :data:`ENLARGED`."""
+        frame = self._obs[-1].repeat(ENLARGED, 0).repeat(ENLARGED, 1)
+        return frame[..., None].repeat(3, -1) if self._is_grey else frame
+
+    def close(self) -> None:
+        """Close the vector env."""
+        self._game.close()
