@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 import torch
 
 from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
+from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class
 from algorithms.run_folder import RunReport, run_name
 from catalog.errors import closest, explain_error
+from catalog.explain import Format
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.metrics import RunMetrics
@@ -184,7 +186,8 @@ class Algorithm(ABC):
         return Rollout.concat(self.sample_rollouts())
 
     def sample_rollouts(self) -> list[Rollout]:
-        """A rollout of each env runner, in order of their envs, counted; there may be fewer if runners fail.
+        """A rollout of each env runner, in order of their envs, counted; there may be fewer if runners fail. Rewards
+        are clipped as the settings say once metrics and callbacks have seen them.
 
         Raises:
             RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start. If
@@ -210,7 +213,7 @@ class Algorithm(ABC):
             except BaseException:
                 self._begin_anew()
                 raise
-        return rollouts
+        return [clipped_rewards(rollout, self.config.clip_rewards) for rollout in rollouts]
 
     def _show(self, rollout: Rollout) -> None:
         """Let callbacks see ``rollout`` and the episodes that ended in it."""
@@ -274,6 +277,7 @@ class Algorithm(ABC):
                 "num_env_runner_restarts_lifetime": runners.workers.num_restarts,
                 "num_weight_bytes_sent_lifetime": runners.workers.num_bytes_shared,
                 "waited_for_env_runners_s": runners.seconds_waited,
+                "sending_weights_s": runners.seconds_sending,
             }
         if config.num_learners:
             section |= {
@@ -371,9 +375,9 @@ class Algorithm(ABC):
         """The learner's module: the weights being trained, value function included."""
         return self.learner_group.get_module(module_id)
 
-    def explain(self) -> str:
+    def explain(self, format: Format = "text") -> str:
         """The catalog's path through its decision tree; see :meth:`catalog.Catalog.explain`."""
-        return self.get_module().catalog.explain()
+        return self.get_module().catalog.explain(format)
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves: a tree of tensors and JSON-able values."""

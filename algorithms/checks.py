@@ -57,6 +57,8 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
     """
     expected = ", ".join(filter(None, (type_text(hint), str(bounds))))
     remedy = f"Give it a value that fits: {doc}"
+    if value == "auto" and type(None) in get_args(hint):  # as RLlib calls it
+        remedy = f"Use None: {doc}"
     try:
         fitted = _fit(value, hint)
     except _MisfitError:

@@ -22,7 +22,7 @@ from algorithms.callbacks import (
 from algorithms.checks import Schedule
 from algorithms.encoding import check_all_allowed, check_allowed, check_named_imports
 from algorithms.loggers import check_loggers
-from algorithms.presets import Preset
+from algorithms.presets import Preset, find_preset
 from algorithms.settings import SettingsBase, on_the_class, setting, settings
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
@@ -80,11 +80,11 @@ class AlgorithmConfig(SettingsBase, ABC):
     num_envs_per_env_runner: int = setting(
         8, "env_runners", "Environments that each runner steps together as one vector.", ge=1
     )
-    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = setting(
-        "sync",
+    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = setting(
+        None,
         "env_runners",
         "Whether a runner's environments are stepped in turn, in a process each, or by the vector class registered "
-        "for the id.",
+        "for the id; None takes that of Atari's games, and steps all others in turn.",
     )
     rollout_fragment_length: int | None = setting(
         None,
@@ -146,6 +146,13 @@ class AlgorithmConfig(SettingsBase, ABC):
     )
     train_batch_size_per_learner: int = setting(
         2048, "training", "Environment steps in each train batch of each learner.", ge=1
+    )
+    clip_rewards: Literal["sign"] | float | None = setting(
+        None,
+        "training",
+        "How rewards are clipped for learning: 'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, "
+        "None changes nothing; returns are told as they are.",
+        gt=0,
     )
 
     model_config: DefaultModelConfig | dict[str, Any] | None = setting(
@@ -289,11 +296,12 @@ class AlgorithmConfig(SettingsBase, ABC):
         Raises:
             ValueError: If there is none; names those there are.
         """
-        if env_id not in cls.presets:
+        preset = find_preset(cls.presets, env_id)
+        if preset is None:
             where, remedy = f"{cls.__name__}.preset()", f"Begin with {cls.__name__}().{closest(env_id, cls.presets)}"
             expected = f"one of {', '.join(cls.presets)}" if cls.presets else "an env with a preset; there is none yet"
             raise ValueError(explain_error(where, expected=expected, got=repr(env_id), remedy=remedy))
-        return cls(env=env_id, **cls.presets[env_id].settings)
+        return cls(env=env_id, **preset.settings)
 
     @property
     def records_episode_infos(self) -> bool:

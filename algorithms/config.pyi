@@ -26,7 +26,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     env_config: dict[str, Any] = ...
     num_env_runners: int = ...
     num_envs_per_env_runner: int = ...
-    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...
+    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = ...
     rollout_fragment_length: int | None = ...
     num_cpus_per_env_runner: float = ...
     env_step_timeout_s: float = ...
@@ -44,6 +44,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     grad_clip: float | None = ...
     grad_clip_by: Literal["global_norm", "norm", "value"] = ...
     train_batch_size_per_learner: int = ...
+    clip_rewards: Literal["sign"] | float | None = ...
     model_config: DefaultModelConfig | dict[str, Any] | None = ...
     rl_module_spec: RLModuleSpec | None = ...
     evaluation_interval: int | None = ...
@@ -119,7 +120,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         *,
         num_env_runners: int = ...,
         num_envs_per_env_runner: int = ...,
-        gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] = ...,
+        gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = ...,
         rollout_fragment_length: int | None = ...,
         num_cpus_per_env_runner: float = ...,
         env_step_timeout_s: float = ...,
@@ -129,8 +130,9 @@ class AlgorithmConfig(SettingsBase, ABC):
         Args:
             num_env_runners (int, >= 0, default 0): Sampling processes; 0 samples in this process.
             num_envs_per_env_runner (int, >= 1, default 8): Environments that each runner steps together as one vector.
-            gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'], default 'sync'): Whether a runner's
-                environments are stepped in turn, in a process each, or by the vector class registered for the id.
+            gym_env_vectorize_mode (Literal['sync', 'async', 'vector_entry_point'] | None, default None): Whether a
+                runner's environments are stepped in turn, in a process each, or by the vector class registered for the
+                id; None takes that of Atari's games, and steps all others in turn.
             rollout_fragment_length (int | None, >= 1, default None): Steps of each environment per rollout; None lets
                 the algorithm choose: PPO goes by its train batch size, DQN takes 1, or 4 from sampling processes.
             num_cpus_per_env_runner (float, >= 0, default 1.0): CPUs that Ray sets aside for each sampling process; may
@@ -180,6 +182,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         grad_clip: float | None = ...,
         grad_clip_by: Literal["global_norm", "norm", "value"] = ...,
         train_batch_size_per_learner: int = ...,
+        clip_rewards: Literal["sign"] | float | None = ...,
     ) -> Self:
         """The algorithm's arithmetic. A setting left out keeps its value; returns the config.
 
@@ -193,6 +196,9 @@ class AlgorithmConfig(SettingsBase, ABC):
                 norm of all gradients together, of each tensor, or every single element.
             train_batch_size_per_learner (int, >= 1, default 2048): Environment steps in each train batch of each
                 learner.
+            clip_rewards (Literal['sign'] | float | None, > 0, default None): How rewards are clipped for learning:
+                'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, None changes nothing; returns are
+                told as they are.
         """
 
     def rl_module(

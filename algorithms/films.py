@@ -24,6 +24,7 @@ from gymnasium.wrappers import HumanRendering, RecordVideo
 
 from algorithms.run_folder import env_name
 from catalog.errors import explain_error
+from rlmodule.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs import install_remedy
 from rlmodule.policy import Policy
 from rlmodule.randomness import int_seed, torch_stream
@@ -166,7 +167,7 @@ def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wra
         # errors of ours say it; glfw is what MuJoCo looks for a display with
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
-        env = _make(settings.env, dict(settings.env_config) | {"render_mode": MODE}, where)
+        env = _make(settings, dict(settings.env_config) | {"render_mode": MODE}, where)
         try:
             _look_at(env, where)
             env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
@@ -180,11 +181,14 @@ def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wra
             wrapped.close()
 
 
-def _make(source: Any, env_config: dict[str, Any], where: str) -> gym.Env[Any, Any]:
+def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> gym.Env[Any, Any]:
     made: Any = None
+    source: Any = settings.env
     try:
-        if isinstance(source, str):
-            made = gym.make(source, disable_env_checker=True, **env_config)
+        if is_atari(source) and settings.gym_env_vectorize_mode in (None, "vector_entry_point"):
+            made = AtariGame(source, env_config)
+        elif isinstance(source, str):
+            made = gym.make(importing_id(source), disable_env_checker=True, **env_config)
         elif not isinstance(source, type):
             made = source(env_config)
         elif not issubclass(source, VectorEnv):

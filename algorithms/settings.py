@@ -118,6 +118,7 @@ FROM_ELSEWHERE = {
     "max_requests_in_flight_per_learner": "Leave it out: each has two updates before it at most.",
     "num_aggregator_actors_per_learner": "Leave it out: rollouts are joined in this process.",
     "local_gpu_idx": "Set CUDA_VISIBLE_DEVICES.",
+    "observation_filter": "Use .rl_module(model_config={'normalize_observations': True}).",
     "rollouts": "Use .env_runners(...).",
     "callbacks": "Use .callbacks(MyCallbacks) or .callbacks(on_train_result=...).",
     "callback": "Use .callbacks(MyCallbacks) or .callbacks(on_train_result=...).",

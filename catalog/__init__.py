@@ -4,14 +4,20 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
+from catalog.action_embeddings import ActionEmbeddings
+from catalog.action_model import MADE, ActionModel
 from catalog.actions import ActionConverter, action_converter_rules
 from catalog.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
+from catalog.attention import AttentionEncoderConfig
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, encoder_rules
 from catalog.catalog import Catalog
 from catalog.cnn import CNNEncoderConfig, ImpalaEncoderConfig
+from catalog.cnn_transpose import CNNTransposeHeadConfig
 from catalog.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
 from catalog.distributions import (
+    AutoregressiveDistribution,
     Bernoulli,
+    Beta,
     Categorical,
     Deterministic,
     DiagGaussian,
@@ -39,12 +45,18 @@ from catalog.rules import RuleTable
 
 __all__ = [
     "ActionConverter",
+    "ActionEmbeddings",
     "ActionMask",
+    "ActionModel",
     "ActorCriticEncoder",
     "ActorCriticEncoderConfig",
     "ActorCriticOutput",
+    "AttentionEncoderConfig",
+    "AutoregressiveDistribution",
     "Bernoulli",
+    "Beta",
     "CNNEncoderConfig",
+    "CNNTransposeHeadConfig",
     "Catalog",
     "Categorical",
     "CustomEncoderConfig",
@@ -57,6 +69,7 @@ __all__ = [
     "EncoderOutput",
     "FreeLogStdMLPHeadConfig",
     "ImpalaEncoderConfig",
+    "MADE",
     "MLPEncoderConfig",
     "MLPHeadConfig",
     "ModelConfig",

@@ -12,14 +12,17 @@ from gymnasium.spaces import Dict
 from torch import nn
 from typing_extensions import Self
 
+from catalog.action_embeddings import ActionEmbeddings, check_action_fields, find_action_embeddings
+from catalog.action_model import MADE, ActionModel, autoregressive, check_is_autoregressive
 from catalog.actions import ActionConverter, action_converter_rules
 from catalog.actor_critic import ActorCriticEncoder
+from catalog.attention import attention_encoder_config, wrap_attention
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
-from catalog.distributions import Distribution, action_distribution_rules
+from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
 from catalog.errors import closest, explain_error, refuses
-from catalog.explain import explain
+from catalog.explain import Format, explain
 from catalog.masks import ActionMask, find_action_mask, observation_space_without
-from catalog.memory import OBS, input_space
+from catalog.memory import OBS, MemoryEncoder, input_space
 from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
 from catalog.model_config import ENCODER, DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
@@ -27,7 +30,7 @@ from catalog.nn import Init
 from catalog.outputs import ExtraOutputs
 from catalog.preprocessing import ObservationNormalizer, can_normalize
 from catalog.probing import probe_encoder
-from catalog.recurrent import RecurrentEncoder, recurrent_encoder_config, wrap_recurrent
+from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
 from catalog.registry import distributions
 from catalog.rules import Node
 
@@ -63,6 +66,7 @@ class Catalog:
         encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
         action_mask: What keeps forbidden actions out; None if the observation has no mask.
+        action_embeddings: What makes logits of vectors of actions; None if the observation has none.
         input_space: Space of what a module observes: the env's, or that and previous actions and rewards.
 
     Raises:
@@ -79,6 +83,7 @@ class Catalog:
     encoder_config: ModelConfig | None = None
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
+    action_embeddings: ActionEmbeddings | None = None
     encoder_node: Node[ModelConfig]
     action_node: Node[type[Distribution]]
     converter_node: Node[ActionConverter]
@@ -132,12 +137,16 @@ class Catalog:
     def _determine_components_hook(self) -> None:
         """Run the tree: distribution class, converter and mask; encoder config and latent dims."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
-        self.action_dist_cls = self.action_node.run()
+        self.action_dist_cls = autoregressive(self.action_node.run(), self.action_space, self.model_config)
         if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
             self._check_paths("custom_action_dist", by_path, self.action_node)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
-        dist_cls = _require_distribution(self.get_action_dist_cls(), f"{type(self).__name__}.get_action_dist_cls()")
-        self.action_mask = find_action_mask(self.observation_space, self.action_space, self._mask_key, dist_cls)
+        where = f"{type(self).__name__}.get_action_dist_cls()"
+        dist_cls = _require_distribution(self.get_action_dist_cls(), where)
+        check_is_autoregressive(dist_cls, self.model_config, where)
+        given = self.observation_space, self.action_space
+        self.action_mask = find_action_mask(*given, self._mask_key, dist_cls)
+        self.action_embeddings = find_action_embeddings(*given, self._embeddings_key, dist_cls)
         try:
             self.encoder_config = self._decide_encoder_config()
         except ValueError:
@@ -149,8 +158,8 @@ class Catalog:
     def _decide_encoder_config(self) -> ModelConfig:
         """The tree over what the encoder reads of the observation, and the recurrent net after it."""
         space, config = self.observation_space, self.model_config
-        if self.action_mask is not None:
-            space = observation_space_without(space, self.action_mask.key)
+        if fields := [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]:
+            space = observation_space_without(space, *fields)
         self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
         decided = self.encoder_node.run()
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
@@ -162,6 +171,8 @@ class Catalog:
                 key: decided if key == OBS else VectorEncoderConfig(input_space=s) for key, s in fields
             }
             decided = MultiStreamEncoderConfig(encoders=streams, fusion_hidden_dims=())
+        if config.use_attention:
+            return attention_encoder_config(decided, config)
         return recurrent_encoder_config(decided, config) if config.is_recurrent else decided
 
     def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
@@ -231,7 +242,7 @@ class Catalog:
         config = self._whole_config.for_function(function)
         alone = function in self.extra_outputs and self._has_own_trunk(function)
         if alone:
-            config = dataclasses.replace(config, use_lstm=False, use_gru=False)  # it has no state of its own
+            config = config.without_memory()  # it has no state of its own
         if (self.functions and function == self.functions[0]) or config == self.model_config:
             return self
         view = copy.copy(self)
@@ -262,6 +273,14 @@ class Catalog:
         """Width of each further output that ``model_config.functions`` asks for, by name."""
         given = self._whole_config.functions
         return {name: settings["output_dim"] for name, settings in given.items() if name not in self.functions}
+
+    @property
+    def action_head_dim(self) -> int:
+        """How many outputs a head for the actions must have: the width of an intent where the observation has vectors
+        of the actions, else one for each input of their distribution."""
+        if (embeddings := self.build_action_embeddings()) is not None:
+            return embeddings.width
+        return self.get_action_dist_cls().required_input_dim(self.action_space)
 
     def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
         """Config of a head of ``function`` on its encoder, from the ``head_*`` settings.
@@ -357,22 +376,23 @@ class Catalog:
         one of the user's own gets its recurrent net.
 
         Raises:
-            ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm or
-                use_gru.
+            ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm,
+                use_gru or use_attention.
         """
         encoder = as_encoder(self.build_encoder())
         dims = self._probe(encoder)
         if self.has_custom_encoder and self.model_config.is_recurrent:
             if encoder.get_initial_state() is None:
-                encoder = wrap_recurrent(encoder, self.model_config, dims[0])
+                wrap = wrap_attention if self.model_config.use_attention else wrap_recurrent
+                encoder = wrap(encoder, self.model_config, dims[0])
                 dims = self._probe(encoder)
-            elif not any(isinstance(part, RecurrentEncoder) for part in encoder.modules()):
+            elif not any(isinstance(part, MemoryEncoder) for part in encoder.modules()):
                 raise ValueError(
                     explain_error(
                         f"{type(self).__name__}.build_encoder()",
-                        expected="an encoder without a state, which use_lstm or use_gru would follow",
+                        expected="an encoder without a state, which use_lstm, use_gru or use_attention would follow",
                         got=f"{type(encoder).__name__}, which has one of its own",
-                        remedy="Leave use_lstm and use_gru out.",
+                        remedy="Leave use_lstm, use_gru and use_attention out.",
                     )
                 )
         self._latent_dims = dims
@@ -391,7 +411,7 @@ class Catalog:
 
     @property
     def _can_normalize(self) -> bool:
-        return can_normalize(self.observation_space, self._mask_key)
+        return can_normalize(self.observation_space, self._action_fields)
 
     @property
     def _mask_key(self) -> str | None:
@@ -399,13 +419,37 @@ class Catalog:
         space, key = self.observation_space, self.model_config.action_mask_key
         return key if isinstance(space, Dict) and key in space.spaces else None
 
+    @property
+    def _embeddings_key(self) -> str | None:
+        """The field with the vectors of the actions; None if the observation has no such field, or it is the mask."""
+        space, key = self.observation_space, self.model_config.action_embeddings_key
+        return key if isinstance(space, Dict) and key in space.spaces and key != self._mask_key else None
+
+    @property
+    def _action_fields(self) -> tuple[str, ...]:
+        """The fields of the observation that are about the actions: nets do not read them."""
+        return tuple(key for key in (self._mask_key, self._embeddings_key) if key is not None)
+
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
         """An :class:`ObservationNormalizer`, or None where the settings or the space want none."""
-        return ObservationNormalizer(self.observation_space, self._mask_key) if self.normalizes_observations else None
+        if not self.normalizes_observations:
+            return None
+        return ObservationNormalizer(self.observation_space, self._action_fields)
 
     def build_action_mask(self) -> ActionMask | None:
         """What keeps forbidden actions out of a distribution's inputs; None if the observation has no mask."""
         return copy.deepcopy(self.action_mask)
+
+    def build_action_embeddings(self) -> ActionEmbeddings | None:
+        """What makes logits of the vectors of the actions; None if the observation has none."""
+        return copy.deepcopy(self.action_embeddings)
+
+    def build_action_model(self) -> ActionModel | None:
+        """What tells later parts of an action of the earlier ones; None where parts are independent."""
+        dist_cls, space = self.get_action_dist_cls(), self.action_space
+        if not issubclass(dist_cls, AutoregressiveDistribution):
+            return None
+        return MADE.of(dist_cls, space, self.model_config)
 
     def build_action_converter(self) -> ActionConverter:
         """The module that maps sampled actions into the action space."""
@@ -413,12 +457,13 @@ class Catalog:
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
-    def explain(self) -> str:
+    def explain(self, format: Format = "text") -> str:
         """The path taken through the tree, as readable text: spaces, rules, settings, overrides, nets and their sizes.
 
-        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was.
+        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was. ``format="mermaid"``
+        writes the same as a flowchart.
         """
-        return explain(self)
+        return explain(self, format)
 
     def _explain_parts(self) -> dict[str, nn.Module]:
         """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
@@ -437,25 +482,15 @@ class Catalog:
                     remedy="Leave it None, which standardises where that makes sense, or set it to False.",
                 )
             )
-        default = DefaultModelConfig.__dataclass_fields__["action_mask_key"].default
-        if config.action_mask_key not in (None, default) and self._mask_key is None:
-            fields = [*self.observation_space.spaces] if isinstance(self.observation_space, Dict) else []
-            raise ValueError(
-                explain_error(
-                    "model_config.action_mask_key",
-                    expected=f"a field of the observation ({', '.join(map(repr, fields)) or 'it has none'})",
-                    got=repr(config.action_mask_key),
-                    remedy=f"Name the field with the mask.{closest(str(config.action_mask_key), fields)}",
-                )
-            )
+        check_action_fields(self.observation_space, config)
         for name in ("lstm_use_prev_action", "lstm_use_prev_reward"):
             if getattr(config, name) and not config.is_recurrent:
                 raise ValueError(
                     explain_error(
                         f"model_config.{name}",
-                        expected="a recurrent net to feed",
-                        got="use_lstm=False and use_gru=False",
-                        remedy="Set use_lstm=True or use_gru=True, or leave it False.",
+                        expected="a net with a memory to feed",
+                        got="use_lstm=False, use_gru=False and use_attention=False",
+                        remedy="Set one of them to True, or leave it False.",
                     )
                 )
 

@@ -5,57 +5,92 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 from gymnasium import Space, spaces
 from torch import nn
 
 from catalog.actions import action_converter_rules
+from catalog.attention import AttentionLayer
 from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules
-from catalog.distributions import Distribution, action_distribution_rules
+from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
+from catalog.errors import closest, explain_error
 from catalog.memory import PREV_ACTION, PREV_REWARD
+from catalog.mermaid import Line, flowchart
 from catalog.model_config import ENCODER, DefaultModelConfig
 from catalog.rules import Node, RuleTable
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog
 
+Format: TypeAlias = Literal["text", "mermaid"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
 _HOOKS = ("build_", "_get_", "get_", "_determine_")
 _COLUMN = 25
 _PREVIOUS = {PREV_ACTION: "the previous action", PREV_REWARD: "the previous reward"}
+_ANY_MEMORY = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
 _RECURRENT = (
     "use_lstm",
     "use_gru",
     "lstm_cell_size",
     "lstm_num_layers",
-    "max_seq_len",
-    "lstm_use_prev_action",
-    "lstm_use_prev_reward",
+    *_ANY_MEMORY,
     "lstm_kernel_initializer",
     "lstm_bias_initializer",
 )
+_ATTENTION = (
+    "use_attention",
+    "attention_num_transformer_units",
+    "attention_dim",
+    "attention_num_heads",
+    "attention_head_dim",
+    "attention_memory",
+    "attention_position_wise_mlp_dim",
+    "attention_init_gru_gate_bias",
+    *_ANY_MEMORY,
+    "attention_kernel_initializer",
+    "attention_bias_initializer",
+)
 
 
-def explain(catalog: Catalog) -> str:
+def explain(catalog: Catalog, format: Format = "text") -> str:
     """Rules fired and passed over, settings and where they come from, overridden hooks, nets and their sizes.
 
     Builds the nets once to measure them, which sets ``catalog.latent_dims``; torch's random state stays as it was.
+
+    Args:
+        catalog: What to explain.
+        format: "text" for an outline, "mermaid" for the same as a flowchart in the language of Mermaid, which GitHub
+            and many sites of documentation draw.
+
+    Raises:
+        ValueError: If there is no such format.
     """
+    if format not in FORMATS:
+        where, remedy = "explain(format=)", f"Choose one of them.{closest(str(format), FORMATS)}"
+        raise ValueError(explain_error(where, expected=f"one of {FORMATS}", got=repr(format), remedy=remedy))
     with torch.random.fork_rng(devices=[]):
         parts = catalog._explain_parts()
-    lines = [type(catalog).__name__, _line(1, "observation space", short_space(catalog.observation_space))]
+    name = type(catalog).__name__
+    lines = [Line(0, name, "", name), _line(1, "observation space", short_space(catalog.observation_space))]
     lines += _encoder(catalog, next(iter(parts.values())))
     lines += _views(catalog, parts)
     if catalog.action_mask is not None:
         where = f"observation_space[{catalog.action_mask.key!r}] says which actions are allowed"
         lines.append(_line(2, "action mask", f"{where}: {_setting(catalog, 'action_mask_key')}"))
+    if (embeddings := catalog.action_embeddings) is not None:
+        where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
+        lines.append(_line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}"))
     lines.append(_line(2, "standardised", _standardised(catalog)))
     lines.append(_line(1, "action space", short_space(catalog.action_space)))
     lines += _distribution(catalog, catalog.action_node, 2)
+    lines += _order(catalog)
     lines += _converter(catalog)
     lines += _own_settings(catalog)
-    return "\n".join(lines + _without_effect(catalog) + _overrides(catalog) + _nets(catalog, parts))
+    lines += _without_effect(catalog) + _overrides(catalog) + _nets(catalog, parts)
+    return "\n".join(lines) if format == "text" else flowchart(lines)
 
 
 def short_space(space: Space) -> str:
@@ -77,7 +112,8 @@ def short_space(space: Space) -> str:
 
 def _line(depth: int, label: str, text: str) -> str:
     start = f"{'  ' * depth}{label}".ljust(_COLUMN - 1) + " "
-    return textwrap.fill(text, 112, initial_indent=start, subsequent_indent=" " * _COLUMN, break_long_words=False)
+    filled = textwrap.fill(text, 112, initial_indent=start, subsequent_indent=" " * _COLUMN, break_long_words=False)
+    return Line(depth, label, text, filled)
 
 
 def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[str]:
@@ -86,12 +122,13 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
     if hook is not None:
         lines = [_line(2, label, f"{hook}.build_encoder(); {_alone(encoder_rules, catalog.encoder_node)}")]
         if catalog.model_config.is_recurrent:
-            lines += [_line(3, "followed by", _recurrent(catalog)), _decided(catalog, _RECURRENT, 4)]
+            decided = _decided(catalog, _memory_settings(catalog.model_config), 4)
+            lines += [_line(3, "followed by", _memory(catalog)), decided]
         return [*lines, _line(3, "latent", f"{catalog.latent_dims}")]
     assert catalog.encoder_config is not None
     if not catalog.model_config.is_recurrent:
         return _encoder_node(catalog, catalog.encoder_node, net, 2, label)
-    lines = [_line(2, label, _recurrent(catalog)), _decided(catalog, _RECURRENT, 3)]
+    lines = [_line(2, label, _memory(catalog)), _decided(catalog, _memory_settings(catalog.model_config), 3)]
     lines += [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
     net = _part(net, 0)
     if catalog.input_space is not catalog.observation_space:
@@ -99,11 +136,21 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
     return lines + _encoder_node(catalog, catalog.encoder_node, net, 2, "tokenizer")
 
 
-def _recurrent(catalog: Catalog) -> str:
+def _memory(catalog: Catalog) -> str:
     seen = _fields(catalog.input_space) if catalog.input_space is not catalog.observation_space else []
     words = [text for key, text in _PREVIOUS.items() if key in seen]
     parts = " and ".join(["the encoding of each step", *words])
-    return f"{'LSTM' if catalog.model_config.use_lstm else 'GRU'} over {parts}"
+    config = catalog.model_config
+    if config.use_attention:
+        return f"Attention to the last {config.attention_memory} steps and this one, over {parts}"
+    return f"{'LSTM' if config.use_lstm else 'GRU'} over {parts}"
+
+
+def _memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
+    """Settings that shape the net with a memory; none if there is none."""
+    if model_config.use_attention:
+        return _ATTENTION
+    return _RECURRENT if model_config.is_recurrent else ()
 
 
 def _fields(space: Space) -> list[str]:
@@ -197,6 +244,20 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
     return lines
 
 
+def _order(catalog: Catalog) -> list[str]:
+    """Which part of an action knows which."""
+    dist_cls = catalog.get_action_dist_cls()
+    if not issubclass(dist_cls, AutoregressiveDistribution):
+        return []
+    order = " → ".join(part.name for part in dist_cls.parts)
+    settings = ("autoregressive_actions", "autoregressive_hiddens", "autoregressive_context_dim")
+    inputs = f"{dist_cls.width + dist_cls.context_dim} inputs, {dist_cls.context_dim} of them for the action model"
+    return [
+        _line(2, "autoregressive", f"each part given those before it: {order}; {inputs}"),
+        _decided(catalog, settings, 3),
+    ]
+
+
 def _without_effect(catalog: Catalog) -> list[str]:
     """Encoder settings that differ from their defaults and that nothing here reads."""
     if _owners(catalog, "build_encoder")[0] is not None:
@@ -206,7 +267,7 @@ def _without_effect(catalog: Catalog) -> list[str]:
     if any(node.rule is None for node in nodes):
         return []  # a hook of the user's may read any of them
     read = {name for node in nodes if node.rule is not None for name in node.rule.settings}
-    read |= {*_RECURRENT} if any(view.model_config.is_recurrent for view in views) else set()
+    read |= {name for view in views for name in _memory_settings(view.model_config)}
     read |= {"leaf_overrides", "custom_model_config"}
     unread = [
         item.name
@@ -276,8 +337,9 @@ def _owners(catalog: Catalog, hook: str) -> tuple[str | None, str]:
 def _overrides(catalog: Catalog) -> list[str]:
     hooks = [name for name in dir(type(catalog)) if name.startswith(_HOOKS)]
     found = [(hook, *_owners(catalog, hook)) for hook in hooks]
-    lines = [f"    {new}.{hook}() in place of {old}.{hook}()" for hook, new, old in found if new is not None]
-    return ["  overridden", *lines] if lines else []
+    told = [f"{new}.{hook}() in place of {old}.{hook}()" for hook, new, old in found if new is not None]
+    lines = [Line(2, "", text, f"    {text}") for text in told]
+    return [Line(1, "overridden", "", "  overridden"), *lines] if lines else []
 
 
 def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
@@ -292,16 +354,20 @@ def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
     wide = max(len(text) for _, text, _ in rows)
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
     if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
-        sharing += "; the critic's own recurrent net runs wherever the policy acts, to keep its state"
-    lines = [f"    {name:<{_COLUMN - 4}}{text:<{wide}}  {count:>12}" for name, text, count in rows]
-    return [_line(1, "parameters", sharing) if sharing else "  parameters", *lines]
+        sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
+    lines = [
+        Line(2, name, f"{text}  {count}", f"    {name:<{_COLUMN - 4}}{text:<{wide}}  {count:>12}")
+        for name, text, count in rows
+    ]
+    return [_line(1, "parameters", sharing) if sharing else Line(1, "parameters", "", "  parameters"), *lines]
 
 
 def _describe(net: nn.Module) -> str:
     """Class of ``net`` and the widths its layers pass through."""
     widths = ""
+    inside = {part for layer in net.modules() if isinstance(layer, AttentionLayer) for part in layer.children()}
     for layer in net.modules():
-        ends = _ends(layer)
+        ends = None if layer in inside else _ends(layer)
         if ends is not None:
             joins = widths.endswith(f" → {ends[0]}")
             widths += f" → {ends[1]}" if joins else f"  {ends[0]} → {ends[1]}"
@@ -310,13 +376,15 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(layer: nn.Module) -> tuple[int, int] | None:
-    """Input and output width of a dense, convolutional or recurrent layer; None for anything else."""
+    """Input and output width of a dense, convolutional, recurrent or attention layer; None for anything else."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
     if isinstance(layer, nn.Conv2d):
         return layer.in_channels, layer.out_channels
     if isinstance(layer, nn.LSTM | nn.GRU):
         return layer.input_size, layer.hidden_size
+    if isinstance(layer, AttentionLayer):
+        return layer.dim, layer.dim
     return None
 
 

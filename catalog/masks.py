@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from catalog.base import Tree
-from catalog.distributions import Distribution, MultiDistribution, action_distribution_rules
+from catalog.distributions import AutoregressiveDistribution, Distribution, MultiDistribution, action_distribution_rules
 from catalog.distributions.categorical import choice_counts
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
@@ -100,7 +100,9 @@ def find_action_mask(
         return None
     if dist_cls is None:
         dist_cls = action_distribution_rules.root(action_space, DefaultModelConfig(), "action_space").run()
-    layout = _Layout(f"observation_space[{key!r}]")
+    layout, context_dim = _Layout(f"observation_space[{key!r}]"), 0
+    if issubclass(dist_cls, AutoregressiveDistribution):
+        dist_cls, context_dim = dist_cls.independent, dist_cls.context_dim
     if not any(counts for counts, _ in _parts(action_space, dist_cls)):
         raise ValueError(
             explain_error(
@@ -113,24 +115,26 @@ def find_action_mask(
     layout.add(observation_space[key], action_space, dist_cls, ())
     if not layout.leaves:
         raise layout.misfit((), "a mask for at least one part of the action", observation_space[key], "Add one")
-    return ActionMask(key, layout.leaves, layout.source, layout.groups)
+    last = layout.groups[-1] + 1
+    return ActionMask(key, layout.leaves, layout.source + [-1] * context_dim, layout.groups + [last] * context_dim)
 
 
-def observation_space_without(space: Space, key: str) -> spaces.Dict:
-    """The Dict ``space`` without its field ``key``, the others in their order.
+def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
+    """The Dict ``space`` without its fields ``keys``, the others in their order.
 
     Raises:
         ValueError: If nothing is left to observe.
     """
     assert isinstance(space, spaces.Dict)
-    rest = [(name, child) for name, child in space.spaces.items() if name != key]
+    rest = [(name, child) for name, child in space.spaces.items() if name not in keys]
     if not rest:
         raise ValueError(
             explain_error(
                 "observation_space",
-                expected=f"something to observe besides the action mask {key!r}",
+                expected=f"something to observe besides {' and '.join(map(repr, keys))}, which nets do not read",
                 got=str(space),
-                remedy=f"Add a field, {_TO_ORDINARY}",
+                remedy="Add a field, or set action_mask_key=None or action_embeddings_key=None to treat one as an "
+                "ordinary observation.",
             )
         )
     return spaces.Dict(rest)

@@ -1,8 +1,13 @@
-"""What a recurrent net may see besides the observation: the action and the reward of the step before."""
+"""Nets with a memory: what they have in common, and what they may see besides the observation."""
+
+from collections.abc import Mapping
 
 import numpy as np
 from gymnasium import Space, spaces
+from torch import Tensor, nn
 
+from catalog.base import Encoder, Tree, as_encoder
+from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 OBS, PREV_ACTION, PREV_REWARD = "obs", "prev_action", "prev_reward"
@@ -34,3 +39,68 @@ def sampled_space(action_space: Space) -> Space:
             return spaces.MultiDiscrete(action_space.high.astype(np.int64) - action_space.low.astype(np.int64) + 1)
         return spaces.Box(-np.inf, np.inf, action_space.shape, np.float32)
     return action_space
+
+
+class MemoryEncoder(Encoder):
+    """Base of encoders that remember: a tokenizer of single steps, and what a subclass makes of its latents.
+
+    Args:
+        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
+        input_dim: Width of these latents.
+
+    Raises:
+        ValueError: If the tokenizer has a state of its own.
+    """
+
+    def __init__(self, tokenizer: nn.Module, input_dim: int) -> None:
+        super().__init__()
+        self.tokenizer, self.input_dim = as_encoder(tokenizer), input_dim
+        if self.tokenizer.get_initial_state() is not None:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__}.tokenizer",
+                    expected="an encoder without a state of its own",
+                    got=f"{type(tokenizer).__name__}, whose get_initial_state() is not None",
+                    remedy="Leave out use_lstm, use_gru and use_attention, or give it a stateless encoder.",
+                )
+            )
+
+    def parts(self) -> tuple[nn.Module, ...]:
+        return (self.tokenizer,)
+
+    def tokens(self, obs: Tree, starts: Tensor | None) -> Tensor:
+        """Latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, found for all steps at once.
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        leading = tuple(_first_leaf(obs).shape[:2])
+        if len(leading) < 2 or (starts is not None and starts.shape != leading):
+            given = None if starts is None else tuple(starts.shape)
+            got = f"leading dims {leading} and starts of shape {given}"
+            raise ValueError(self.misfit("obs [T, B, ...] and starts [T, B]", got))
+        latents = self.tokenizer(_merged(obs)).latent
+        if latents.shape != (leading[0] * leading[1], self.input_dim):
+            expected = f"latents of shape ({leading[0] * leading[1]}, {self.input_dim}) from the tokenizer"
+            raise ValueError(self.misfit(expected, f"shape {tuple(latents.shape)}"))
+        return latents.view(*leading, self.input_dim)
+
+    def misfit(self, expected: str, got: str) -> str:
+        """What is said of arguments whose shapes do not fit."""
+        remedy = "Give sequences, time first, and the state that came with the step before, or None."
+        return explain_error(type(self).__name__, expected=expected, got=got, remedy=remedy)
+
+
+def _first_leaf(tree: Tree) -> Tensor:
+    while not isinstance(tree, Tensor):
+        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
+    return tree
+
+
+def _merged(tree: Tree) -> Tree:
+    """``[T, B, ...] → [T * B, ...]``, which also modules that know one batch dim only can take."""
+    if isinstance(tree, Tensor):
+        return tree.flatten(0, 1)
+    if isinstance(tree, Mapping):
+        return {key: _merged(part) for key, part in tree.items()}
+    return tuple(_merged(part) for part in tree)

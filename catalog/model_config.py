@@ -16,6 +16,9 @@ from catalog.nn import Activation, Initializer, activation_by_name, initializer_
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
 """What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""
 
+MEMORIES = ("use_lstm", "use_gru", "use_attention")
+"""Settings that put a net with a memory behind the encoder, of which one at most is True."""
+
 Filters = tuple[tuple[Any, ...], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
@@ -125,6 +128,10 @@ def _is_class_or_name(value: object) -> bool:
     return value is None or isinstance(value, str | type) or callable(value)
 
 
+def _is_key(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value != "")
+
+
 def _is_dist(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_class_or_name(item) for key, item in value.items())
@@ -138,7 +145,12 @@ def _is_overrides(value: object) -> bool:
 
 
 _ELSEWHERE = {
-    "use_attention": "There is use_lstm and use_gru; attention is still to come.",
+    **dict.fromkeys(
+        ("attention_memory_inference", "attention_memory_training"),
+        "It is attention_memory, one number for acting and training: with two, training computes what nobody acted on.",
+    ),
+    "attention_use_n_prev_actions": "It is lstm_use_prev_action, of which the memory of attention holds the last ones.",
+    "attention_use_n_prev_rewards": "It is lstm_use_prev_reward, of which the memory of attention holds the last ones.",
     "net_arch": "The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.",
     "post_fcnet_hiddens": "The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.",
     "custom_model_kwargs": "They are custom_model_config.",
@@ -257,11 +269,18 @@ class DefaultModelConfig:
     use_gru: bool = model_flag(
         ENCODER, False, "Whether a GRU follows the encoder; the lstm_* settings are its own too."
     )
-    max_seq_len: int = _count(MODULE, 20, "Length of the sequences a recurrent net is trained on.")
+    use_attention: bool = model_flag(
+        ENCODER, False, "Whether attention to the last steps follows the encoder, as a memory beside LSTM and GRU."
+    )
+    max_seq_len: int = _count(MODULE, 20, "Length of the sequences a net with a memory is trained on.")
     lstm_cell_size: int = _count(ENCODER, 64, "Width of the recurrent layers.")
     lstm_num_layers: int = _count(ENCODER, 1, "Number of recurrent layers.")
-    lstm_use_prev_action: bool = model_flag(MODULE, False, "Whether the recurrent net also sees the previous action.")
-    lstm_use_prev_reward: bool = model_flag(MODULE, False, "Whether the recurrent net also sees the previous reward.")
+    lstm_use_prev_action: bool = model_flag(
+        MODULE, False, "Whether the LSTM, GRU or attention also sees the previous action."
+    )
+    lstm_use_prev_reward: bool = model_flag(
+        MODULE, False, "Whether the LSTM, GRU or attention also sees the previous reward."
+    )
     lstm_kernel_initializer: Initializer = _initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
     )
@@ -270,6 +289,31 @@ class DefaultModelConfig:
         ENCODER, "zeros_", "In-place torch.nn.init function for recurrent biases; None keeps torch's own."
     )
     lstm_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "lstm_bias_initializer")
+    attention_num_transformer_units: int = _count(ENCODER, 1, "Number of attention layers.")
+    attention_dim: int = _count(ENCODER, 64, "Width of the attention layers, and of their output.")
+    attention_num_heads: int = _count(ENCODER, 2, "Heads of each attention layer.")
+    attention_head_dim: int = _count(ENCODER, 32, "Width of the queries, keys and values of a head.")
+    attention_memory: int = _count(
+        ENCODER, 32, "How many steps before its own a step sees in each attention layer, in acting and training alike."
+    )
+    attention_position_wise_mlp_dim: int = _count(
+        ENCODER, 64, "Width of the hidden layer of the MLP in each attention layer."
+    )
+    attention_init_gru_gate_bias: float = model_setting(
+        ENCODER,
+        2.0,
+        "Start of the bias that keeps the gates of attention layers closed: the greater, the nearer to the identity.",
+        "a finite number",
+        lambda value: is_number(value) and math.isfinite(value),
+    )
+    attention_kernel_initializer: Initializer = _initializer(
+        ENCODER, "orthogonal_", "In-place torch.nn.init function for attention weights; None keeps torch's own."
+    )
+    attention_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "attention_kernel_initializer")
+    attention_bias_initializer: Initializer = _initializer(
+        ENCODER, None, "In-place torch.nn.init function for attention biases; None keeps torch's own."
+    )
+    attention_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "attention_bias_initializer")
 
     # heads
     head_fcnet_hiddens: tuple[int, ...] = _widths(
@@ -327,7 +371,32 @@ class DefaultModelConfig:
         "action_mask",
         "Field of a Dict observation that says which actions are allowed; None knows no such field.",
         "a name or None",
-        lambda value: value is None or (isinstance(value, str) and value != ""),
+        _is_key,
+    )
+    action_embeddings_key: str | None = model_setting(
+        MODULE,
+        "avail_actions",
+        "Field of a Dict observation that has a vector for each action, of which its logit is made; None knows no such "
+        "field. What action_mask_key names is the mask.",
+        "a name or None",
+        _is_key,
+    )
+    autoregressive_actions: bool = model_flag(
+        MODULE,
+        False,
+        "Whether each part of an action of several parts is drawn knowing those before it; False draws them "
+        "independently.",
+    )
+    autoregressive_hiddens: tuple[int, ...] = model_setting(
+        MODULE,
+        (64,),
+        "Widths of the hidden layers of the net that tells later parts of the earlier ones; activation and start are "
+        "those of the heads.",
+        "a list of one or more widths > 0, such as [64]",
+        lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(map(is_int, value)),
+    )
+    autoregressive_context_dim: int = _count(
+        MODULE, 16, "How many numbers the policy head gives that net besides the inputs of the distribution."
     )
     normalize_actions: bool = model_flag(
         MODULE,
@@ -377,14 +446,20 @@ class DefaultModelConfig:
 
     def _check_together(self) -> None:
         """What must hold between settings."""
-        if self.use_lstm and self.use_gru:
-            raise ValueError(_misfit("use_gru", "False, since use_lstm is True", True))
+        memories = [name for name in MEMORIES if getattr(self, name)]
+        if len(memories) > 1:
+            raise ValueError(_misfit(memories[1], f"False, since {memories[0]} is True", True))
         if self.custom_model is None and self.custom_model_config:
             raise ValueError(_misfit("custom_model_config", "{}, since custom_model is None", self.custom_model_config))
+        key = self.action_embeddings_key
+        if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
+            raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
+        for name in ("autoregressive_hiddens", "autoregressive_context_dim"):
+            value, default = getattr(self, name), DefaultModelConfig.__dataclass_fields__[name].default
+            if value != default and not self.autoregressive_actions:
+                raise ValueError(_misfit(name, f"{default!r}, since autoregressive_actions is False", value))
         for path, given in self.leaf_overrides.items():
-            self._check_names(
-                f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=("use_lstm", "use_gru", "leaf_overrides")
-            )
+            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=(*MEMORIES, "leaf_overrides"))
             dataclasses.replace(self, leaf_overrides={}, functions={}, **given)
         for function, given in self.functions.items():
             own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
@@ -459,8 +534,12 @@ class DefaultModelConfig:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a recurrent net follows the encoder."""
-        return self.use_lstm or self.use_gru
+        """Whether a net with a memory follows the encoder."""
+        return self.use_lstm or self.use_gru or self.use_attention
+
+    def without_memory(self) -> Self:
+        """These settings for nets that remember nothing."""
+        return dataclasses.replace(self, **dict.fromkeys(MEMORIES, False)) if self.is_recurrent else self
 
     def at_leaf(self, path: str) -> Self:
         """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""

@@ -97,7 +97,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
                         f"{config.where}[{key!r}]",
                         expected="an encoder without a state",
                         got=type(encoder).__name__,
-                        remedy="Put the recurrent net behind all parts, with use_lstm or use_gru.",
+                        remedy="Put the net with a memory behind all parts, with use_lstm, use_gru or use_attention.",
                     )
                 )
 

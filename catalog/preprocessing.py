@@ -154,33 +154,33 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Take in ``batch`` ``[B, *shape]``; an empty one changes nothing."""
+        """Take in ``batch`` ``[B, *shape]``; an empty one changes nothing. Nothing here waits for the device."""
         if self.pool is None and batch.shape[0] == 0:
             return
         count, batch_mean, batch_var = self._moments(batch.double())
-        if count == 0:
-            return
         if self.decay is None:
-            weight = count / (self.count + count)
             self.count.add_(count)
+            weight = count / self.count.clamp_min(1.0)
         else:
             # count holds the summed weight of all batches so far: the bias correction of a decayed mean
-            self.count.mul_(self.decay).add_(1 - self.decay)
-            weight = (1 - self.decay) / self.count
+            known = self.count * self.decay + (1 - self.decay)
+            weight = torch.where(count > 0, (1 - self.decay) / known, 0.0)
+            self.count.copy_(torch.where(count > 0, known, self.count))
         mean, var = self.mean.double(), self.std.double().square()
         delta = batch_mean - mean
         var = var + weight * (batch_var - var) + weight * (1 - weight) * delta.square()
         self.std.copy_(var.sqrt().clamp_min(1e-4))
         self.mean.copy_(mean + weight * delta)
 
-    def _moments(self, batch: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Number of samples, of all processes if they are pooled, their mean and their variance."""
+    def _moments(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Number of samples, of all processes if they are pooled, their mean and their variance; 0 of none."""
+        count = batch.new_full((1,), batch.shape[0])
         if (pool := self.pool) is None:
-            return batch.shape[0], batch.mean(0), batch.var(0, unbiased=False)
-        sums = pool(torch.cat([batch.new_tensor([batch.shape[0]]), batch.sum(0).flatten()]))
-        count = int(sums[0])
-        mean = (sums[1:] / max(1, count)).view(batch.shape[1:])
-        return count, mean, pool((batch - mean).square().sum(0)) / max(1, count)
+            return count[0], batch.mean(0), batch.var(0, unbiased=False)
+        sums = pool(torch.cat([count, batch.sum(0).flatten()]))
+        rows = sums[0].clamp_min(1.0)
+        mean = (sums[1:] / rows).view(batch.shape[1:])
+        return sums[0], mean, pool((batch - mean).square().sum(0)) / rows
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"pool": None}
@@ -195,7 +195,7 @@ class ObservationNormalizer(nn.Module):
 
     Args:
         space: A float Box, or a Dict or Tuple with one in it; see :func:`can_normalize`.
-        exclude: Field of a Dict that is left alone, such as the action mask; inner Dicts do not know it.
+        exclude: Fields of a Dict that are left alone, such as the action mask; inner Dicts do not know them.
 
     Raises:
         ValueError: If there is nothing to standardise.
@@ -203,7 +203,7 @@ class ObservationNormalizer(nn.Module):
 
     clip = 10.0
 
-    def __init__(self, space: Space, exclude: str | None = None) -> None:
+    def __init__(self, space: Space, exclude: tuple[str, ...] = ()) -> None:
         super().__init__()
         parts = [(key, part) for key, part in _parts(space, exclude) if can_normalize(part)]
         if not parts and not _is_float_box(space):
@@ -236,8 +236,8 @@ class ObservationNormalizer(nn.Module):
             part.update(obs[key])  # type: ignore[operator]  # a normaliser
 
 
-def can_normalize(space: Space, exclude: str | None = None) -> bool:
-    """Whether :class:`ObservationNormalizer` finds a float Box in ``space``, outside the field ``exclude``."""
+def can_normalize(space: Space, exclude: tuple[str, ...] = ()) -> bool:
+    """Whether :class:`ObservationNormalizer` finds a float Box in ``space``, outside the fields ``exclude``."""
     return _is_float_box(space) or any(can_normalize(part) for _, part in _parts(space, exclude))
 
 
@@ -245,7 +245,7 @@ def _is_float_box(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
 
 
-def _parts(space: Space, exclude: str | None) -> list[tuple[Any, Space]]:
+def _parts(space: Space, exclude: tuple[str, ...]) -> list[tuple[Any, Space]]:
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return []
-    return [(key, part) for key, part in space_parts(space) if key != exclude]
+    return [(key, part) for key, part in space_parts(space) if key not in exclude]

@@ -77,7 +77,7 @@ def probe_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
     out = _tried(head, torch.zeros(1, *input_dims), where, f"a module that takes latents of shape {(1, *input_dims)}")
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != (1, output_dim):
-        remedy = "Give its last layer as many outputs as the distribution's required_input_dim, or 1 for a value."
+        remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
         expected = f"outputs of shape (1, {output_dim}) for one latent"
         raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
     return head

@@ -9,8 +9,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
+from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.errors import closest, explain_error
+from catalog.memory import MemoryEncoder
 from catalog.model_config import DefaultModelConfig
 from catalog.nn import Init
 from catalog.preprocessing import is_byte_box
@@ -92,7 +93,7 @@ class RecurrentEncoderConfig(ModelConfig):
         )
 
 
-class RecurrentEncoder(Encoder):
+class RecurrentEncoder(MemoryEncoder):
     """A tokenizer, and recurrent layers over its latents.
 
     The state is ``{"h": [B, layers, hidden], "c": ...}``, "c" for an LSTM only. It is zeroed before every step that
@@ -121,27 +122,14 @@ class RecurrentEncoder(Encoder):
         num_layers: int,
         init: Init,
     ) -> None:
-        super().__init__()
-        self.tokenizer = as_encoder(tokenizer)
-        if self.tokenizer.get_initial_state() is not None:
-            raise ValueError(
-                explain_error(
-                    "RecurrentEncoder.tokenizer",
-                    expected="an encoder without a state of its own",
-                    got=f"{type(tokenizer).__name__}, whose get_initial_state() is not None",
-                    remedy="Leave out use_lstm and use_gru, or give it a stateless encoder.",
-                )
-            )
-        self.input_dim, self.hidden_dim = input_dim, hidden_dim
+        super().__init__(tokenizer, input_dim)
+        self.hidden_dim = hidden_dim
         self.state_names = ("h", "c") if layer_type == "lstm" else ("h",)
         net = nn.LSTM if layer_type == "lstm" else nn.GRU
         layers = [net(width, hidden_dim) for width in (input_dim, *[hidden_dim] * (num_layers - 1))]
         for layer in layers:
             _start(layer, init)
         self.layers = nn.ModuleList(layers)
-
-    def parts(self) -> tuple[nn.Module, ...]:
-        return (self.tokenizer,)
 
     def get_initial_state(self) -> dict[str, Tensor]:
         like = next(self.layers.parameters())
@@ -160,7 +148,7 @@ class RecurrentEncoder(Encoder):
         Raises:
             ValueError: If the shapes do not fit.
         """
-        x = self._tokens(obs, starts)
+        x = self.tokens(obs, starts)
         hidden = self._hidden(x, state, starts)
         if len(x) == 1:
             x, hidden = self._step(x, hidden)
@@ -208,20 +196,6 @@ class RecurrentEncoder(Encoder):
             after.append((timeline.last(x), *state[1:]))
         return timeline.gather(x), after
 
-    def _tokens(self, obs: Tree, starts: Tensor | None) -> Tensor:
-        """``[T, B, input_dim]``."""
-        leading = tuple(_first_leaf(obs).shape[:2])
-        if len(leading) < 2 or (starts is not None and starts.shape != leading):
-            given = None if starts is None else tuple(starts.shape)
-            raise ValueError(
-                _misfit("obs [T, B, ...] and starts [T, B]", f"leading dims {leading} and starts of shape {given}")
-            )
-        latents = self.tokenizer(_merged(obs)).latent
-        if latents.shape != (leading[0] * leading[1], self.input_dim):
-            expected = f"latents of shape ({leading[0] * leading[1]}, {self.input_dim}) from the tokenizer"
-            raise ValueError(_misfit(expected, f"shape {tuple(latents.shape)}"))
-        return latents.view(*leading, self.input_dim)
-
     def _hidden(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> list[Hidden]:
         """State of each layer before the first step."""
         shape = (x.shape[1], len(self.layers), self.hidden_dim)
@@ -233,31 +207,11 @@ class RecurrentEncoder(Encoder):
         if len(parts) < len(self.state_names):
             expected = f"a state with {' and '.join(map(repr, self.state_names))} of shape {shape}"
             got = {name: tuple(part.shape) for name, part in given.items()} or type(state).__name__
-            raise ValueError(_misfit(expected, str(got)))
+            raise ValueError(self.misfit(expected, str(got)))
         if starts is not None:
             fresh = starts[0].view(-1, 1, 1)
             parts = [part.masked_fill(fresh, 0) for part in parts]
         return [tuple(part[:, i] for part in parts) for i in range(len(self.layers))]
-
-
-def _misfit(expected: str, got: str) -> str:
-    remedy = "Give sequences, time first, and the state that came with the step before, or None."
-    return explain_error("RecurrentEncoder", expected=expected, got=got, remedy=remedy)
-
-
-def _first_leaf(tree: Tree) -> Tensor:
-    while not isinstance(tree, Tensor):
-        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
-    return tree
-
-
-def _merged(tree: Tree) -> Tree:
-    """``[T, B, ...] → [T * B, ...]``, which also modules that know one batch dim only can take."""
-    if isinstance(tree, Tensor):
-        return tree.flatten(0, 1)
-    if isinstance(tree, Mapping):
-        return {key: _merged(part) for key, part in tree.items()}
-    return tuple(_merged(part) for part in tree)
 
 
 @dataclass(frozen=True)

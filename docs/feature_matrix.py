@@ -52,7 +52,7 @@ first update are those recorded when acting. {runs} runs hold every pair of feat
 - – is refused where it is made; the footnote is what the error says.
 - An empty cell: the tree takes another net for this space.
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
-- *Previous* is the previous action and reward as inputs of the LSTM or GRU.
+- *Previous* is the previous action and reward as inputs of the LSTM, the GRU or the attention.
 - *Shared* and *separate* are the encoders of policy and value function.
 
 """
@@ -77,7 +77,7 @@ def _columns() -> dict[str, Callable[[Case], bool]]:
     columns: dict[str, Callable[[Case], bool]] = {
         net: lambda case, net=net: net in nets[case.observation] for net in dict.fromkeys(NETS.values())
     }
-    memories = ("no memory", "LSTM", "GRU")
+    memories = ("no memory", "LSTM", "GRU", "attention")
     columns |= {name: lambda case, name=name: case.memory.split(",")[0] == name for name in memories}
     columns |= {"previous": lambda case: "previous" in case.memory}
     columns |= {name: lambda case, name=name: case.sharing == name for name in SHARING}

@@ -16,7 +16,7 @@ SECTIONS = {
         "Several parts",
         "What joins the encoders of a Dict or Tuple: [observations](observations.md#nested-observations).",
     ),
-    "use_lstm": ("Memory", "LSTM and GRU: [recurrent nets](recurrent.md)."),
+    "use_lstm": ("Memory", "LSTM and GRU: [recurrent nets](recurrent.md). Attention: [attention](attention.md)."),
     "head_fcnet_hiddens": ("Heads", "What stands between a latent and an output: [functions](functions.md)."),
     "vf_share_layers": ("Functions", "Who shares an encoder, and further outputs: [functions](functions.md)."),
     "free_log_std": ("Actions", "Distributions, masks, the way to the environment: [actions](actions.md)."),
@@ -36,7 +36,7 @@ default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]}
 
 *Shapes* tells what a setting is about. Settings of an **encoder** may differ by part of the observation
 (`leaf_overrides`) and by function (`functions`), those of a **head** by function. Settings of the **module** hold for
-the whole. `use_lstm` and `use_gru` cannot differ by part.
+the whole. `use_lstm`, `use_gru` and `use_attention` cannot differ by part.
 """
 
 DQN = """\

@@ -94,6 +94,7 @@ def no_box2d(folder: Path, patch: Patch) -> None:
 
 
 def no_atari(folder: Path, patch: Patch) -> None:
+    uninstall(patch, "ale_py")
     for name in [name for name in gym.registry if name.startswith("ALE/")]:
         patch.delitem(gym.registry, name)
     PPOConfig().environment("ALE/Pong-v5").build()

@@ -12,7 +12,6 @@ import ast
 import contextlib
 import doctest
 import io
-import logging
 import re
 import shlex
 import sys
@@ -141,31 +140,29 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         known._known = saved
     ALGORITHMS.clear()
     ALGORITHMS.update(algorithms)
+    # what a library registers when it is imported stays: it is not imported again
+    of_libraries = {name: spec for name, spec in gym.registry.items() if isinstance(spec.entry_point, str)}
     gym.registry.clear()
-    gym.registry.update(registry)
+    gym.registry.update(of_libraries | registry)
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A small Ray on this machine, with room for two processes."""
-    import ray
-
-    ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=150_000_000, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
+def asks_for_processes(*codes: str) -> bool:
+    return any(re.search(r"\bnum_(env_runners|learners)=[^0]", code) for code in codes)
 
 
-@pytest.fixture
-def cluster_if_needed(request: pytest.FixtureRequest) -> None:
-    """The cluster, for a test of a page or command whose code asks for processes."""
-    page, command = request.node.callspec.params.get("page"), request.node.callspec.params.get("command")
-    if page is None:
-        codes = [(ROOT / command.split()[0]).read_text(encoding="utf-8")]
-    else:
-        codes = [block.text for block in blocks_of(page) if block.language == "python" and not block.mark]
-    if any(re.search(r"\bnum_(env_runners|learners)=[^0]", code) for code in codes):
-        request.getfixturevalue("cluster")
+def page_asks_for_processes(page: Path) -> bool:
+    return asks_for_processes(*[b.text for b in blocks_of(page) if b.language == "python" and not b.mark])
+
+
+def example_asks_for_processes(command: str) -> bool:
+    return asks_for_processes((ROOT / command.split()[0]).read_text(encoding="utf-8"))
+
+
+PAGES_OF_RAY = [*filter(page_asks_for_processes, PAGES)]
+PAGES_ALONE = [page for page in PAGES if page not in PAGES_OF_RAY]
+COMMANDS_OF_RAY = [*filter(example_asks_for_processes, COMMANDS)]
+COMMANDS_ALONE = [command for command in COMMANDS if command not in COMMANDS_OF_RAY]
 
 
 def execute(code: str, path: Path, line: int, module: ModuleType) -> str:
@@ -183,9 +180,7 @@ def assert_shown(shown: str, came: str, where: str) -> None:
     )
 
 
-@pytest.mark.usefixtures("cluster_if_needed")
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
+def run_snippets(page: Path, script: ModuleType) -> None:
     blocks = blocks_of(page)
     for block, following in zip_longest(blocks, blocks[1:]):
         if block.language != "python" or "no-run" in block.mark:
@@ -203,9 +198,7 @@ def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) ->
             assert_shown(shown, came, where)
 
 
-@pytest.mark.usefixtures("cluster_if_needed")
-@pytest.mark.parametrize("command", COMMANDS)
-def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_example(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     name, *arguments = command.split()
     example = ROOT / name
     monkeypatch.setattr(sys, "argv", [name, *arguments])
@@ -213,6 +206,28 @@ def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.Monk
     text = example.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
     assert execute(text, example, 0, script)  # each ends by telling something
+
+
+@pytest.mark.parametrize("page", PAGES_ALONE, ids=names(PAGES_ALONE))
+def test_snippets_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
+    run_snippets(page, script)
+
+
+@pytest.mark.parametrize("command", COMMANDS_ALONE)
+def test_examples_run(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_example(command, script, monkeypatch)
+
+
+@pytest.mark.usefixtures("ray_started")
+@pytest.mark.parametrize("page", PAGES_OF_RAY, ids=names(PAGES_OF_RAY))
+def test_snippets_that_ask_for_processes_run_and_print_what_is_shown(page: Path, script: ModuleType) -> None:
+    run_snippets(page, script)
+
+
+@pytest.mark.usefixtures("ray_started")
+@pytest.mark.parametrize("command", COMMANDS_OF_RAY)
+def test_examples_that_ask_for_processes_run(command: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_example(command, script, monkeypatch)
 
 
 def test_every_example_is_run_and_named_in_the_index() -> None:

@@ -13,6 +13,7 @@ from algorithms.cli.flags import algorithm_config, parse_settings, value_of
 from algorithms.cli.values import environment
 from algorithms.settings import settings_of
 from catalog import Catalog
+from catalog.explain import Format
 from rlmodule.envs import make_vector_env
 
 DEFAULT_ALGO = "ppo"
@@ -28,6 +29,8 @@ class ExplainFlags:
     """Gymnasium id, or a class or factory of yours as my_module:name."""
     algo: str = DEFAULT_ALGO
     """The algorithm whose catalog decides."""
+    format: Format = "text"
+    """An outline, or the same as a flowchart for Mermaid."""
     debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show the traceback of an error."""
 
@@ -43,7 +46,7 @@ def explain(args: Sequence[str]) -> int:
     try:
         spaces = env.single_observation_space, env.single_action_space
         spec = config.get_rl_module_spec(*spaces)
-        print((spec.catalog_class or Catalog)(*spaces, spec.model_config).explain())
+        print((spec.catalog_class or Catalog)(*spaces, spec.model_config).explain(typed.flags.format))
     finally:
         env.close()
     return OK

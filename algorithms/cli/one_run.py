@@ -89,6 +89,8 @@ class Outcome:
 
 def train_once(plan: TrainPlan) -> Outcome:
     """Train one run to its end, and tell what it comes to and what to do next."""
+    if workers := workers_text(plan.config):
+        plan.say(f"Starting {workers} on Ray, which can take a minute ...")
     with own_run_dir(plan.config), plan.build() as algorithm:
         for line in introduction(plan, algorithm):
             plan.say(line)
@@ -116,6 +118,12 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
     finally:
         if not any(folder.iterdir()):
             folder.rmdir()
+
+
+def workers_text(config: AlgorithmConfig) -> str:
+    """How many processes ``config`` asks for, such as ``2 env runners and 1 learner``; empty for none."""
+    numbers = {"env runner": config.num_env_runners, "learner": config.num_learners}
+    return " and ".join(f"{number} {name}{'s' if number > 1 else ''}" for name, number in numbers.items() if number)
 
 
 def introduction(plan: TrainPlan, algorithm: Algorithm) -> Iterator[str]:

@@ -30,7 +30,7 @@ from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import encode
-from algorithms.presets import Preset
+from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run_folder import env_name
 from algorithms.settings import Setting, settings_of
@@ -219,14 +219,14 @@ def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset 
     """The preset that ``--preset`` chooses, and a line about it."""
     name = algo().algo_class.__name__
     env_id = env if chosen == "auto" else chosen
-    if chosen == "none" or (chosen == "auto" and env_id not in algo.presets):
+    preset = None if chosen == "none" else find_preset(algo.presets, env_id)
+    if chosen == "none" or (chosen == "auto" and preset is None):
         return None, f"none{' for this env' if chosen == 'auto' else ''}: the defaults of {name}"
-    if env_id not in algo.presets:
+    if preset is None:
         choices = ("auto", "none", *algo.presets)
         raise _usage("--preset", f"one of {', '.join(choices)}", repr(chosen), f"Choose one.{closest(chosen, choices)}")
-    preset = algo.presets[env_id]
     how = f"{len(preset.settings)} settings of its own" if preset.settings else f"the defaults of {name}"
-    return preset, f"{env_id}: {how} reached {preset.reached}, after {preset.num_env_steps:,} steps"
+    return preset, f"{env_id}: {how} {preset.promise}, after {preset.num_env_steps:,} steps"
 
 
 def _loaded(

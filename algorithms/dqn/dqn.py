@@ -326,7 +326,7 @@ class DQN(Algorithm):
                     "DQNConfig.burn_in_len",
                     expected="0, since the module has no recurrent state",
                     got=config.burn_in_len,
-                    remedy="Leave it out, or set use_lstm or use_gru in model_config.",
+                    remedy="Leave it out, or set use_lstm, use_gru or use_attention in model_config.",
                 )
             )
         prioritized = None
@@ -370,7 +370,7 @@ class DQN(Algorithm):
         super().set_state(state)
         self._steps_owed = state["steps_owed"]
         if "replay" in state and self.config.replay_in_checkpoints:
-            self.replay.set_state(state["replay"])
+            self.replay.set_state(state["replay"], together=self.config.num_envs_per_env_runner)
 
 
 def _td_errors(metrics: Metrics) -> Tensor:

@@ -130,8 +130,9 @@ class DQNCatalog(Catalog):
     @refuses(FROM_RLLIB)
     def build_af_head(self) -> nn.Module:
         """From the latent to ``[..., num_actions · num_atoms]``: advantages with dueling nets, else values; logits of
-        atoms action by action if there are several."""
-        return self._build_head("q", self.num_actions * self.model_config.num_atoms)
+        atoms action by action if there are several. With action embeddings to as many intents as there are atoms,
+        ``[..., action_head_dim · num_atoms]``."""
+        return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
     @refuses(FROM_RLLIB)
     def build_vf_head(self) -> nn.Module:
@@ -235,7 +236,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder: Encoder = catalog.build_trunk()
-        self.af_head = self._probed(catalog.build_af_head(), "q", self.num_actions * self.num_atoms, "build_af_head()")
+        width = catalog.action_head_dim * self.num_atoms
+        self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
         self.vf_head: nn.Module | None = None
         if config.dueling:
             self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
@@ -278,7 +280,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """See :meth:`QNetAPI.compute_q_values`; actions that the observation forbids are ``MASKED``."""
         latent = self._encode(batch).latent if embeddings is None else embeddings
-        return self._q_values(latent, self._allowed(batch))
+        return self._q_values(latent, self._allowed(batch), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """See :meth:`DistributionalQNetAPI.compute_q_logits`; those of forbidden actions stand for nothing.
@@ -288,7 +290,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         """
         self.q_support()  # raises where there are no atoms
         latent = self._encode(batch).latent if embeddings is None else embeddings
-        return self._outputs(latent, self._allowed(batch))
+        return self._outputs(latent, self._allowed(batch), batch)
 
     def q_support(self) -> Tensor:
         """See :meth:`DistributionalQNetAPI.q_support`.
@@ -309,12 +311,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
-        return self._acting(self._q_values(latent, self._allowed(batch), mean=True), state)
+        return self._acting(self._q_values(latent, self._allowed(batch), batch, mean=True), state)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
         allowed = self._allowed(batch)
-        values = self._q_values(latent, allowed)
+        values = self._q_values(latent, allowed, batch)
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
@@ -346,19 +348,26 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         mask = self.action_mask
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
-    def _q_values(self, latent: Tensor, allowed: Tensor | None, *, mean: bool = False) -> Tensor:
+    def _q_values(
+        self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
+    ) -> Tensor:
         """Action values ``[..., num_actions]`` of latents, by the mean weights or with the noise last drawn."""
-        values = self._outputs(latent, allowed, mean=mean)
+        values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:
             values = values.softmax(-1) @ self.support
         return values if allowed is None else values.masked_fill(~allowed, MASKED)
 
-    def _outputs(self, latent: Tensor, allowed: Tensor | None, *, mean: bool = False) -> Tensor:
+    def _outputs(
+        self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
+    ) -> Tensor:
         """What the heads give for each action: its value ``[..., num_actions]``, or the logits of its atoms
         ``[..., num_actions, num_atoms]``."""
         actions, value_head = _run(self.af_head, latent, mean), self.vf_head
         if self.num_atoms > 1:
-            actions = actions.unflatten(-1, (self.num_actions, self.num_atoms))
+            actions = actions.unflatten(-1, (-1, self.num_atoms))
+        if (embeddings := self.action_embeddings) is not None:
+            score = embeddings.products if self.num_atoms > 1 else embeddings.forward
+            actions = score(actions, self.env_part(batch[Columns.OBS]))
         if value_head is None:
             return actions
         value = _run(value_head, latent, mean)

@@ -10,6 +10,7 @@ from torch import Tensor
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
 from catalog.base import Tree
+from catalog.errors import explain_error
 from rlmodule import Columns, EpisodeLearner, RLModule, Rollout, ValueFunctionAPI
 from rlmodule.acceleration import Coefficient
 from rlmodule.learner import Batch, Metrics
@@ -29,13 +30,27 @@ class PPOLearner(EpisodeLearner):
 
     required_apis = (ValueFunctionAPI,)
     settings: "PPOConfig"
-    kl_coeff = Coefficient()
-    entropy_coeff = Coefficient()
+    kl_coeff: Coefficient = Coefficient()
+    entropy_coeff: Coefficient = Coefficient()
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
         self.kl_coeff = settings.kl_coeff
         self.entropy_coeff = value_at(settings.entropy_coeff, 0)
+
+    def _take_up(self, module_id: str) -> None:
+        super()._take_up(module_id)
+        dist_cls = self.module[module_id].action_dist_cls
+        if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
+            raise ValueError(
+                explain_error(
+                    "PPOConfig.use_kl_loss",
+                    expected=f"False with {dist_cls.__name__} (module {module_id!r}), since KL to the old policy would "
+                    "need the old parameters of the module beside the inputs that were kept",
+                    got=True,
+                    remedy="Leave use_kl_loss out, or set target_kl, which goes by log-probabilities.",
+                )
+            )
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
@@ -103,9 +118,9 @@ class PPOLearner(EpisodeLearner):
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
-            reported["kl_coeff"] = float(self.kl_coeff)
+            reported["kl_coeff"] = PPOLearner.kl_coeff.number(self)
         if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = float(self.entropy_coeff)
+            reported["entropy_coeff"] = PPOLearner.entropy_coeff.number(self)
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
@@ -132,12 +147,12 @@ class PPOLearner(EpisodeLearner):
             divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
         divergence = float(self.peers.mean(divergence, rows))
         if divergence > 1.5 * self.settings.kl_target:
-            self.kl_coeff *= 2.0
+            self.kl_coeff = PPOLearner.kl_coeff.number(self) * 2.0
         elif divergence < self.settings.kl_target / 1.5:
-            self.kl_coeff *= 0.5
+            self.kl_coeff = PPOLearner.kl_coeff.number(self) * 0.5
 
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {"kl_coeff": float(self.kl_coeff)}
+        return super().get_state() | {"kl_coeff": PPOLearner.kl_coeff.number(self)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)

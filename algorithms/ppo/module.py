@@ -50,11 +50,11 @@ class PPOCatalog(Catalog):
 
     @refuses(FROM_RLLIB)
     def build_pi_head(self) -> nn.Module:
-        """From the actor's latent to the inputs of the action distribution."""
+        """From the actor's latent to the inputs of the action distribution, or to the intent that action embeddings
+        make them of."""
         dist_cls, config = self.get_action_dist_cls(), self.for_function("policy").model_config
-        width = dist_cls.required_input_dim(self.action_space)
         log_stds = dist_cls.log_std_indices(self.action_space)
-        return self.head_config("policy", width, POLICY_INIT).with_log_stds(log_stds, config).build()
+        return self.head_config("policy", self.action_head_dim, POLICY_INIT).with_log_stds(log_stds, config).build()
 
     @refuses(FROM_RLLIB)
     def build_vf_head(self) -> nn.Module:
@@ -69,6 +69,8 @@ class PPOCatalog(Catalog):
             "policy head": self.build_pi_head(),
             "value head": self.build_vf_head(),
         }
+        if (action_model := self.build_action_model()) is not None:
+            parts["action model"] = action_model
         extra = self.build_extra_outputs()
         return parts if extra is None else parts | extra.parts()
 
@@ -89,7 +91,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
         """``head``, which must fit between the latent and the distribution or the value."""
-        width = self.action_dist_cls.required_input_dim(self.action_space) if function == "policy" else 1
+        width = self.catalog.action_head_dim if function == "policy" else 1
         latent_dims = self.catalog.for_function(function).latent_dims
         return probe_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
 
@@ -101,7 +103,13 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         return self.encoder.get_initial_state()
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
-        """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one."""
+        """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one.
+
+        Args:
+            inputs: What the policy head gave: these inputs, or the intent that action embeddings make them of.
+        """
+        if (embeddings := self.action_embeddings) is not None:
+            inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
         if (mask := self.action_mask) is not None:
             inputs = mask.forward(inputs, self.env_part(batch[Columns.OBS]))
         out = {Columns.ACTION_DIST_INPUTS: inputs}

@@ -5,13 +5,17 @@ A class draws its samples from standard noise that does not depend on its parame
 Shapes: ``[..., D]`` distribution inputs with ``D = required_input_dim(space)``; ``[...]`` log-probs and entropies.
 """
 
+from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
+from catalog.distributions.beta import Beta
 from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical
 from catalog.distributions.gaussian import DiagGaussian, SquashedGaussian
 from catalog.distributions.nested import MultiDistribution
 
 __all__ = [
+    "AutoregressiveDistribution",
     "Bernoulli",
+    "Beta",
     "Categorical",
     "Deterministic",
     "DiagGaussian",

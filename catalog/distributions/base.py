@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ class Distribution(ABC):
     then calls :meth:`sample`. :meth:`check` and :meth:`bind` are for classes that fit some spaces only, or that have to
     know theirs; :meth:`for_module` for those that need the module they act for.
     """
+
+    inputs_suffice: ClassVar[bool] = True
+    """Whether the inputs alone say what the distribution is. Where parameters of the module count too, inputs that were
+    kept do not tell what it was once these have changed: an algorithm that compares with an older one refuses it."""
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:

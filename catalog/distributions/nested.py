@@ -105,6 +105,7 @@ class MultiDistribution(Distribution):
             children=tuple(chosen),
             widths=widths,
             noise_widths=_noise_widths(chosen, widths),
+            inputs_suffice=all(child.inputs_suffice for child in chosen),
         )
 
     @classmethod
@@ -114,7 +115,10 @@ class MultiDistribution(Distribution):
         if children == cls.children:
             return cls
         # kept out of the cache of bound classes, which would keep the module alive
-        return subclass(cls, children=children, noise_widths=_noise_widths(children, cls.widths))
+        suffice = all(child.inputs_suffice for child in children)
+        return subclass(
+            cls, children=children, noise_widths=_noise_widths(children, cls.widths), inputs_suffice=suffice
+        )
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> MultiDistribution:

@@ -59,7 +59,7 @@ def draw(path: Path) -> None:
         middle,
         4.86,
         MODULE,
-        "use_lstm, use_gru: a recurrent net, which may see previous action and reward",
+        "use_lstm, use_gru, use_attention: a memory, which may see previous action and reward",
         wide,
         0.44,
     )

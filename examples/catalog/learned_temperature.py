@@ -13,6 +13,7 @@ from rlmodule import RLModuleSpec
 
 class Tempered(Categorical):
     module: "TemperedModule"
+    inputs_suffice = False  # what it is depends on the temperature too
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type["Tempered"]:

@@ -1,4 +1,4 @@
-"""Memory: balance a pole without seeing how fast anything moves. An LSTM or GRU can; a net without memory cannot.
+"""Memory: balance a pole without seeing how fast anything moves. A net with a memory can; one without cannot.
 
 Run it as ``python examples/catalog/memory.py``.
 """
@@ -28,7 +28,8 @@ config = (
     .evaluation(evaluation_interval=2)
     .debugging(seed=1)
 )
-for name, model_config in {"MLP": {}, "LSTM": {"use_lstm": True}, "GRU": {"use_gru": True}}.items():
+memories = {"MLP": {}, "LSTM": {"use_lstm": True}, "GRU": {"use_gru": True}, "attention": {"use_attention": True}}
+for name, model_config in memories.items():
     with config.rl_module(model_config=model_config).build() as algo:
         algo.learn(num_env_steps=40_000, target_return=450, progress=True)
         returned = algo.evaluate()["env_runners"]["episode_return_mean"]

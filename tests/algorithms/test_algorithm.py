@@ -316,16 +316,20 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
     assert any("return" in path for path in changed)
 
 
+RUNNERS = ("/env_runners", "/evaluation/env_runners")
+
 EQUAL_FROM_THE_START = {
     "/evaluation/num_envs",
     "/learners/skipped_in_a_row/default_policy",
-    "/evaluation/env_runners/0/resets",
-    "/evaluation/env_runners/0/generator",
-    "/evaluation/env_runners/0/noise/block_starts",
-    "/evaluation/env_runners/0/noise/used",
-    "/evaluation/env_runners/0/steps",
-    "/env_runners/0/generator",
-    "/env_runners/0/noise/block_starts",
+    *(f"{part}/0/generator/{name}" for part in RUNNERS for name in ("draws", "state")),
+    *(f"{part}/{env}/incarnation" for part in RUNNERS for env in range(2)),
+    *(f"/evaluation/env_runners/{env}/{name}" for env in range(2) for name in ("resets", "steps", "noise/used")),
+    *(
+        f"{part}/{env}/noise/block_start/{name}"
+        for part in RUNNERS
+        for env in range(2)
+        for name in ("bit_generator", "has_uint32", "uinteger")
+    ),
     "/metrics/returns",
     "/metrics/lengths",
     # nothing is lost where all is in this process
@@ -425,7 +429,7 @@ def test_nothing_that_evolves_is_outside_the_state(tmp_path: Path) -> None:
     assert {path for path in moved - lost if "kl_coeff" in path}
     assert {path for path in moved - lost if "moments" in path}
     assert {path for path in moved - lost if "exp_avg" in path}
-    assert {path for path in moved - lost if "_noise" in path}
+    assert {path for path in moved - lost if "noise._used" in path}
     unexplained = {path for path in lost if not any(reason in path for reason in NOT_SAVED)}
     assert not unexplained
 
@@ -434,13 +438,13 @@ NOT_SAVED = (
     # open episodes: envs are not saved, new episodes start
     "_obs", "_starts", "_ended", "_returns", "_began", "_guard", "_seeds",
     # drawn anew from where its block starts
-    "_noise._rows", "_noise._streams",
+    "noise._rows", "noise._streams",
     # left over from the last step
     ".grad", "._grad", "._pooled",
     # found out from env_steps when it is used, and from the metrics when the report begins
     "entropy_coeff", "['lr']", "_report._best",
-    # of this process alone: calls that were made, steps that were tallied, seconds that were waited
-    "_tickets", ".progress", "_tally", "seconds_waited",
+    # of this process alone: calls that were made, steps that were tallied, seconds that passed
+    "_tickets", ".progress", "_tally", "seconds_waited", "seconds_sending",
 )  # fmt: skip
 
 

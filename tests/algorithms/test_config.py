@@ -431,6 +431,13 @@ def test_fitting(value: Any, hint: Any, fitted: Any) -> None:
     assert type(got) is type(fitted)
 
 
+def test_what_is_auto_elsewhere_is_none_here() -> None:
+    with pytest.raises(TypeError, match=r"got 'auto' \(str\)\. Use None: X\."):
+        check_value("x", "auto", int | None, Bounds(), "X.")
+    with pytest.raises(TypeError, match=r"Give it a value that fits: X\."):
+        check_value("x", "auto", int, Bounds(), "X.")
+
+
 def test_literals_compare_types() -> None:
     with pytest.raises(TypeError):
         check_value("x", 1, Literal[True], Bounds(), "X.")

@@ -7,35 +7,38 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import catalog_rl
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.presets import Preset
+from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, config_class
 from benchmarks.learning import GOALS
 
 DOCS = Path(catalog_rl.__file__).resolve().parent / "docs"
-MEASURED = DOCS / "learning.md"
+LEARNING = DOCS / "learning.md"
 EACH = [(name, env_id) for name in ALGORITHMS for env_id in config_class(name).presets]
+MEASURED = [(name, env_id) for name, env_id in EACH if config_class(name).presets[env_id].measured]
 
 
 def row_of(algo: str, env_id: str) -> dict[str, str]:
     """The line on an env in the table of an algorithm, by column."""
-    table = MEASURED.read_text("utf-8").partition(f"<!-- {algo}: begin -->")[2].partition("<!-- ")[0]
+    table = LEARNING.read_text("utf-8").partition(f"<!-- {algo}: begin -->")[2].partition("<!-- ")[0]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
     (row,) = [line for line in lines if line[0] == env_id]
     return dict(zip(lines[0], row, strict=True))
 
 
-@pytest.mark.parametrize(("algo", "env_id"), EACH)
+@pytest.mark.parametrize(("algo", "env_id"), MEASURED)
 def test_a_preset_says_what_was_measured(algo: str, env_id: str) -> None:
     preset, row = config_class(algo).presets[env_id], row_of(algo, env_id)
     assert f"{preset.num_env_steps:,}" == row["budget"]
     # where there is a column for the last evaluation, the figure is the best one
     how = "at best" if "at the end" in row else "at the end"
     assert preset.reached == f"{row['figure']} {how}, median of {len(row['all seeds'].split(', '))} seeds"
-    stated = re.search(rf"^- {env_id}: (.*)$", MEASURED.read_text("utf-8"), re.M)
+    stated = re.search(rf"^- {env_id}: (.*)$", LEARNING.read_text("utf-8"), re.M)
     settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items())
     assert settings == (stated[1] if algo == "DQN" and stated else "")
     assert row["reached"] == "yes"
@@ -52,7 +55,7 @@ def test_a_preset_differs_from_the_defaults_only_where_it_says_so(algo: str, env
 
 
 def test_the_presets_are_what_is_measured() -> None:
-    assert {("PPO", env_id) for env_id in GOALS["PPO"]} | {("DQN", env_id) for env_id in GOALS["DQN"]} == {*EACH}
+    assert {("PPO", env_id) for env_id in GOALS["PPO"]} | {("DQN", env_id) for env_id in GOALS["DQN"]} == {*MEASURED}
     for goal in (*GOALS["PPO"].values(), *GOALS["DQN"].values()):
         preset = config_class(goal.algo).presets[goal.env_id]
         assert (goal.budget, goal.settings) == (preset.num_env_steps, preset.settings)
@@ -80,3 +83,13 @@ def test_a_config_of_a_preset_is_one_of_its_own() -> None:
     with pytest.raises(FrozenInstanceError):
         DQNConfig.presets["MountainCar-v0"].num_env_steps = 1  # type: ignore[misc]
     assert Preset(1, "nothing").settings == {}
+
+
+@given(st.from_regex(r"\A\w+-v\d\Z"), st.sampled_from(["", "ale_py:"]))
+def test_a_pattern_is_for_all_it_fits_and_an_env_of_its_own_comes_first(name: str, module: str) -> None:
+    all_games, one = Preset(1, "all"), Preset(2, "one")
+    presets = {"CartPole-v1": one, "ALE/*": all_games, "ALE/Pong-v5": one}
+    assert find_preset(presets, "ALE/Pong-v5") is find_preset(presets, "CartPole-v1") is one
+    assert find_preset(presets, f"{module}ALE/{name}") is (one if name == "Pong-v5" and not module else all_games)
+    assert find_preset(presets, f"X{name}") is None
+    assert find_preset(presets, dict) is None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from catalog import (
     Bernoulli,
+    Beta,
     Categorical,
     DiagGaussian,
     Distribution,
@@ -53,6 +54,8 @@ LEAVES = [
     (DiagGaussian, 6),
     (DiagGaussian.bind(spaces.Box(-1, 1, (1, 3))), 6),
     (SquashedGaussian, 6),
+    (Beta, 6),
+    (Beta.bind(spaces.Box(-1, 1, (1, 3))), 6),
 ]
 NESTED = (chosen(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Tuple([spaces.Discrete(3)])})), 7)
 ALL = pytest.mark.parametrize(("dist_cls", "width"), [*LEAVES, NESTED])
@@ -221,7 +224,9 @@ def test_what_has_no_distribution_is_named_wherever_it_is(space: spaces.Space) -
         chosen(nested)
 
 
-@pytest.mark.parametrize("dist_cls", [Categorical, MultiCategorical, DiagGaussian, SquashedGaussian, MultiDistribution])
+@pytest.mark.parametrize(
+    "dist_cls", [Categorical, MultiCategorical, DiagGaussian, SquashedGaussian, Beta, MultiDistribution]
+)
 def test_the_wrong_space_is_named(dist_cls: type[Distribution]) -> None:
     remedy = r"Leave the choice to the Catalog, or name a class that fits in custom_action_dist\."
     wrong = rf"^action_space: expected .*, for {dist_cls.__name__}, got MultiBinary\(3\)\. {remedy}"

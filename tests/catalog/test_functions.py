@@ -160,7 +160,7 @@ def test_only_the_value_function_may_be_recurrent() -> None:
     encoder = chosen.build_actor_critic_encoder()
     assert chosen.model_config.vf_share_layers is False
     assert (encoder.actor_is_stateful, encoder.critic_is_stateful) == (False, True)
-    assert "the critic's own recurrent net runs wherever the policy acts" in re.sub(r"\s+", " ", chosen.explain())
+    assert "the critic's own memory runs wherever the policy acts" in re.sub(r"\s+", " ", chosen.explain())
 
 
 def test_a_catalog_without_functions_knows_further_outputs_only() -> None:

@@ -348,5 +348,5 @@ def test_the_rest_of_the_observation_keeps_its_order() -> None:
         ("a", spaces.Box(0, 1, (2,))),
     ]
     assert KEY in space.spaces
-    with pytest.raises(ValueError, match=r"observation_space: expected something to observe besides the action mask"):
+    with pytest.raises(ValueError, match=r"observation_space: expected something to observe besides 'action_mask'"):
         observation_space_without(spaces.Dict({KEY: flags(3)}), KEY)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Categorical, DefaultModelConfig, DiagGaussian, Encoder, EncoderOutput, register_model
 from catalog.base import Tree
+from catalog.model_config import MEMORIES
 from catalog.preprocessing import Vectorize, can_normalize
 from catalog.registry import models
 from rlmodule import Columns, RLModuleSpec
@@ -28,6 +29,7 @@ from tests.algorithms.ppo.matrix import MASK, choices, masked, parts_of
 
 Draw = st.DrawFn
 DTYPES = [np.float32, np.float64, np.float16, np.uint8, np.int8, np.int32, np.int64, np.uint16, bool]
+VECTORS = "avail_actions"
 KEYS = ["b", "a", "x.y", "keys", "obs", "prev_action", "1"]
 
 
@@ -94,10 +96,10 @@ def nested(draw: Draw, leaf: st.SearchStrategy[Space], depth: int = 3) -> Space:
 
 
 def leaves(space: Space, name: str = "") -> dict[str, Space]:
-    """Leaves by path, as settings name them, but for a mask."""
+    """Leaves by path, as settings name them, but for a mask and vectors of actions."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return {name: space}
-    parts = {key: part for key, part in parts_of(space).items() if key != MASK}
+    parts = {key: part for key, part in parts_of(space).items() if key not in (MASK, VECTORS)}
     inner = [leaves(part, f"{name}.{key}" if name else str(key)) for key, part in parts.items()]
     return {path: leaf for found in inner for path, leaf in found.items()}
 
@@ -178,6 +180,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "fusionnet_activation": ACTIVATIONS,
     "use_lstm": FLAG,
     "use_gru": FLAG,
+    "use_attention": FLAG,
     "max_seq_len": st.integers(1, 5),
     "lstm_cell_size": st.integers(1, 4),
     "lstm_num_layers": st.integers(1, 2),
@@ -187,6 +190,17 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "lstm_kernel_initializer_kwargs": NO_KEYWORDS,
     "lstm_bias_initializer": BIASES,
     "lstm_bias_initializer_kwargs": NO_KEYWORDS,
+    "attention_num_transformer_units": st.integers(1, 2),
+    "attention_dim": st.integers(1, 4),
+    "attention_num_heads": st.integers(1, 3),
+    "attention_head_dim": st.integers(1, 3),
+    "attention_memory": st.integers(1, 4),
+    "attention_position_wise_mlp_dim": st.integers(1, 4),
+    "attention_init_gru_gate_bias": st.sampled_from([0, 2.0]),
+    "attention_kernel_initializer": KERNELS,
+    "attention_kernel_initializer_kwargs": NO_KEYWORDS,
+    "attention_bias_initializer": BIASES,
+    "attention_bias_initializer_kwargs": NO_KEYWORDS,
     "head_fcnet_hiddens": WIDTHS,
     "head_fcnet_activation": ACTIVATIONS,
     "head_fcnet_use_layernorm": FLAG,
@@ -198,6 +212,10 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "free_log_std": FLAG,
     "log_std_clip_param": st.sampled_from([0.5, 20]),
     "action_mask_key": st.sampled_from([MASK, None]),
+    "action_embeddings_key": st.sampled_from([VECTORS, None]),
+    "autoregressive_actions": FLAG,
+    "autoregressive_hiddens": WIDTHS,
+    "autoregressive_context_dim": st.integers(1, 3),
     "normalize_actions": FLAG,
     "normalize_observations": OPEN_FLAG,
     "normalize_values": FLAG,
@@ -208,7 +226,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "custom_action_dist": st.none(),
 }
 """Values of each setting that are right in themselves; the last three are drawn with the spaces."""
-ENCODER_WIDE = ("use_lstm", "use_gru", "leaf_overrides", "custom_model", "custom_model_config", "flatten_observations")
+ENCODER_WIDE = (*MEMORIES, "leaf_overrides", "custom_model", "custom_model_config", "flatten_observations")
 
 
 @st.composite
@@ -241,19 +259,25 @@ def distributions(draw: Draw, action: Space) -> Any:
 @st.composite
 def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, Any]:
     """Settings that go together, and with the spaces."""
-    given = draw(some_of([*GOOD], 20)) | draw(st.sampled_from([{}, {"use_lstm": True}, {"use_gru": True}]))
-    if given.get("use_lstm"):
-        given.pop("use_gru", None)
-    if not (given.get("use_lstm") or given.get("use_gru")):
+    given = draw(some_of([*GOOD], 20))
+    if (memory := draw(st.sampled_from([None, *MEMORIES]))) is not None:
+        given = {name: value for name, value in given.items() if name not in MEMORIES} | {memory: True}
+    for name in [name for name in MEMORIES if given.get(name)][1:]:
+        del given[name]
+    if not any(given.get(name) for name in MEMORIES):
         given.pop("lstm_use_prev_action", None)
         given.pop("lstm_use_prev_reward", None)
     elif given.get("custom_model") is Summing:
         given["custom_model"] = None
     if given.get("custom_model") in (None, Summing):
         given.pop("custom_model_config", None)
+    if num_parts(action) < 2:
+        given.pop("autoregressive_actions", None)
+    if not given.get("autoregressive_actions"):
+        given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
     if given.get("conv_filters") == "impala":
         given.pop("conv_use_layernorm", None)
-    if not can_normalize(observation, MASK):
+    if not can_normalize(observation, (MASK, VECTORS)):
         given.pop("normalize_observations", None)
     if not (given.get("flatten_observations") or given.get("custom_model")) and (
         names := [*filter(None, leaves(observation))]
@@ -263,6 +287,15 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     given["custom_action_dist"] = draw(distributions(action))
     given["functions"] = draw(functions(given))
     return given
+
+
+def num_parts(action: Space) -> int:
+    """How many factors the probability of an action may have: a choice, a bit, or a Box each."""
+    if isinstance(action, spaces.Dict | spaces.Tuple):
+        return sum(map(num_parts, parts_of(action).values()))
+    if isinstance(action, spaces.MultiBinary):
+        return int(np.prod(action.shape))
+    return len(choices(action)) or 1
 
 
 def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -290,6 +323,10 @@ def good_cases(draw: Draw) -> tuple[Space, Space, dict[str, Any]]:
     observation, action = draw(nested(OBSERVED)), draw(nested(ACTED))
     if choices(action) and draw(st.booleans()):
         observation = masked(observation, action)
+    if isinstance(action, spaces.Discrete) and draw(st.booleans()):
+        fields = observation.spaces if isinstance(observation, spaces.Dict) else {"inner": observation}
+        vectors = draw(boxes(DTYPES, st.tuples(st.just(int(action.n)), st.integers(1, 3)).map(list)))
+        observation = spaces.Dict([*fields.items(), (VECTORS, vectors)])
     return observation, action, draw(good_settings(observation, action))
 
 
@@ -340,9 +377,19 @@ def test_every_setting_is_drawn() -> None:
     assert {*GOOD} == {item.name for item in dataclasses.fields(DefaultModelConfig)}
 
 
-@given(good_cases())
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
-def test_what_goes_together_makes_a_module_that_keeps_the_contract(case: tuple[Space, Space, dict[str, Any]]) -> None:
+Case = tuple[Space, Space, dict[str, Any]]
+
+
+def check_all(check: Callable[[Case], None], cases: st.SearchStrategy[Case], count: int) -> None:
+    settings(max_examples=count, deadline=None, derandomize=True, database=None)(given(cases)(check))()
+
+
+@pytest.mark.parametrize("count", [70, pytest.param(400, marks=pytest.mark.slow)])
+def test_what_goes_together_makes_a_module_that_keeps_the_contract(count: int) -> None:
+    check_all(keeps_the_contract, good_cases(), count)
+
+
+def keeps_the_contract(case: Case) -> None:
     observation, action, model_config = case
     contract = Contract(RLModuleSpec(PPOModule, observation, action, model_config, PPOCatalog))
     contract.test_forward_passes_agree_on_shape()
@@ -373,9 +420,12 @@ EXPLAINED = re.compile(
 )
 
 
-@given(any_cases())
-@settings(max_examples=600, deadline=None, derandomize=True, database=None)
-def test_whatever_is_asked_for_is_built_or_explained(case: tuple[Space, Space, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("count", [250, pytest.param(1200, marks=pytest.mark.slow)])
+def test_whatever_is_asked_for_is_built_or_explained(count: int) -> None:
+    check_all(is_built_or_explained, any_cases(), count)
+
+
+def is_built_or_explained(case: Case) -> None:
     observation, action, model_config = case
     spec = RLModuleSpec(PPOModule, observation, action, model_config, PPOCatalog)
     try:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from algorithms.ppo import PPOConfig
+from tests.learning.greedy import greedy_return
 
 BATCH = 1024
 # Of ten runs (two kinds, five seeds) the slowest evaluates at 200 or more after 14,336 steps, at 400 or more after
@@ -28,9 +29,7 @@ class PositionsOnly(gym.ObservationWrapper):
         return observation[[0, 2]]
 
 
-def greedy_return(model_config: dict[str, Any], seed: int, *, budget: int, target: float) -> float:
-    """Mean return of 20 greedy episodes: the first such mean in training that is at least ``target``, else the one
-    when ``budget`` env steps are spent."""
+def reached(model_config: dict[str, Any], seed: int, *, budget: int, target: float) -> float:
     config = (
         PPOConfig()
         .environment(lambda env_config: PositionsOnly(gym.make("CartPole-v1")))
@@ -39,29 +38,26 @@ def greedy_return(model_config: dict[str, Any], seed: int, *, budget: int, targe
         .evaluation(evaluation_interval=2)
         .debugging(seed=seed)
     )
-    with config.build() as algo:
-        result = algo.learn(num_env_steps=budget, target_return=target)
-        assert algo.env_steps <= budget
-    return result["evaluation"]["env_runners"]["episode_return_mean"]
+    return greedy_return(config, budget, target)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_memory_soon_shows(memory: str) -> None:
-    assert greedy_return(MEMORIES[memory], 0, budget=SOON, target=200) >= 200
+    assert reached(MEMORIES[memory], 0, budget=SOON, target=200) >= 200
 
 
 def test_without_memory_nothing_is_learned_soon() -> None:
-    assert greedy_return({}, 0, budget=SOON, target=100) < 100
+    assert reached({}, 0, budget=SOON, target=100) < 100
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_memory_makes_up_for_hidden_velocities(memory: str, seed: int) -> None:
-    assert greedy_return(MEMORIES[memory], seed, budget=LATER, target=400) >= 400
+    assert reached(MEMORIES[memory], seed, budget=LATER, target=400) >= 400
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_without_memory_the_pole_falls(seed: int) -> None:
-    assert greedy_return({}, seed, budget=LATER, target=100) < 100
+    assert reached({}, seed, budget=LATER, target=100) < 100

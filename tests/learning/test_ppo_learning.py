@@ -6,23 +6,21 @@ from statistics import median
 
 import pytest
 
-from benchmarks.learning import GOALS, Goal, train_apart
+from algorithms.ppo import PPOConfig
+from benchmarks.learning import GOALS, train_apart
+from tests.learning.greedy import greedy_return
 
-# Env id, budget in env steps, and the mean return of 20 greedy episodes that every one of the seeds must reach.
-SMALL_GOALS = [
-    ("CartPole-v1", 60_000, 400.0, (0, 1)),
-    ("Pendulum-v1", 60_000, -600.0, (0,)),
-]
+# Env id, budget in env steps, and the mean return of 20 greedy episodes that the run must reach. It takes 12,288 steps,
+# 4,096 with seed 1, and 36,864.
+SMALL_GOALS = [("CartPole-v1", 40_000, 400.0, 0), ("CartPole-v1", 40_000, 400.0, 1), ("Pendulum-v1", 60_000, -600.0, 0)]
 SEEDS = 5
 WORKERS = 2
 
 
-@pytest.mark.parametrize(("env_id", "budget", "least", "seeds"), SMALL_GOALS, ids=[goal[0] for goal in SMALL_GOALS])
-def test_the_defaults_learn(env_id: str, budget: int, least: float, seeds: tuple[int, ...]) -> None:
-    with ThreadPoolExecutor(WORKERS) as pool:
-        runs = list(pool.map(partial(train_apart, Goal("PPO", env_id, budget, least)), seeds))
-    assert all(run.env_steps <= budget for run in runs)
-    assert min(run.figure for run in runs) >= least, [str(run) for run in runs]
+@pytest.mark.parametrize(("env_id", "budget", "least", "seed"), SMALL_GOALS)
+def test_the_defaults_learn(env_id: str, budget: int, least: float, seed: int) -> None:
+    config = PPOConfig(env=env_id, seed=seed).evaluation(evaluation_interval=2)
+    assert greedy_return(config, budget, least) >= least
 
 
 @pytest.mark.slow

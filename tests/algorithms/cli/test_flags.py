@@ -140,7 +140,8 @@ NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `s
     "fcnet_dropout": 0.25,
     "leaf_overrides": {"camera": {"conv_filters": "nature"}},
     "conv_filters": ((8, 4, 2, "valid"), (16, 3, 1)),
-    "use_gru": False,  # an LSTM or a GRU
+    "use_gru": False,  # an LSTM, a GRU or attention
+    "use_attention": False,
     "functions": {"value": {"fcnet_hiddens": [8]}},
     "custom_action_dist": "SquashedGaussian",
     "action_mask_key": "legal",

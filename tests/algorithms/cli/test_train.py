@@ -19,6 +19,8 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
+from algorithms.cli.one_run import workers_text
+from algorithms.ppo import PPOConfig
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 SMALL = [
@@ -144,6 +146,13 @@ def test_a_factory_and_a_function_beside_the_user(capsys: pytest.CaptureFixture[
     assert names["action"] in (0, 1)
 
 
+def test_the_processes_that_are_started_are_told() -> None:
+    assert workers_text(PPOConfig()) == ""
+    assert workers_text(PPOConfig().env_runners(num_env_runners=2)) == "2 env runners"
+    both = PPOConfig().env_runners(num_env_runners=1).learners(num_learners=3)
+    assert workers_text(both) == "1 env runner and 3 learners"
+
+
 def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str], here: Path) -> None:
     args = ["--num-env-steps", "64", "--quiet", "--run-dir", "None", "--target-return", "-200"]
     assert main([*PPO, *args]) == 0
@@ -229,6 +238,16 @@ def test_a_run_goes_on_where_it_was_with_its_settings(run: Path, path: str, caps
     with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
         assert algorithm.env_steps == 192
         assert (algorithm.config.lr, algorithm.config.gamma) == (1e-4, 0.9)
+
+
+def test_a_run_goes_on_with_another_number_of_envs(run: Path) -> None:
+    with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
+        envs = algorithm.config.num_envs_per_env_runner
+    more = ["--num-env-steps", "64", "--num-envs-per-env-runner", str(2 * envs), "--quiet"]
+    assert main(["train", "--load", "run", *more]) == 0
+    assert steps_logged("run") == [64, 128, 192]
+    with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
+        assert sorted(algorithm.env_runner_group.get_state(), key=int) == [str(env) for env in range(2 * envs)]
 
 
 def test_a_run_that_goes_on_elsewhere_leaves_its_folder_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,10 @@ PARTS: dict[str, dict[str, Any]] = {
         },
         "burn_in_len": 3, "n_step": 2, "prioritized_replay": True, "dueling": True,
     },
+    "attention with burn-in": {
+        "model_config": {"fcnet_hiddens": [8], "use_attention": True, "attention_memory": 5, "max_seq_len": 4},
+        "burn_in_len": 3, "n_step": 2,
+    },
     "fragments": {"rollout_fragment_length": 4, "training_intensity": 2.0},
     "dropout": {"model_config": {"fcnet_dropout": 0.2}},
     "normalised observations": {"model_config": {"normalize_observations": True}},
@@ -169,11 +173,10 @@ def test_each_part_learns_a_small_task(name: str) -> None:
     settings = {"training_intensity": 16.0, "num_steps_sampled_before_learning_starts": 128, "replay_capacity": 4096}
     settings |= {"gamma": 0.5, "lr": 2e-3, "epsilon": None if "noisy" in PARTS[name] else 0.3}
     values = PARTS[name] | ({"v_max": 3.0} if "num_atoms" in PARTS[name] else {})
-    config = tiny(Choice, **settings | values, num_envs_per_env_runner=4)
+    config = tiny(Choice, **settings | values, num_envs_per_env_runner=4).evaluation(evaluation_interval=4)
     with config.build() as algorithm:
-        algorithm.learn(num_env_steps=2000)
-        score = algorithm.evaluate()["env_runners"]["episode_return_mean"]
-    assert score > 7.0  # of 8; chance gives 4
+        result = algorithm.learn(num_env_steps=2000, target_return=7.2)
+    assert result["evaluation"]["env_runners"]["episode_return_mean"] > 7.0  # of 8; chance gives 4
 
 
 def test_a_continuous_action_space_is_refused() -> None:
@@ -206,18 +209,55 @@ def test_a_checkpoint_goes_on_with_another_replay(tmp_path: Path) -> None:
         algorithm.train()
         algorithm.save(tmp_path / "c")
     with pytest.raises(ValueError, match=r"state of a replay buffer: .*replay_in_checkpoints=False"):
-        Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512)
+        Algorithm.from_checkpoint(tmp_path / "c", prioritized_replay=True)
+    with Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512) as larger:
+        assert isinstance(larger, DQN)
+        assert (larger.env_steps, larger.replay.num_transitions, larger.replay.kept_rows) == (64, 64, 256)
     with Algorithm.from_checkpoint(tmp_path / "c", replay_capacity=512, replay_in_checkpoints=False) as other:
         assert isinstance(other, DQN)
         assert (other.env_steps, other.replay.num_transitions) == (64, 0)
         other.train()
 
 
-def test_a_checkpoint_of_other_envs_is_told_apart(tmp_path: Path) -> None:
-    with tiny(replay_in_checkpoints=False).build() as algorithm:
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (2, 3)])
+@pytest.mark.parametrize("name", ["plain", "rainbow"])
+def test_a_run_goes_on_with_another_number_of_envs(name: str, before: int, after: int, tmp_path: Path) -> None:
+    with tiny(num_envs_per_env_runner=before, **PARTS[name]).build() as algorithm:
+        algorithm.train()
+        assert isinstance(algorithm, DQN)
+        steps, kept = algorithm.env_steps, algorithm.replay.num_transitions
         algorithm.save(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"state of an env runner: expected one of 4 envs, got one of 2"):
+    weights = []
+    for _ in range(2):
+        with Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=after) as other:
+            assert isinstance(other, DQN)
+            assert other.env_steps == steps
+            assert kept - after < other.replay.num_transitions <= kept
+            result = other.train()
+            assert result["learners"]["default_policy"]["num_updates_skipped"] == 0
+            weights.append(state_of(other)["learners"]["module"])
+    assert differences(*weights) == []
+
+
+def test_envs_that_come_together_may_have_been_apart(tmp_path: Path) -> None:
+    with tiny(num_envs_per_env_runner=2).build() as algorithm:
+        algorithm.train()
+        assert isinstance(algorithm, DQN)
+        algorithm.replay.heads[1] -= 1  # as after a runner of its own lost a step
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert isinstance(other, DQN)
+        assert other.replay.num_transitions > 0
+        other.train()
+
+
+def test_sequences_need_as_many_envs_as_there_were(tmp_path: Path) -> None:
+    with tiny(**PARTS["LSTM"]).build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"expected .*num_envs 4, got .*num_envs 2.*replay_in_checkpoints=False"):
         Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=4)
+    Algorithm.from_checkpoint(tmp_path / "c", num_envs_per_env_runner=4, replay_in_checkpoints=False).stop()
 
 
 def test_epsilon_and_beta_are_reported() -> None:

@@ -1,6 +1,5 @@
 """DQN by several learners: what one would come to, to rounding, and the same bits on each."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from rlmodule.peers import Alone, Peers
 from rlmodule.sharding import shard_batch
 from rlmodule.update_metrics import merge_metrics
 from tests.algorithms.dqn.conftest import tiny
-from tests.together import Fleet, digest, fleet_of, weights
+from tests.together import Fleet, digest, weights
 
 ID = "default_policy"
 KINDS: dict[str, dict[str, Any]] = {
@@ -46,12 +45,6 @@ def learn(peers: Peers, config: DQNConfig, spec: Any, batches: list[Batch | None
         "history": history,
         "moments": {n: x.clone() for n, x in learner.module[ID].named_buffers() if "moments" in n},
     }
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with fleet_of(3) as fleet:
-        yield fleet
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

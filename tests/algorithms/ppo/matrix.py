@@ -84,6 +84,7 @@ ACTIONS: dict[str, Row] = {
     "Box, rank 2, float64": Row(box((2, 2), np.float64, -0.1, 0.3)),
     "Box, log-std per state": Row(box((2,)), {"free_log_std": False}),
     "Box, SquashedGaussian": Row(box((2,), np.float32, 3, 4), {"custom_action_dist": "SquashedGaussian"}),
+    "Box, Beta": Row(box((2,), np.float32, 3, 4), {"custom_action_dist": "Beta"}),
     "Box of integers": Row(bounds([-1, 3], [2, 4], np.int8)),
     "Box of integers, rank 2": Row(box((2, 1), np.uint8, 0, 3)),
     "Dict": Row(spaces.Dict([("walk", box((2,))), ("arm", spaces.Discrete(4, start=1))])),
@@ -96,6 +97,18 @@ ACTIONS: dict[str, Row] = {
             ]
         )
     ),
+    "MultiDiscrete, each part knowing those before it": Row(
+        spaces.MultiDiscrete([2, 3, 3]), {"autoregressive_actions": True}
+    ),
+    "Dict and Tuple nested, each part knowing those before it": Row(
+        spaces.Dict(
+            [
+                ("legs", spaces.Tuple([box((2,)), spaces.MultiDiscrete([2, 3])])),
+                ("hand", spaces.Dict([("grip", spaces.MultiBinary(2)), ("force", box((1,)))])),
+            ]
+        ),
+        {"autoregressive_actions": True, "free_log_std": False},
+    ),
 }
 
 _PREVIOUS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
@@ -103,8 +116,10 @@ MEMORIES: dict[str, Mapping[str, Any]] = {
     "no memory": {},
     "LSTM": {"use_lstm": True},
     "GRU": {"use_gru": True},
+    "attention": {"use_attention": True, "attention_memory": 6},
     "LSTM, previous action and reward": {"use_lstm": True, **_PREVIOUS},
     "GRU, previous action and reward": {"use_gru": True, **_PREVIOUS},
+    "attention, previous action and reward": {"use_attention": True, "attention_memory": 6, **_PREVIOUS},
 }
 SHARING = {"shared": True, "separate": False}
 MASKS = {"no mask": False, "mask": True}
@@ -366,6 +381,7 @@ REFUSED: dict[str, Refused] = {
     "previous action without memory": Refused(settings={"lstm_use_prev_action": True}),
     "previous reward without memory": Refused(settings={"lstm_use_prev_reward": True}),
     "LSTM and GRU together": Refused(settings={"use_lstm": True, "use_gru": True}),
+    "GRU and attention together": Refused(settings={"use_gru": True, "use_attention": True}),
     "image smaller than an unpadded kernel": Refused(
         observation=box((6, 6, 3)), settings={"conv_filters": [[4, 8, 2, "valid"]]}
     ),

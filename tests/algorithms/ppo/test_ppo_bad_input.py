@@ -423,8 +423,8 @@ class Doubled(Categorical):
 for setting in ("lstm_use_prev_action", "lstm_use_prev_reward"):
     refused(
         f"{setting} without memory",
-        f"model_config.{setting}: expected a recurrent net to feed, got use_lstm=False and use_gru=False. "
-        "Set use_lstm=True or use_gru=True, or leave it False.",
+        f"model_config.{setting}: expected a net with a memory to feed, got use_lstm=False, use_gru=False and "
+        "use_attention=False. Set one of them to True, or leave it False.",
         lambda setting=setting: module(**one(setting, True)),
     )
 refused(
@@ -435,13 +435,13 @@ refused(
 refused(
     "an encoder with memory before a recurrent net",
     "RecurrentEncoder.tokenizer: expected an encoder without a state of its own, got Remembering…Leave out "
-    "use_lstm and use_gru, or give it a stateless encoder.",
+    "use_lstm, use_gru and use_attention, or give it a stateless encoder.",
     lambda: module(custom_model=remembering, **LSTM),
 )
 refused(
     "an encoder with memory in a part",
-    "observation_space['x']: expected an encoder without a state, got Remembering. Put the recurrent net "
-    "behind all parts, with use_lstm or use_gru.",
+    "observation_space['x']: expected an encoder without a state, got Remembering. Put the net with a "
+    "memory behind all parts, with use_lstm, use_gru or use_attention.",
     lambda: module(spaces.Dict({"x": VECTOR, "y": THREE}), leaf_overrides={"x": {"custom_model": remembering}}),
 )
 refused(

@@ -65,7 +65,7 @@ ENVS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "Blackjack": ("Blackjack-v1", {}, "Tuple → an encoder per part, fused"),
     "Pendulum": ("Pendulum-v1", {}, "float Box → DiagGaussian"),
     "HalfCheetah": ("HalfCheetah-v5", {}, "by running mean and std"),
-    "Pong, 84×84×4": ("ale_py:ALE/Pong-v5", {"gym_env_vectorize_mode": "vector_entry_point"}, "Box of rank 3 → CNN"),
+    "Pong, 84×84×4": ("ALE/Pong-v5", {}, "Box of rank 3 → CNN"),
     "a Dict": (Sensors, {}, "Dict → MultiDistribution"),
     "masked MultiDiscrete": (Levers, {}, "observation_space['action_mask'] says which actions are allowed"),
 }

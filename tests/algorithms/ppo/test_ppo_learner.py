@@ -226,8 +226,10 @@ def test_target_kl_is_compared_with_the_mean_of_the_last_epoch() -> None:
 def test_kl_coefficient_is_adapted(make_rollout: MakeRollout, lr: float, kl_target: float, factor: float) -> None:
     learner = build(use_kl_loss=True, kl_coeff=0.3, kl_target=kl_target, lr=lr)
     for iteration in (1, 2):
-        learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)
+        report = learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)[ID]
+        assert report["kl_coeff"] == 0.3 * factor ** (iteration - 1)  # as it was set, not as float32 has it
         assert learner.kl_coeff == pytest.approx(0.3 * factor**iteration)
+        assert learner.get_state()["kl_coeff"] == 0.3 * factor**iteration
 
 
 def test_kl_coefficient_stays_near_the_target_and_is_saved(make_rollout: MakeRollout) -> None:
@@ -266,6 +268,8 @@ def test_schedules_go_by_env_steps(make_rollout: MakeRollout) -> None:
         assert report["learning_rate"] == pytest.approx(lr)
         assert learner.optimizers[ID].param_groups[0]["lr"] == pytest.approx(lr)
         assert learner.entropy_coeff == pytest.approx(entropy_coeff)
+        assert report["entropy_coeff"] == PPOLearner.entropy_coeff.number(learner)
+        assert report["entropy_coeff"] == pytest.approx(entropy_coeff, rel=1e-15)  # with all digits
         assert torch.equal(before, weights(learner)) is (lr == 0)
 
 

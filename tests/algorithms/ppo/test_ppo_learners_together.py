@@ -1,6 +1,6 @@
 """PPO by several learners: what one would come to, to rounding, and the same bits on each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis
@@ -15,7 +15,7 @@ from rlmodule import Episode, Rollout
 from rlmodule.peers import Alone, Peers
 from rlmodule.sharding import shard_rollout
 from rlmodule.testing import random_rollout
-from tests.together import Fleet, digest, fleet_of, weights
+from tests.together import Fleet, digest, weights
 
 ID = "default_policy"
 Part = Rollout | list[Episode] | None
@@ -54,12 +54,6 @@ def learn(peers: Peers, model: str, parts: Sequence[Part], settings: dict[str, A
 def rollouts(model: str, count: int, steps: int = 12, slots: int = 6) -> list[Rollout]:
     acting = make(model).module[ID]
     return [random_rollout(acting, steps, slots, seed=seed) for seed in range(count)]
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with fleet_of(3) as fleet:
-        yield fleet
 
 
 def parts_of(rollout: Rollout, sizes: list[int]) -> list[Rollout | None]:

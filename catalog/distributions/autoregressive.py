@@ -1,0 +1,426 @@
+"""The distribution over actions of several parts whose later parts depend on the earlier ones."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.distributions.base import (
+    Deterministic,
+    Distribution,
+    action_distribution_rules,
+    bound,
+    flattened,
+    shaped,
+    subclass,
+    wrong_space,
+)
+from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical, choice_counts
+from catalog.distributions.nested import MultiDistribution
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.spaces import space_parts
+
+if TYPE_CHECKING:
+    from catalog.action_model import ActionModel
+
+MOST_PREFIXES = 32
+"""Up to how many combinations of the parts before the last one entropy and KL go through all of them. Each costs as
+much as a log-probability."""
+
+
+class Span(NamedTuple):
+    """Some neighbouring entries of a vector."""
+
+    start: int
+    width: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """``[..., W] → [..., width]``, a view."""
+        return x.narrow(-1, self.start, self.width)
+
+
+class Part(NamedTuple):
+    """One factor of the joint probability: a leaf of the action space, or one choice or bit of a leaf of several.
+
+    Attributes:
+        leaf: Number of the leaf.
+        component: Its number in the leaf; None is the whole leaf.
+        name: What it is called, such as ``grip`` or ``arm.0[2]``.
+        dist_cls: Its distribution, given the earlier parts.
+        inputs: Where its inputs are among those of all parts.
+        noise: Where its noise is among that of all parts, if all draw noise.
+        code: Where its code is among those of all parts.
+        nvec: Sizes of its choices, coded one-hot; none if it consists of numbers.
+        num_values: How many values it has; None if they cannot be gone through.
+    """
+
+    leaf: int
+    component: int | None
+    name: str
+    dist_cls: type[Distribution]
+    inputs: Span
+    noise: Span
+    code: Span
+    nvec: tuple[int, ...]
+    num_values: int | None
+
+
+class AutoregressiveDistribution(Distribution):
+    """P(a₁) · P(a₂ | a₁) · P(a₃ | a₁, a₂) · …: each part of an action is drawn knowing those before it, in the order of
+    the space; bound to the space with :meth:`bind` and to the action model of a module with :meth:`for_module`.
+
+    Parts are the leaves of a Dict or Tuple, also of nested ones. The numbers of a MultiDiscrete or an integer Box and
+    the bits of a MultiBinary are a part each, unless they have a distribution of the user's own; a Box of floats is one
+    part.
+
+    The inputs are those of the independent parts and then a context. The module's action model makes of both, and of
+    the earlier parts, the inputs that count (:class:`ActionModel`). Sampling asks it once per part. The log-probability
+    of a given action takes one pass, conditioned on the parts given: nothing is drawn anew.
+
+    Entropy and KL are exact where the parts before the last one are choices or bits with at most ``MOST_PREFIXES``
+    combinations: all of these are gone through. Otherwise they are those of each part given one action drawn from
+    torch's global generator: without bias, also in the gradient (by the score of what was drawn), but with variance.
+
+    :meth:`to_deterministic` takes the most likely value part by part, which is not always the most likely action.
+    """
+
+    inputs_suffice = False
+    independent: ClassVar[type[Distribution]]
+    """The distribution of independent parts."""
+    parts: ClassVar[tuple[Part, ...]] = ()
+    shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    """Shape of each leaf."""
+    context_dim: ClassVar[int] = 0
+    width: ClassVar[int] = 0
+    """Number of inputs of the independent parts."""
+    num_prefixes: ClassVar[int | None] = None
+    """How many combinations there are of the parts before the last one; None for too many."""
+    code_dim: ClassVar[int] = 0
+    """Width of the code of an action."""
+    model: ClassVar[ActionModel | None] = None
+
+    def __init__(self, logits: Tensor) -> None:
+        if self.model is None:
+            raise TypeError(
+                explain_error(
+                    type(self).__name__,
+                    expected="a class that knows the action model of a module",
+                    got="one that is not bound to any",
+                    remedy="Use module.action_dist_cls, or the class's for_module(module).",
+                )
+            )
+        self._model = self.model
+        self.inputs, self.context = logits.split((self.width, self.context_dim), dim=-1)
+
+    @classmethod
+    def check(cls, space: Space, path: str = "action_space") -> None:
+        if cls.parts:
+            cls.independent.check(space, path)
+
+    @classmethod
+    def bind(
+        cls,
+        space: Space,
+        independent: type[Distribution] | None = None,
+        context_dim: int = 16,
+        *,
+        path: str = "action_space",
+    ) -> type[AutoregressiveDistribution]:
+        """A subclass for actions of ``space``.
+
+        Args:
+            space: One with at least two parts.
+            independent: The distribution of independent parts; None takes that of the table.
+            context_dim: Number of inputs besides theirs, for the action model.
+            path: What ``space`` is called in messages.
+
+        Raises:
+            ValueError: If there is only one part.
+        """
+        if independent is None:
+            independent = action_distribution_rules.root(space, DefaultModelConfig(), path).run()
+        leaves = [*_leaves(space, independent)]
+        parts = tuple(_parts(leaves))
+        if len(parts) < 2:
+            raise wrong_space(
+                cls,
+                path,
+                "a space of at least two parts, of which one can depend on the other",
+                space,
+                "Leave autoregressive_actions out: there is nothing to condition.",
+            )
+        shapes = tuple(tuple(leaf.shape or ()) for _, leaf, _ in leaves)
+        width = independent.required_input_dim(space)
+        sizes = [part.num_values for part in parts[:-1]]
+        count = None if None in sizes else math.prod(size or 0 for size in sizes)
+        return bound(
+            cls,
+            independent=independent,
+            parts=parts,
+            shapes=shapes,
+            context_dim=context_dim,
+            width=width,
+            code_dim=sum(parts[-1].code),
+            num_prefixes=count if count is not None and count <= MOST_PREFIXES else None,
+        )
+
+    @classmethod
+    def for_module(cls, module: nn.Module) -> type[AutoregressiveDistribution]:
+        """A subclass that asks ``module.action_model``.
+
+        Raises:
+            TypeError: If that is no :class:`ActionModel` for these parts.
+        """
+        from catalog.action_model import ActionModel  # which needs this class
+
+        model = module.action_model
+        if not isinstance(model, ActionModel):
+            raise TypeError(
+                explain_error(
+                    f"{type(module).__name__}.action_model",
+                    expected="an ActionModel, which conditions later parts of an action on earlier ones",
+                    got=type(model).__name__,
+                    remedy="Return one from the catalog's build_action_model(), such as MADE.of(dist_cls, space).",
+                )
+            )
+        independent = cls.independent.for_module(module)
+        classes = [*_leaf_classes(independent)]
+        parts = tuple(
+            part if part.component is not None else part._replace(dist_cls=classes[part.leaf]) for part in cls.parts
+        )
+        # kept out of the cache of bound classes, which would keep the module alive
+        return subclass(cls, independent=independent, parts=parts, model=model)
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> AutoregressiveDistribution:
+        return cls(logits)
+
+    @classmethod
+    def required_input_dim(cls, space: Space) -> int:
+        """The inputs of independent parts and the context."""
+        return cls.independent.required_input_dim(space) + cls.context_dim
+
+    @classmethod
+    def log_std_indices(cls, space: Space) -> tuple[int, ...]:
+        return cls.independent.log_std_indices(space)
+
+    # --- drawing ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
+        """An action part by part: ``choose`` gets the distribution of each, given those before it."""
+        code = self.inputs.new_zeros((*self.inputs.shape[:-1], self.code_dim))
+        leaves: list[Tensor | list[Tensor]] = [[] for _ in self.shapes]
+        for part in self.parts:
+            inputs = self._model(self.inputs, self.context, code)
+            value = choose(part.dist_cls.from_logits(part.inputs.of(inputs)), part)
+            _write(part, value, code)
+            if isinstance(components := leaves[part.leaf], list) and part.component is not None:
+                components.append(value if part.nvec == () else value.unsqueeze(-1))
+            else:
+                leaves[part.leaf] = value
+        whole = zip(leaves, self.shapes, strict=True)
+        joined = [shaped(torch.cat(leaf, -1), shape) if isinstance(leaf, list) else leaf for leaf, shape in whole]
+        return _nested(self.independent, iter(joined))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tree:
+        return self._draw(lambda dist, part: dist.sample(generator))
+
+    @classmethod
+    def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
+        """That of the independent parts, whose sample it would select where no part depends on another."""
+        return cls.independent.draw_noise(rng, steps, cls.width)
+
+    def sample_from(self, noise: Tensor) -> Tree:
+        return self._draw(lambda dist, part: dist.sample_from(part.noise.of(noise)))
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample()))
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _given(self, actions: Tree) -> Tensor:
+        """Inputs of all parts, each given those before it in ``actions``."""
+        return self._model(self.inputs, self.context, self._model.encode(actions).to(self.inputs.dtype))
+
+    def logp(self, actions: Tree) -> Tensor:
+        # the parts before each one are given too, so that all are independent now
+        return self.independent.from_logits(self._given(actions)).logp(actions)
+
+    def entropy(self) -> Tensor:
+        if self.num_prefixes is not None:
+            prefixes, code = self._prefixes(self.num_prefixes)
+            logp, last = self._along(prefixes, code)
+            terms = last.entropy() - logp.clamp_min(torch.finfo(logp.dtype).min)  # 0 · -inf would be NaN
+            return (logp.exp() * terms).sum(0)
+        drawn = self.sample()
+        given = self._conditionals(self._given(drawn))
+        return self._mean_over_prefixes([dist.entropy() for dist in given], given, drawn)
+
+    def kl(self, other: Distribution) -> Tensor:
+        """KL(self ‖ other), where ``other`` may be of another module; see :class:`AutoregressiveDistribution`."""
+        if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
+            raise TypeError(
+                explain_error(
+                    f"{type(self).__name__}.kl",
+                    expected="another one of the same parts",
+                    got=type(other).__name__,
+                    remedy="Compare distributions of one class.",
+                )
+            )
+        if self.num_prefixes is not None:
+            prefixes, code = self._prefixes(self.num_prefixes)
+            (p, p_last), (q, q_last) = self._along(prefixes, code), other._along(prefixes, code)
+            probs = p.exp()
+            return (probs * (p - q + p_last.kl(q_last)).masked_fill(probs == 0, 0.0)).sum(0)
+        drawn = self.sample()
+        given, theirs = self._conditionals(self._given(drawn)), other._conditionals(other._given(drawn))
+        return self._mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, drawn)
+
+    def _conditionals(self, inputs: Tensor) -> list[Distribution]:
+        """The distributions of the parts, of the inputs that :meth:`_given` returns."""
+        return [part.dist_cls.from_logits(part.inputs.of(inputs)) for part in self.parts]
+
+    def _prefixes(self, count: int) -> tuple[list[Tensor], Tensor]:
+        """Every combination of the parts before the last: the values of each part ``[K, ...]``, and the codes."""
+        leading = self.inputs.shape[:-1]
+        code = self.inputs.new_zeros((count, *leading, self.code_dim))
+        sizes = tuple(part.num_values or 0 for part in self.parts[:-1])
+        choices = _combinations(sizes, self.inputs.device).reshape(count, *[1] * len(leading), len(sizes))
+        values = []
+        for part, choice in zip(self.parts, choices.expand(count, *leading, len(sizes)).unbind(-1), strict=False):
+            values.append(choice if part.nvec else choice.unsqueeze(-1))
+            _write(part, values[-1], code)
+        return values, code
+
+    def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
+        """Log-probability ``[K, ...]`` of each prefix, and the distribution of the last part after it."""
+        inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
+        *before, last = self._conditionals(self._model(inputs, context, code))
+        return _sum(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
+
+    def _mean_over_prefixes(self, terms: list[Tensor], given: list[Distribution], drawn: Tree) -> Tensor:
+        """An unbiased estimate of the sum of the means of ``terms``, one of each part given the parts before it, from
+        one action that was drawn. So is its gradient, to which the parts before contribute by their score."""
+        values = self._values(drawn)
+        later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
+        for i in range(len(terms) - 1, 0, -1):
+            later = later + terms[i].detach()
+            score = score + given[i - 1].logp(values[i - 1]) * later
+        return _sum(iter(terms)) + (score - score.detach())
+
+    def _values(self, actions: Tree) -> list[Tensor]:
+        """The value of each part of ``actions``."""
+        leaves, values = [*_flat(self.independent, actions)], []
+        for part in self.parts:
+            leaf, at = leaves[part.leaf], part.component
+            if at is not None:
+                bare = flattened(leaf, self.shapes[part.leaf])
+                leaf = bare[..., at] if part.nvec else bare[..., at : at + 1]
+            values.append(leaf)
+        return values
+
+
+def _leaves(
+    space: Any, dist_cls: type[Distribution], keys: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Any, type[Distribution]]]:
+    """Path, space and distribution of each leaf."""
+    if issubclass(dist_cls, MultiDistribution):
+        for child, (key, part) in zip(dist_cls.children, space_parts(space), strict=True):
+            yield from _leaves(part, child, (*keys, key))
+    else:
+        yield keys, space, dist_cls
+
+
+def _leaf_classes(dist_cls: type[Distribution]) -> Iterator[type[Distribution]]:
+    if issubclass(dist_cls, MultiDistribution):
+        for child in dist_cls.children:
+            yield from _leaf_classes(child)
+    else:
+        yield dist_cls
+
+
+def _parts(leaves: Iterable[tuple[tuple[Any, ...], Any, type[Distribution]]]) -> Iterator[Part]:
+    """The parts of all leaves, side by side in inputs, noise and code."""
+    inputs = noise = code = 0
+    for number, (keys, space, dist_cls) in enumerate(leaves):
+        width, nvec, name = dist_cls.required_input_dim(space), choice_counts(space), ".".join(map(str, keys))
+        drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width)
+        noise_width = 0 if drawn is None else drawn.shape[-1]
+        splits = _splits_into(dist_cls)
+        if splits is None:
+            code_width = sum(nvec) or math.prod(space.shape or ())
+            num_values = nvec[0] if issubclass(dist_cls, Categorical) else None
+            at = Span(inputs, width), Span(noise, noise_width), Span(code, code_width)
+            yield Part(number, None, name, dist_cls, *at, nvec, num_values)
+        else:
+            code_width, start = width, 0  # an input, a number of noise and one of the code for each choice or bit
+            for i, size in enumerate(nvec or (1,) * width):
+                inner = Span(inputs + start, size), Span(noise + start, size), Span(code + start, size)
+                yield Part(number, i, f"{name}[{i}]", splits, *inner, nvec[i : i + 1], size if nvec else 2)
+                start += size
+        inputs, noise, code = inputs + width, noise + noise_width, code + code_width
+
+
+def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
+    """The distribution of one component of a leaf; None if the leaf is one part."""
+    # bound ones only: what a user derived from these may be no product of its components
+    return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(dist_cls.__mro__[1])
+
+
+def _write(part: Part, value: Tensor, code: Tensor) -> None:
+    """Put the code of ``value`` where that of ``part`` belongs, which must be 0 so far."""
+    flat = value.unsqueeze(-1) if value.dim() < code.dim() else value.flatten(code.dim() - 1)
+    if part.nvec:
+        if len(part.nvec) > 1:
+            flat = flat + _starts(part.nvec, flat.device)
+        part.code.of(code).scatter_(-1, flat, 1.0)
+    else:
+        part.code.of(code).copy_(flat)
+
+
+@functools.cache
+def _starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
+
+
+@functools.cache
+def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """All of them, ``[K, len(sizes)]``."""
+    return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
+
+
+def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
+    """``leaves`` structured like an action."""
+    if not issubclass(dist_cls, MultiDistribution):
+        return next(leaves)
+    parts = [_nested(child, leaves) for child in dist_cls.children]
+    return tuple(parts) if dist_cls.keys is None else dict(zip(dist_cls.keys, parts, strict=True))
+
+
+def _flat(dist_cls: type[Distribution], actions: Tree) -> Iterator[Tensor]:
+    """The leaves of ``actions`` in order."""
+    if issubclass(dist_cls, MultiDistribution):
+        keys = range(len(dist_cls.children)) if dist_cls.keys is None else dist_cls.keys
+        for key, child in zip(keys, dist_cls.children, strict=True):
+            yield from _flat(child, actions[key])
+    else:
+        yield actions
+
+
+def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
+    return [(part.name, part.inputs, part.code) for part in dist.parts]
+
+
+def _sum(terms: Iterator[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, terms)
