@@ -180,7 +180,7 @@ class AttentionEncoder(MemoryEncoder):
         return EncoderOutput(x.transpose(0, 1), {"memory": remembered, "length": filled.sum(1)})
 
     def _remembered(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``memory`` and ``length`` before the first step."""
+        """``memory`` and ``length`` before the first step; zeros in the memory of rows that start."""
         rows = x.shape[1]
         shape = (rows, len(self.layers), self.memory, self.dim)
         if state is None:
@@ -190,11 +190,10 @@ class AttentionEncoder(MemoryEncoder):
         if shapes.get("memory") != shape or shapes.get("length") != (rows,):
             expected = f"a state with 'memory' of shape {shape} and 'length' of shape {(rows,)}"
             raise ValueError(self.misfit(expected, str(shapes or type(state).__name__)))
-        memory, length = given["memory"], given["length"]
-        if starts is not None:
+        memory = given["memory"]
+        if starts is not None:  # what is not seen must be finite all the same
             memory = memory.masked_fill(starts[0].view(-1, 1, 1, 1), 0)
-            length = length.masked_fill(starts[0], 0)
-        return memory, length
+        return memory, given["length"]
 
 
 class _Window:

@@ -30,6 +30,7 @@ config = (
 )
 memories = {"MLP": {}, "LSTM": {"use_lstm": True}, "GRU": {"use_gru": True}, "attention": {"use_attention": True}}
 for name, model_config in memories.items():
+    config.training(lr=5e-4 if name == "attention" else 1e-3)
     with config.rl_module(model_config=model_config).build() as algo:
         algo.learn(num_env_steps=40_000, target_return=450, progress=True)
         returned = algo.evaluate()["env_runners"]["episode_return_mean"]

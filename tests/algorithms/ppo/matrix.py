@@ -131,6 +131,7 @@ FACTORS: dict[str, Mapping[str, Any]] = {
     "mask": MASKS,
 }
 """What a case is a choice of: factor → name of a level → what it means."""
+_NET = ("memory", "sharing", "mask")
 TINY: Mapping[str, Any] = {
     "fcnet_hiddens": [8],
     "conv_filters": TINY_FILTERS,
@@ -311,12 +312,14 @@ def all_pairs() -> frozenset[Pair]:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Few cases that hold every sensible pair: each level is the one that adds most pairs not yet met."""
+    """Few cases that hold every sensible pair, and every net with and without a mask: each level is the one that adds
+    most pairs not yet met."""
     missing = dict.fromkeys(sorted(all_pairs(), key=sorted))
     uses: dict[tuple[str, str], int] = {}
     found: list[Case] = []
-    while missing:
-        levels = dict(sorted(next(iter(missing))))
+    nets = dict.fromkeys(itertools.product(MEMORIES, SHARING, MASKS))
+    while missing or nets:
+        levels = dict(sorted(next(iter(missing)))) if missing else dict(zip(_NET, next(iter(nets)), strict=True))
         for factor in (name for name in FACTORS if name not in levels):
             options = [level for level in FACTORS[factor] if is_sensible({**levels, factor: level})]
 
@@ -329,6 +332,7 @@ def cases() -> tuple[Case, ...]:
             missing.pop(pair, None)
         for item in levels.items():
             uses[item] = uses.get(item, 0) + 1
+        nets.pop(tuple(levels[factor] for factor in _NET), None)
         found.append(Case(**levels))
     return tuple(found)
 

@@ -177,13 +177,13 @@ refused(
 )
 refused(
     "a policy head of another width",
-    "Mine.build_pi_head(): expected outputs of shape (1, 3) for one latent, got (1, 5)…the distribution's "
-    "required_input_dim…",
+    "Mine.build_pi_head(): expected outputs of shape (1, 3) for one latent, got (1, 5)…the catalog's "
+    "action_head_dim for actions…",
     lambda: module(hooks={"build_pi_head": lambda catalog: nn.Linear(64, 5)}),
 )
 refused(
     "a value head of another width",
-    "Mine.build_vf_head(): expected outputs of shape (1, 1) for one latent, got (1, 2)…or 1 for a value.",
+    "Mine.build_vf_head(): expected outputs of shape (1, 1) for one latent, got (1, 2)…, 1 for a value.",
     lambda: module(hooks={"build_vf_head": lambda catalog: nn.Linear(64, 2)}, **LSTM),
 )
 refused(

@@ -13,7 +13,14 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
-from catalog import DefaultModelConfig, Distribution, MLPEncoderConfig, ModelConfig, MultiDistribution
+from catalog import (
+    AutoregressiveDistribution,
+    DefaultModelConfig,
+    Distribution,
+    MLPEncoderConfig,
+    ModelConfig,
+    MultiDistribution,
+)
 from catalog.preprocessing import Vectorize
 from rlmodule import Columns, RLModuleSpec
 from rlmodule.testing import random_rollout
@@ -21,7 +28,9 @@ from rlmodule.testing import random_rollout
 MASK = "action_mask"
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 NESTED = spaces.Dict([("z", VECTOR), ("a", spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)]))])
-MASKED = spaces.Dict([("x", VECTOR), (MASK, spaces.MultiBinary(3))])
+MASKED = spaces.Dict(
+    [("x", VECTOR), (MASK, spaces.MultiBinary(3)), ("avail_actions", spaces.Box(-1, 1, (3, 2), np.float32))]
+)
 PARTS = spaces.Dict([("walk", spaces.Box(-1, 1, (2,), np.float32)), ("arm", spaces.Discrete(3))])
 MEMORY = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4}
 PREVIOUS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "vf_share_layers": False}
@@ -37,6 +46,7 @@ SETTINGS = {
     "flat": Setting(VECTOR, spaces.Discrete(3), {}),
     "nested": Setting(NESTED, PARTS, {}),
     "masked": Setting(MASKED, spaces.Discrete(3), {}),
+    "autoregressive": Setting(VECTOR, PARTS, {"autoregressive_actions": True}),
     "recurrent": Setting(VECTOR, spaces.Discrete(3), MEMORY),
     "recurrent, masked, previous action": Setting(MASKED, spaces.Discrete(3), MEMORY | PREVIOUS),
     "recurrent, nested, previous action": Setting(NESTED, PARTS, MEMORY | PREVIOUS),
@@ -128,7 +138,8 @@ def shows(module: PPOModule, hook: str) -> bool:
     """Whether what ``hook`` decides or builds is part of the module."""
     widths = {layer.out_features for layer in module.encoder.modules() if isinstance(layer, nn.Linear)}
     dist_cls: Any = module.action_dist_cls
-    parts = dist_cls.children if issubclass(dist_cls, MultiDistribution) else (dist_cls,)
+    by_parts: Any = dist_cls.independent if issubclass(dist_cls, AutoregressiveDistribution) else dist_cls
+    parts = by_parts.children if issubclass(by_parts, MultiDistribution) else (by_parts,)
     decided = {
         "_get_encoder_config": 11 in widths,
         "get_tokenizer_config": 13 in widths,
@@ -151,8 +162,10 @@ def is_asked(hook: str, hooks: Iterable[str], setting: Setting) -> bool:
 
 def counts(hook: str, hooks: Iterable[str], setting: Setting) -> bool:
     """Whether what it decides is used: a whole encoder of one's own leaves no use for configs of parts of it."""
-    if hook == "build_action_mask":
+    if hook in ("build_action_mask", "build_action_embeddings"):
         return setting.observation is MASKED
+    if hook == "build_action_model":
+        return "autoregressive_actions" in setting.model_config
     by_config = hook in ("_get_encoder_config", "get_tokenizer_config")
     return is_asked(hook, hooks, setting) and not (by_config and "build_encoder" in hooks)
 
