@@ -230,6 +230,8 @@ def draw(kept: dict[str, Any]) -> None:
     from matplotlib import pyplot as plt
 
     jobs = [job for job in CONTESTS if job in kept and job != "import"]
+    if not jobs:
+        return
     fig, axes = plt.subplots(1, len(jobs), figsize=(2.3 * len(jobs), 3.2), sharex=True, squeeze=False)
     for axis, job in zip(axes[0], jobs, strict=True):
         figures: Figures = kept[job]["figures"]
@@ -271,13 +273,13 @@ def main() -> None:
         def report(text: str) -> None:
             progress.update(task, advance=1, description=text.splitlines()[0])
             if not console.is_terminal or "left out" in text:
-                console.print(text, highlight=False)
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
 
         for job in args.jobs:
             kept[job] = {"machine": machine(), "figures": measure(job, pythons, args.repeats, report)}
             if args.write:
                 KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    console.print(table(kept), highlight=False, markup=False)
+    console.print(table(kept), highlight=False, markup=False, soft_wrap=True)
     if args.write:
         write(table(kept), README, "peers")
         draw(kept)

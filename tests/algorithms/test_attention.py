@@ -100,7 +100,12 @@ def test_before_the_first_gradient_step_training_computes_what_acting_computed()
     "config",
     [
         PPOConfig(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1),
-        DQNConfig(train_batch_size_per_learner=20, num_steps_sampled_before_learning_starts=100, burn_in_len=3),
+        DQNConfig(
+            train_batch_size_per_learner=20,
+            num_steps_sampled_before_learning_starts=100,
+            num_env_steps_per_iteration=160,
+            burn_in_len=3,
+        ),
     ],
     ids=["PPO", "DQN"],
 )

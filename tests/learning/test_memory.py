@@ -15,7 +15,7 @@ BATCH = 1024
 SOON, LATER = 20 * BATCH, 30 * BATCH
 MEMORIES = {"LSTM": {"use_lstm": True}, "GRU": {"use_gru": True}, "attention": {"use_attention": True}}
 # At a learning rate of 1e-3 some runs of attention stay below 400 for twice as long. At this one the slowest of
-# three evaluates at 200 or more after 12,288 steps, at 400 or more after 20,480.
+# four evaluates at 200 or more after 12,288 steps, at 400 or more after 20,480.
 LR_OF_ATTENTION = 5e-4
 
 

@@ -24,6 +24,7 @@ OBS = spaces.Box(-1, 1, (4,), np.float32)
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"fcnet_hiddens": [16, 16], "normalize_observations": True, "normalize_values": True},
     "lstm": {"fcnet_hiddens": [16], "use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4},
+    "attention": {"fcnet_hiddens": [16], "use_attention": True, "attention_memory": 5, "max_seq_len": 4},
 }
 
 
