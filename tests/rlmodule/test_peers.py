@@ -183,6 +183,10 @@ def test_a_copy_of_moments_is_on_its_own() -> None:
 # --- when one is gone -------------------------------------------------------------------------------------------------
 
 
+SLOW_WAYS = "hangs", "gave up"
+"""Of which one is told when the time of 4 s is up, which busy cores may take to meet."""
+
+
 def wait_or(peers: Peers, way: str) -> float:
     """Seconds until it was told that another is gone; the last rank is."""
     peers.sum(torch.ones(3))
@@ -198,10 +202,10 @@ def wait_or(peers: Peers, way: str) -> float:
             with pytest.raises(PeerLost) as kept:
                 peers.sum(torch.ones(3))
             assert kept.value.__traceback__ is not None  # which must not keep the connection open
-        time.sleep(4)
+        time.sleep(6 if way in SLOW_WAYS else 1)
         return 0.0
     if way == "gave up":
-        time.sleep(2.4)
+        time.sleep(4.4)
     start = time.perf_counter()
     with pytest.raises(
         PeerLost, match=rf"learner {peers.rank} of {peers.size}: expected the others .* All must connect"
@@ -214,10 +218,10 @@ def wait_or(peers: Peers, way: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("way", "least", "most"), [("closes", 0, 1.5), ("raises", 0, 1.5), ("hangs", 1.9, 4.0), ("gave up", 0, 1.0)]
+    ("way", "least", "most"), [("closes", 0, 1.5), ("raises", 0, 1.5), ("hangs", 3.9, 5.8), ("gave up", 0, 1.5)]
 )
 def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, least: float, most: float) -> None:
-    *told, gone = fleet.run(wait_or, *[(way,)] * 3, peer_timeout_s=2.0)
+    *told, gone = fleet.run(wait_or, *[(way,)] * 3, peer_timeout_s=4.0 if way in SLOW_WAYS else 30.0)
     assert isinstance(gone, ValueError) if way == "raises" else gone == 0.0
     assert len(told) == 2
     for seconds in told:
