@@ -20,9 +20,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmarks.jobs import JOBS, DQNJob, Job, main
+from benchmarks.jobs import JOBS, WARM_UP, DQNJob, Job, main
 
-WARM_UP = 2  # iterations before the clock starts
 HALF_LOG_2PI = 0.9189385332046727
 
 Finals = list[tuple[int, int, Tensor]]  # (step, env, observation): where episodes were cut off, and what was seen last

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+WARM_UP = 2  # iterations before the clock starts
+
 
 @dataclass(frozen=True)
 class Job:

@@ -12,10 +12,8 @@ from dataclasses import replace
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.jobs import JOBS, PONG_JOBS, SHARED_JOBS, Job, main
+from benchmarks.jobs import JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, Job, main
 from catalog import DefaultModelConfig
-
-WARM_UP = 2  # iterations before the clock starts
 
 
 def config(job: Job, seed: int) -> PPOConfig:

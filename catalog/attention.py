@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from catalog.base import EncoderOutput, ModelConfig, Tree
 from catalog.errors import explain_error
-from catalog.memory import MemoryEncoder
+from catalog.memory import MemoryEncoder, check_count, tokenizer_width
 from catalog.model_config import DefaultModelConfig
 from catalog.nn import Init
 
@@ -50,15 +50,7 @@ class AttentionEncoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         for name in ("dim", "num_layers", "num_heads", "head_dim", "memory", "mlp_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    explain_error(
-                        f"AttentionEncoderConfig.{name}",
-                        expected="an int > 0",
-                        got=getattr(self, name),
-                        remedy="Give at least one layer, head, unit and step to remember.",
-                    )
-                )
+            check_count(self, name, "Give at least one layer, head, unit and step to remember.")
         if not math.isfinite(self.gate_bias):
             raise ValueError(
                 explain_error(
@@ -74,19 +66,9 @@ class AttentionEncoderConfig(ModelConfig):
         return (self.dim,)
 
     def build(self) -> "AttentionEncoder":
-        dims = tuple(self.tokenizer_config.output_dims)
-        if len(dims) != 1:
-            raise ValueError(
-                explain_error(
-                    "AttentionEncoderConfig.tokenizer_config",
-                    expected="latents of one dim, (D,)",
-                    got=f"{type(self.tokenizer_config).__name__} with output_dims {dims}",
-                    remedy="Flatten its output.",
-                )
-            )
         return AttentionEncoder(
             self.tokenizer_config.build(),
-            dims[0],
+            tokenizer_width(self.tokenizer_config, type(self).__name__),
             dim=self.dim,
             num_layers=self.num_layers,
             num_heads=self.num_heads,

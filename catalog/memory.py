@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from catalog.base import Encoder, Tree, as_encoder
+from catalog.base import Encoder, ModelConfig, Tree, as_encoder
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
@@ -39,6 +39,31 @@ def sampled_space(action_space: Space) -> Space:
             return spaces.MultiDiscrete(action_space.high.astype(np.int64) - action_space.low.astype(np.int64) + 1)
         return spaces.Box(-np.inf, np.inf, action_space.shape, np.float32)
     return action_space
+
+
+def check_count(config: ModelConfig, name: str, remedy: str) -> None:
+    """Whether the field ``name`` of the config of a net with a memory is at least 1.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if (got := getattr(config, name)) < 1:
+        where = f"{type(config).__name__}.{name}"
+        raise ValueError(explain_error(where, expected="an int > 0", got=got, remedy=remedy))
+
+
+def tokenizer_width(tokenizer_config: ModelConfig, of: str) -> int:
+    """Width of the latents of a tokenizer that stands in the config ``of``.
+
+    Raises:
+        ValueError: If they are no vectors.
+    """
+    dims = tuple(tokenizer_config.output_dims)
+    if len(dims) != 1:
+        got = f"{type(tokenizer_config).__name__} with output_dims {dims}"
+        where, remedy = f"{of}.tokenizer_config", "Flatten its output."
+        raise ValueError(explain_error(where, expected="latents of one dim, (D,)", got=got, remedy=remedy))
+    return dims[0]
 
 
 class MemoryEncoder(Encoder):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.errors import closest, explain_error
-from catalog.memory import MemoryEncoder
+from catalog.memory import MemoryEncoder, check_count, tokenizer_width
 from catalog.model_config import DefaultModelConfig
 from catalog.nn import Init
 from catalog.preprocessing import is_byte_box
@@ -58,34 +58,16 @@ class RecurrentEncoderConfig(ModelConfig):
                 )
             )
         for name in ("hidden_dim", "num_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    explain_error(
-                        f"RecurrentEncoderConfig.{name}",
-                        expected="an int > 0",
-                        got=getattr(self, name),
-                        remedy="Give the net at least one layer with at least one unit.",
-                    )
-                )
+            check_count(self, name, "Give the net at least one layer with at least one unit.")
 
     @property
     def output_dims(self) -> tuple[int, ...]:
         return (self.hidden_dim,)
 
     def build(self) -> "RecurrentEncoder":
-        dims = tuple(self.tokenizer_config.output_dims)
-        if len(dims) != 1:
-            raise ValueError(
-                explain_error(
-                    "RecurrentEncoderConfig.tokenizer_config",
-                    expected="latents of one dim, (D,)",
-                    got=f"{type(self.tokenizer_config).__name__} with output_dims {dims}",
-                    remedy="Flatten its output.",
-                )
-            )
         return RecurrentEncoder(
             self.tokenizer_config.build(),
-            dims[0],
+            tokenizer_width(self.tokenizer_config, type(self).__name__),
             layer_type=self.recurrent_layer_type,
             hidden_dim=self.hidden_dim,
             num_layers=self.num_layers,

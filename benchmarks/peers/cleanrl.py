@@ -19,9 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from benchmarks.jobs import DQN_JOBS, JOBS, DQNJob, Job, main
-
-WARM_UP = 2  # iterations before the clock starts
+from benchmarks.jobs import DQN_JOBS, JOBS, WARM_UP, DQNJob, Job, main
 
 
 def layer(num_in: int, num_out: int, gain: float = 2**0.5) -> nn.Linear:

@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, DQNJob, Job, main
-
-WARM_UP = 2  # iterations before the clock starts
+from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, DQNJob, Job, main
 
 
 def train(job: Job | DQNJob, total_steps: int, seed: int) -> dict[str, float]:

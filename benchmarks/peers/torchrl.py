@@ -16,9 +16,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from benchmarks.jobs import DQN_JOBS, JOBS, DQNJob, Job, main
-
-WARM_UP = 2  # iterations before the clock starts
+from benchmarks.jobs import DQN_JOBS, JOBS, WARM_UP, DQNJob, Job, main
 
 
 def make_env(env_id: str) -> Any:
