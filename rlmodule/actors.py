@@ -34,9 +34,6 @@ busy machine takes long to start one and import what it needs."""
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
 """Seconds that a worker has to close what it holds, and then to end by itself."""
 
-INLINE_BYTES = 2**16
-"""Up to so many bytes, what is shared goes along with each call: Ray's store would take longer than the copies."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -210,8 +207,8 @@ class RayWorkers(WorkerGroup):
         import ray
 
         packed = pack(value)
-        size = num_bytes(packed)
-        return _Shared(packed if size <= INLINE_BYTES else ray.put(packed), size)
+        # what is small goes along with each call: Ray's store would take longer than the copies
+        return _Shared(packed if isinstance(packed, bytes) else ray.put(packed), num_bytes(packed))
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -303,7 +300,7 @@ class RayWorkers(WorkerGroup):
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
         try:
-            failure, got_on, *value = ray.get(call.reply, timeout=self._timeout_s)
+            reply: Any = ray.get(call.reply, timeout=self._timeout_s)
         except OutOfMemoryError as error:
             return None, Failure("died", type(error).__name__, str(error)), False
         except RayActorError as error:
@@ -311,7 +308,8 @@ class RayWorkers(WorkerGroup):
         except RayError as error:  # the answer is lost, whatever became of the process
             return None, Failure("died", type(error).__name__, _first_line(error)), False
         try:
-            return (unpack(value) if failure is None else None), failure, got_on
+            failure, got_on, value = unpack(reply)
+            return value, failure, got_on
         except Exception as error:  # such as of a class that cannot be made again
             return None, failure_of(error), False
 

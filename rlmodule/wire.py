@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -15,11 +14,13 @@ from torch import Tensor
 
 from catalog.errors import explain_error
 
-Packed = list[Any]
-"""The structure in bytes, then one array of uint8 for each large one; who carries it need not copy these."""
+Packed = bytes | list[Any]
+"""All in one piece if it is small; else the structure in bytes, then one array of uint8 for each large one, which who
+carries it need not copy."""
 
-SMALL = 512
-"""Arrays of fewer bytes travel with the structure: to carry one apart costs more than to copy it."""
+SMALL, WHOLE = 512, 2**16
+"""Arrays of fewer bytes than ``SMALL`` travel with the structure, and what has no more than ``WHOLE`` in all travels in
+one piece: to carry apart costs more than to copy."""
 
 
 def pack(value: Any) -> Packed:
@@ -31,19 +32,22 @@ def pack(value: Any) -> Packed:
     buffers: list[pickle.PickleBuffer] = []
     structure = io.BytesIO()
     _Pickler(structure, protocol=5, buffer_callback=lambda buffer: _keep_apart(buffer, buffers)).dump(value)
-    return [structure.getvalue(), *(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers)]
+    parts = [structure.getvalue(), *(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers)]
+    return parts if num_bytes(parts) > WHOLE else pickle.dumps([parts[0], *buffers], protocol=5)
 
 
-def unpack(packed: Sequence[Any]) -> Any:
+def unpack(packed: Packed) -> Any:
     """The value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
-    structure, *arrays = packed
+    structure, *arrays = pickle.loads(packed) if isinstance(packed, bytes) else packed
     with warnings.catch_warnings():  # torch cannot hold what is read-only for that; our own code never writes into it
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return pickle.loads(structure, buffers=arrays)
 
 
-def num_bytes(packed: Sequence[Any]) -> int:
+def num_bytes(packed: Packed) -> int:
     """How much there is to carry."""
+    if isinstance(packed, bytes):
+        return len(packed)
     structure, *arrays = packed
     return len(structure) + sum(array.nbytes for array in arrays)
 

@@ -11,19 +11,18 @@ import torch
 from rlmodule.env_guard import EnvError
 from rlmodule.last_words import tell_last_words
 from rlmodule.os_processes import Process
-from rlmodule.wire import pack, unpack
+from rlmodule.wire import Packed, pack, unpack
 from rlmodule.workers import Failure
 
 LONGEST_TEXT = 20_000
 """Characters of an error that are sent."""
 
-Reply = list[Any]
-"""Why there is no value, or None; whether the worker got on; and the value, packed."""
-
 
 class WorkerHost:
     """Holds one worker. Its methods run one after the other, but for :meth:`settle` and :meth:`progress`, which run
     beside them.
+
+    A reply is packed: why there is no value, or None; whether the worker got on; and the value.
 
     Args:
         name: Of the worker, which Ray puts before what this process prints.
@@ -41,7 +40,7 @@ class WorkerHost:
         tell_last_words(last_words)
         return Process.this(), *place()
 
-    def make(self, factory: list[Any], index: int, incarnation: int, num_threads: int) -> Reply:
+    def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
         """Make the worker, in place of one that raised if there is one."""
         torch.set_num_threads(num_threads)
         try:
@@ -51,19 +50,19 @@ class WorkerHost:
                 del failed
             self._worker = unpack(factory)(index, incarnation)
         except BaseException as error:
-            return [failure_of(error), False]
-        return [None, False, *pack(None)]
+            return pack((failure_of(error), False, None))
+        return pack((None, False, None))
 
-    def call(self, method: str, args: list[Any], *shared: Any) -> Reply:
+    def call(self, method: str, args: Packed, *shared: Packed) -> Packed:
         """Call a method; ``shared`` are further arguments, packed each for itself."""
         try:
             before = self._worker.progress
             positional, by_keyword = unpack(args)
             more = [unpack(packed) for packed in shared]
-            value = pack(getattr(self._worker, method)(*positional, *more, **by_keyword))
-            return [None, self._worker.progress != before, *value]
+            value = getattr(self._worker, method)(*positional, *more, **by_keyword)
+            return pack((None, self._worker.progress != before, value))
         except BaseException as error:  # also sys.exit(): the process is not the worker's to end
-            return [failure_of(error), False]
+            return pack((failure_of(error), False, None))
 
     def progress(self) -> int:
         """A number that changes as long as the worker gets on."""

@@ -4,6 +4,7 @@ import pickle
 import threading
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rlmodule.rollout import Rollout
-from rlmodule.wire import SMALL, check_portable, num_bytes, pack, unpack
+from rlmodule.wire import SMALL, WHOLE, check_portable, num_bytes, pack, unpack
 
 KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 
@@ -34,14 +35,18 @@ TREES = st.recursive(
 
 def there(value: Any) -> Any:
     """``value`` after its journey, which its arrays make as read-only memory."""
-    structure, *arrays = pack(value)
+    packed = pack(value)
+    if isinstance(packed, bytes):
+        return unpack(packed)
+    structure, *arrays = packed
     frozen = [np.frombuffer(array.tobytes(), np.uint8) for array in arrays]
     return unpack([bytes(structure), *frozen])
 
 
-@given(TREES)
-def test_what_arrives_is_what_was_sent(value: Any) -> None:
-    arrived = there(value)
+@given(TREES, st.sampled_from([0, WHOLE]))
+def test_what_arrives_is_what_was_sent(value: Any, whole: int) -> None:
+    with mock.patch("rlmodule.wire.WHOLE", whole):
+        arrived = there(value)
     assert_same(value, arrived)
 
 
@@ -95,17 +100,27 @@ def test_objects_and_views_arrive() -> None:
 
 
 def test_large_arrays_are_not_copied() -> None:
-    array, tensor = np.arange(1000.0), torch.arange(1000.0)
-    structure, *apart = packed = pack({"array": array, "tensor": tensor, "small": torch.ones(3)})
+    array, tensor = np.arange(10_000.0), torch.arange(10_000.0)
+    packed: Any = pack({"array": array, "tensor": tensor, "small": torch.ones(3)})
+    structure, *apart = packed
     assert len(structure) < 1000
     assert len(apart) == 2
     assert np.shares_memory(apart[0], array)
     assert np.shares_memory(apart[1], tensor.numpy())
-    assert num_bytes(packed) == len(structure) + 8000 + 4000
+    assert num_bytes(packed) == len(structure) + 80_000 + 40_000
     assert min(part.nbytes for part in apart) >= SMALL
     arrived = unpack(packed)
     assert arrived["tensor"].data_ptr() == tensor.data_ptr()
-    assert len(pickle.dumps(torch.ones(3))) > len(pack(torch.ones(3))[0])  # no zip file for a few numbers
+    assert len(pickle.dumps(torch.ones(3))) > num_bytes(pack(torch.ones(3)))  # no zip file for a few numbers
+
+
+def test_what_is_small_travels_in_one_piece() -> None:
+    one, two = {"a": torch.arange(WHOLE // 8)}, {"a": torch.arange(WHOLE // 16), "b": np.arange(WHOLE // 32)}
+    assert not isinstance(pack(one), bytes)  # with the structure it is more than that
+    packed = pack(two)
+    assert isinstance(packed, bytes)
+    assert num_bytes(packed) == len(packed) <= WHOLE
+    assert_same(two, unpack(packed))
 
 
 def test_what_cannot_be_sent_is_named() -> None:
