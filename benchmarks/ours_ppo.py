@@ -25,6 +25,7 @@ def config(job: Job, seed: int) -> PPOConfig:
         free_log_std=True,
         normalize_observations=False,
         normalize_values=False,
+        normalize_actions=False,
     )
     if job.seq_len is not None:
         model = replace(model, use_lstm=True, lstm_cell_size=64, max_seq_len=job.seq_len)

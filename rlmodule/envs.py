@@ -16,6 +16,7 @@ from rlmodule.atari import atari_settings, importing_id, is_atari
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
 from rlmodule.env_mending import TRIES, Mended, pause_before_try
 from rlmodule.env_processes import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
+from rlmodule.sync_envs import SyncEnvs
 from rlmodule.tally import Tally
 
 __all__ = [
@@ -45,7 +46,7 @@ _RESERVED = ("id", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers"
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}  # Package → the extra of ours that brings it.
 
 # Observations are the vector env's own memory, which the next step writes anew: a runner copies them anyway.
-_VECTOR_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
+_ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
 
 # The vector envs made here from single ones, each in an EnvGuard. Held by identity and weakly: a worker process cannot
 # be asked, and an attribute on another library's object would be a guess for whoever reads it.
@@ -209,8 +210,10 @@ def _from_id(
     try:
         if mode == "vector_entry_point":
             made = gym.make_vec(full_id, num_envs, mode, **env_config)
+        elif mode == "sync":
+            made = SyncEnvs([lambda: guard(gym.make(full_id, **settings))] * num_envs)
         else:
-            kwargs = {"vector_kwargs": _VECTOR_KWARGS.copy(), "wrappers": [guard], **settings}
+            kwargs = {"vector_kwargs": _ASYNC_KWARGS.copy(), "wrappers": [guard], **settings}
             with workers_ignore_ctrl_c():
                 made = in_lasting_thread(lambda: gym.make_vec(full_id, num_envs, mode, **kwargs))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
@@ -312,11 +315,11 @@ def _from_callable(
     if mode == "async":
         try:
             with workers_ignore_ctrl_c():
-                made = in_lasting_thread(lambda: AsyncVectorEnv(env_fns, **_VECTOR_KWARGS))
+                made = in_lasting_thread(lambda: AsyncVectorEnv(env_fns, **_ASYNC_KWARGS))
         except (EOFError, ConnectionError) as error:
             raise _worker_died(where, error) from error
         return _accept_single(made, guarding)
-    vector_env = SyncVectorEnv(env_fns, **_VECTOR_KWARGS)
+    vector_env = SyncEnvs(env_fns)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
         vector_env.close()
         remedy = "Construct the env inside the factory."

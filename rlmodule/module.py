@@ -195,10 +195,10 @@ class RLModule(nn.Module, ABC):
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
         """
+        mine = self.state_dict()
         if self.inference_only:
-            mine = self.state_dict()
             state = {name: value for name, value in state.items() if name in mine}
-        self.check_state(state)
+        self._check_state(state, mine)
         self.load_state_dict(dict(state))
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
@@ -207,7 +207,9 @@ class RLModule(nn.Module, ABC):
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
         """
-        mine = self.state_dict()
+        self._check_state(state, self.state_dict())
+
+    def _check_state(self, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
         wrong = sorted(mine.keys() ^ state.keys())
         wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
         if wrong:

@@ -1,6 +1,7 @@
 """Measure our speed beside other libraries doing the same jobs, in one run on one machine.
 
-    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners import]
+    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners replay-adding
+                                           replay-uniform replay-prioritized import]
                                    [--peers sb3 rllib tianshou torchrl cleanrl] [--repeats 5] [--write]
 
 Each peer lives in a virtual environment of its own under `.peers/`, made here from the pinned versions in
@@ -55,7 +56,7 @@ PEERS = {
 class Contest:
     """A job, env steps per run and side, and the floors for the ratios of ours over theirs, by side.
 
-    Slow sides take fewer steps: enough for some seconds after the warm-up.
+    Slow sides take fewer steps: enough for some seconds after the warm-up. Jobs of buffers take so many seconds.
     """
 
     title: str
@@ -63,10 +64,16 @@ class Contest:
     ours: str = "ours_ppo"
     bare: str | None = "bare_ppo"
     floors: dict[str, float] = field(default_factory=dict)
+    replay: str | None = None  # what `peers.replay` measures, if this is a job of buffers
+    result: str = "steps_per_s"  # which of the figures that a run prints
 
 
 def _steps(ours: int, **others: int) -> dict[str, int]:
     return {OURS: ours, **others}
+
+
+def _replay(title: str, what: str, sides: str, **floors: float) -> Contest:
+    return Contest(title, dict.fromkeys(sides.split(), 0), floors=floors, replay=what, result="per_s")
 
 
 CONTESTS = {
@@ -105,7 +112,15 @@ CONTESTS = {
         bare=None,
         floors={"rllib": 3.0},
     ),
-    "import": Contest("import of PPO, s", dict.fromkeys([OURS, *(p for p in PEERS if PEERS[p].imports)], 0), bare=None),
+    "replay-adding": _replay("replay: transitions added", "adding", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
+    "replay-uniform": _replay("replay: batches", "uniform", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
+    "replay-prioritized": _replay("replay: prioritized batches", "prioritized", "ours rllib tianshou torchrl"),
+    "import": Contest(
+        "import of PPO, s",
+        dict.fromkeys([OURS, *(p for p in PEERS if PEERS[p].imports)], 0),
+        bare=None,
+        result="s",
+    ),
 }
 
 Figures = dict[str, list[float]]
@@ -147,6 +162,9 @@ def sides_of(job: str, pythons: dict[str, str]) -> Iterator[tuple[str, str, list
             assert imports is not None
             yield side, python, ["-c", TIME_IMPORT.format(imports)]
             continue
+        if contest.replay is not None:
+            yield side, python, ["-m", "benchmarks.peers.replay", side, contest.replay]
+            continue
         own = {OURS: contest.ours, BARE: contest.bare}
         script = f"benchmarks.{own.get(side, f'peers.{side}')}"
         yield side, python, ["-m", script, job, str(steps)]
@@ -167,7 +185,7 @@ def measure(job: str, pythons: dict[str, str], repeats: int, report: Any) -> Fig
                 figures.pop(side, None)
                 report(f"{job}: {side} is left out. {error}")
                 continue
-            figures.setdefault(side, []).append(result["s" if job == "import" else "steps_per_s"])
+            figures.setdefault(side, []).append(result[CONTESTS[job].result])
             report(f"{job}: {side} {figures[side][-1]:,.2f}")
     return figures
 
@@ -217,8 +235,8 @@ def table(kept: dict[str, Any]) -> str:
     told = sorted({kept[job]["machine"] for job in CONTESTS if job in kept})
     repeats = min(len(of) for job in CONTESTS if job in kept for of in kept[job]["figures"].values())
     return "\n".join(lines) + (
-        f"\n\nEnv steps per second (of the last row seconds), medians of at least {repeats} alternating runs; in "
-        f"brackets how many times as fast ours is. {'; '.join(told)}. Peers: {versions()}."
+        f"\n\nPer second: env steps, or what a row counts; an import in seconds. Medians of at least {repeats} "
+        f"alternating runs; in brackets how many times as fast ours is. {'; '.join(told)}. Peers: {versions()}."
     )
 
 
@@ -245,7 +263,7 @@ def draw(kept: dict[str, Any]) -> None:
         axis.tick_params(labelsize=7)
         axis.set_xlim(0, 1.45)
         axis.spines[["top", "right"]].set_visible(False)
-    fig.supxlabel("env steps per second, as a fraction of ours", fontsize=8)
+    fig.supxlabel("speed, as a fraction of ours", fontsize=8)
     fig.tight_layout()
     fig.savefig(PICTURE, dpi=150)
     plt.close(fig)
