@@ -5,7 +5,8 @@
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
 both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;
-its figures are medians too. `--write` puts the table into `benchmarks/README.md`. This process stays small (see
+its figures are medians too. `--write` keeps the figures of the jobs that were run in `results.json`, and puts the table
+of all that is kept there into `benchmarks/README.md`, and some of it into the README. This process stays small (see
 `benchmarks.jobs.peak_mb`): only the children load torch.
 """
 
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,8 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "benchmarks" / "README.md"
+FRONT_PAGE = ROOT / "README.md"
+KEPT = ROOT / "benchmarks" / "results.json"
 HEADER = ("row", "ours", "other", "ratio (least – most)", "floor", "reached")
 ALLOWED_MS = 50.0  # for building, whatever the spaces
 ALLOWED_GB = 8.0  # for a replay of a million Atari transitions
@@ -294,11 +297,41 @@ def machine() -> str:
     return f"{date.today()}, {host}, Python {platform.python_version()}, {packages}"
 
 
-def markdown(rows: list[Row], repeats: int) -> str:
+SUMMARY = {
+    "PPO CartPole": "PPO CartPole, 8 envs × 128 steps, steps/s",
+    "PPO HalfCheetah": "PPO HalfCheetah, 8 envs × 256 steps, steps/s",
+    "DQN CartPole": "DQN CartPole, 8 envs, an update per vector step, steps/s",
+    "PPO Pong": "PPO Pong, 8 games × 128 steps of pixels, steps/s",
+    "sampling: vector step": "a vector step of sampling beside env step and bare net",
+    "PPO CartPole, peak memory": "peak memory, PPO CartPole",
+}
+"""What the front page tells, and how it calls it."""
+
+
+def lines_of(cells: list[tuple[str, ...]]) -> str:
+    """A table in Markdown, the first line of which is its head."""
+    head, *rest = cells
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *rest))
+
+
+def markdown(kept: dict[str, Any]) -> str:
     """The table for the README."""
-    lines = [HEADER, ("---",) * len(HEADER), *(row.cells() for row in rows)]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    return f"{table}\n\nMedians of {repeats} alternating runs. {machine()}."
+    here = [kept[job] for job in ROWS if job in kept]
+    repeats, told = min(one["repeats"] for one in here), sorted({one["machine"] for one in here})
+    table = lines_of([HEADER, *(row.cells() for row in rows_of(kept))])
+    return f"{table}\n\nMedians of {repeats} alternating runs. {'; '.join(told)}."
+
+
+def summary(kept: dict[str, Any]) -> str:
+    """The table for the front page."""
+    rows = {row.name: row for row in rows_of(kept)}
+    ratios = [(told, f"{median(rows[name].ratios):.2f} ×") for name, told in SUMMARY.items() if name in rows]
+    return lines_of([("", "ours beside the bare loop"), *ratios])
+
+
+def rows_of(kept: dict[str, Any]) -> list[Row]:
+    """All rows that are kept, in order."""
+    return [Row(**row) for job in ROWS if job in kept for row in kept[job]["rows"]]
 
 
 def write(text: str, page: Path, name: str = "table") -> None:
@@ -322,11 +355,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each side (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
     args = parser.parse_args()
-    if args.repeats < 1 or (args.write and (args.repeats < 5 or set(args.jobs) != set(ROWS))):
-        parser.error("--repeats must be at least 1; --write takes all jobs and at least 5 repeats")
+    if args.repeats < 1 or (args.write and args.repeats < 5):
+        parser.error("--repeats must be at least 1; --write takes at least 5")
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    rows: list[Row] = []
+    kept: dict[str, Any] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=args.repeats * sum(ROWS[job][1] for job in args.jobs))
 
@@ -336,18 +369,23 @@ def main() -> None:
                 print(text, flush=True)
 
         for job in args.jobs:
-            rows += ROWS[job][0](args.repeats, report)
+            rows = [asdict(row) for row in ROWS[job][0](args.repeats, report)]
+            kept[job] = {"machine": machine(), "repeats": args.repeats, "rows": rows}
     if console.is_terminal:
         table = Table(*HEADER, box=box.SIMPLE)
-        for row in rows:
+        for row in rows_of(kept):
             table.add_row(*row.cells(), style=None if row.reached else "bold")
         console.print(table)
         console.print(f"Medians of {args.repeats} alternating runs. {machine()}.", highlight=False)
     else:
-        print(markdown(rows, args.repeats))
+        print(markdown(kept))
     if args.write:
-        write(markdown(rows, args.repeats), README)
-        console.print(f"written to {README}", highlight=False)
+        before = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+        kept = before | kept
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        write(markdown(kept), README)
+        write(summary(kept), FRONT_PAGE, "speed")
+        console.print(f"written to {README} and {FRONT_PAGE}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.masks import ActionMask
-from catalog.memory import PREV_ACTION
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.env_guard import EnvError
@@ -44,7 +43,6 @@ from rlmodule.rollout import (
     allocate_rows,
     as_tensors,
     map_leaves,
-    take_slot,
     write_row,
 )
 from rlmodule.sequences import initial_states, state_out_of
@@ -268,7 +266,7 @@ class EnvRunner:
         if data.faults:
             data.cut_at_faults()
         if np.count_nonzero(data.truncateds):
-            self._check_finals(data)
+            data.check_finals(type(self.env.unwrapped).__name__)
         final_index, final_obs = data.finals(self.module) if data.final_index else self._no_finals
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -358,7 +356,7 @@ class EnvRunner:
                     write_row(data.env_obs, t + 1, obs)
                     if needs_starts:
                         self._mark_starts(data, t, t + 1)
-                        self._write_previous(data, t)
+                        data.write_previous(t)
         except Exception:
             # a module or an env that chokes on a NaN observation is not the culprit
             env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
@@ -418,15 +416,6 @@ class EnvRunner:
         else:
             np.logical_or(data.terminateds[rows], data.truncateds[rows], out=data.starts[begin + 1 : end + 1])
 
-    @staticmethod
-    def _write_previous(data: Fragment, t: int) -> None:
-        """Put what was done in row ``t`` and what it gave beside the next observation, if the episode goes on."""
-        started = data.starts[t + 1]
-        for name, part in data.previous.items():
-            write_row(part, t + 1, take_slot(data.actions if name == PREV_ACTION else data.rewards, t))
-            if np.count_nonzero(started):
-                _clear(part, (t + 1, started))
-
     def _after_same_step(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         if "final_obs" in info:
             if self._settings.restart_failed_sub_environments:
@@ -456,30 +445,13 @@ class EnvRunner:
         data, module = self._fragments.pop(), self.module
         write_row(data.env_obs, 0, self._obs)
         data.starts[0] = self._starts
-        for name, part in data.previous.items():
-            if name in self._previous:
-                write_row(part, 0, self._previous[name])
-            else:
-                _clear(part, 0)
+        data.begin_previous(self._previous)
         if self._stateful:
             if self._state is None:
                 self._state = initial_states(module, self.num_envs)
             count = -(-num_steps // module.max_seq_len)
             data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
         return data
-
-    def _check_finals(self, data: Fragment) -> None:
-        missing = np.count_nonzero(data.truncateds & ~data.terminateds) - len(data.final_index)
-        if missing:
-            raise ValueError(
-                explain_error(
-                    f"info of {type(self.env.unwrapped).__name__}.step()",
-                    expected="final_obs whenever an episode ends, as same-step autoreset has it",
-                    got=f"{missing} truncated episodes without it",
-                    remedy="Put the last observation of each ended episode into info['final_obs'], or declare another "
-                    "autoreset mode in the env's metadata.",
-                )
-            )
 
     def get_state(self) -> dict[str, Any]:
         """Counters and random streams, by global index of the env. Envs are not saved: after ``set_state`` new episodes
@@ -508,9 +480,3 @@ def _as_arrays(actions: Tree) -> Tree:
 def _own_arrays(actions: Tree) -> Tree:
     """Copies of nested actions as arrays, which the env may write into."""
     return tree.map_structure(lambda x: x.numpy().copy(), actions)
-
-
-def _clear(column: Tree, index: Any) -> None:
-    """Set the entries at ``index`` of all arrays to zero."""
-    for array in tree.flatten(column):
-        array[index] = 0

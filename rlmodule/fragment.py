@@ -13,6 +13,7 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.errors import explain_error
 from catalog.memory import PREV_ACTION
 from rlmodule.columns import Columns
 from rlmodule.env_mending import FAULT
@@ -58,12 +59,46 @@ class Fragment:
     faults: list[tuple[int, int]] = field(default_factory=list)
     state_in: Tree | None = None
 
+    def begin_previous(self, last: Mapping[str, Tree]) -> None:
+        """Put what the last fragment ended with beside the first observation; zeros if it left nothing."""
+        for name, part in self.previous.items():
+            if name in last:
+                write_row(part, 0, last[name])
+            else:
+                _clear(part, 0)
+
+    def write_previous(self, t: int) -> None:
+        """Put what was done in row ``t`` and what it gave beside the next observation, if the episode goes on."""
+        started = self.starts[t + 1]
+        for name, part in self.previous.items():
+            write_row(part, t + 1, take_slot(self.actions if name == PREV_ACTION else self.rewards, t))
+            if np.count_nonzero(started):
+                _clear(part, (t + 1, started))
+
     def note_finals(self, t: int, finals: Tree) -> None:
         """Keep the true final observation of every episode that was truncated in row ``t``."""
         if np.count_nonzero(self.truncateds[t]):
             for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]):
                 self.final_index.append((t, int(slot)))
                 self.final_obs.append(tree.map_structure(np.array, take_slot(finals, int(slot))))
+
+    def check_finals(self, env_name: str) -> None:
+        """Whether the env handed over the last observation of every episode that was truncated.
+
+        Raises:
+            ValueError: If not.
+        """
+        missing = np.count_nonzero(self.truncateds & ~self.terminateds) - len(self.final_index)
+        if missing:
+            raise ValueError(
+                explain_error(
+                    f"info of {env_name}.step()",
+                    expected="final_obs whenever an episode ends, as same-step autoreset has it",
+                    got=f"{missing} truncated episodes without it",
+                    remedy="Put the last observation of each ended episode into info['final_obs'], or declare another "
+                    "autoreset mode in the env's metadata.",
+                )
+            )
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
         """Keep which steps of row ``t`` raised, as their ``info`` says. Their envs observed nothing more: the final
@@ -139,3 +174,9 @@ def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[
 
 def _without_env_part(module: RLModule, obs: Tree) -> dict[str, Any]:
     return {name: part for name, part in obs.items() if name != Columns.OBS} if module.sees_more_than_the_env else {}
+
+
+def _clear(column: Tree, index: Any) -> None:
+    """Set the entries at ``index`` of all arrays to zero."""
+    for array in tree.flatten(column):
+        array[index] = 0

@@ -199,7 +199,9 @@ class RLModule(nn.Module, ABC):
         if self.inference_only:
             state = {name: value for name, value in state.items() if name in mine}
         self._check_state(state, mine)
-        self.load_state_dict(dict(state))
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(state[name])
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
         """Whether ``state`` is one of such a module.

@@ -348,8 +348,6 @@ def test_the_first_screen_leads_to_the_loss_and_the_benchmarks() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "](algorithms/ppo/learner.py)" in readme
     assert "](benchmarks/README.md)" in readme
-    assert "<!-- speed:start -->" in readme
-    assert "<!-- speed:end -->" in readme
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def ppo(job: Job) -> Any:
         return config
     stack = import_module("ray.rllib.connectors.env_to_module.frame_stacking").FrameStackingEnvToModule
     stack_to_learn = import_module("ray.rllib.connectors.learner.frame_stacking").FrameStackingLearner
-    config.environment(_prepared, env_config={"id": job.env_id}, clip_rewards=True)
+    import_module("ray.tune.registry").register_env("prepared", _prepared)
+    config.environment("prepared", env_config={"id": job.env_id}, clip_rewards=True)
     config.env_runners(env_to_module_connector=lambda env, spaces, device: stack(num_frames=4))
     return config.training(learner_connector=lambda obs, act: stack_to_learn(num_frames=4))
 

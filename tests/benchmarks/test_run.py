@@ -1,5 +1,7 @@
 """The table says what was measured, and goes where it belongs."""
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,18 @@ def test_replay_rows_stand_beside_what_can_be_imported(monkeypatch: pytest.Monke
         else {}
     )
     assert rows[-1].cells()[1:3] == ("7.50 GB", "8.00 GB")
+
+
+def test_figures_that_are_kept_make_both_tables() -> None:
+    rows = [asdict(FASTER), asdict(replace(FASTER, name="PPO CartPole"))]
+    kept = {"cartpole": {"machine": "here", "repeats": 3, "rows": rows}}
+    table = run.markdown(kept)
+    assert "| PPO CartPole | 110 steps/s | 100 steps/s | 1.10 (0.90 – 2.00) | ≥ 0.90 | yes |" in table
+    assert table.endswith("Medians of 3 alternating runs. here.")
+    assert run.summary(kept).splitlines()[2:] == ["| PPO CartPole, 8 envs × 128 steps, steps/s | 1.10 × |"]
+
+
+def test_the_pages_have_what_was_kept() -> None:
+    kept = json.loads(run.KEPT.read_text(encoding="utf-8"))
+    assert run.markdown(kept) in run.README.read_text(encoding="utf-8")
+    assert run.summary(kept) in run.FRONT_PAGE.read_text(encoding="utf-8")
