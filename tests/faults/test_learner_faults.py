@@ -205,6 +205,7 @@ def test_an_update_that_is_not_finite_on_one_learner_is_left_out_on_all(run: Run
     assert differences(after.get_state(), before)  # by the other minibatches
 
 
+@pytest.mark.faults
 def test_updates_from_batches_since_the_last_state_are_done_again(made: Any) -> None:
     run = made(FaultRegression, num_learners=2)
     data = [batch(seed) for seed in range(5)]

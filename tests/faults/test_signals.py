@@ -115,6 +115,7 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick
     print(f"SIGTERM: gone after {seconds:.1f} s")
 
 
+@pytest.mark.faults
 def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(slow: Driver) -> None:
     driver = slow
     pids = driver.wait_until_it_trains()

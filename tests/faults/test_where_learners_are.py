@@ -85,7 +85,8 @@ def test_a_checkpoint_of_ppo_is_good_for_learners_anywhere(tmp_path: Path) -> No
         goes_on_alike(algorithm, tmp_path, num_learners=0)
 
 
-@pytest.mark.parametrize("num_learners", [pytest.param(1), pytest.param(2, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("num_learners", [1, 2])
 def test_dqn_goes_on_from_a_checkpoint_with_learners_elsewhere(tmp_path: Path, num_learners: int) -> None:
     with dqn(num_learners).build() as algorithm:
         for _ in range(2):

@@ -429,6 +429,7 @@ def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypa
     wait_until_up(pair)
 
 
+@pytest.mark.faults
 def test_a_worker_that_hangs_when_it_is_stopped_is_ended(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one with an env whose ``close()`` hangs: also where another is to take its place in its process."""
     group = made(HangsInStop, timeout_s=TIMEOUT_S)

@@ -176,6 +176,7 @@ def test_a_signal_stops_all_runs_with_a_checkpoint(here: Path, jobs: str, sent: 
         assert Path(f"runs/seed-{seed}/checkpoint").exists() is (seed <= int(jobs))  # no further run was begun
 
 
+@pytest.mark.faults
 def test_runs_save_and_end_when_the_one_that_started_them_is_killed(here: Path) -> None:
     process = started(here, "2")
     process.kill()
