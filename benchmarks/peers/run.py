@@ -31,6 +31,7 @@ from benchmarks.run import README, ROOT, TIME_IMPORT, child, machine, write
 HOMES = ROOT / ".peers"
 KEPT = Path(__file__).with_name("results.json")
 PICTURE = ROOT / "docs" / "pictures" / "peers.png"
+IN_A_ROW = 5  # panels of the picture
 OURS, BARE = "ours", "bare"
 
 
@@ -250,8 +251,11 @@ def draw(kept: dict[str, Any]) -> None:
     jobs = [job for job in CONTESTS if job in kept and job != "import"]
     if not jobs:
         return
-    fig, axes = plt.subplots(1, len(jobs), figsize=(2.3 * len(jobs), 3.2), sharex=True, squeeze=False)
-    for axis, job in zip(axes[0], jobs, strict=True):
+    rows = -(-len(jobs) // IN_A_ROW)
+    fig, axes = plt.subplots(rows, IN_A_ROW, figsize=(2.4 * IN_A_ROW, 2.4 * rows), sharex=True, squeeze=False)
+    for axis in axes.flat[len(jobs) :]:
+        axis.axis("off")
+    for axis, job in zip(axes.flat, jobs, strict=False):
         figures: Figures = kept[job]["figures"]
         sides = [side for side in (OURS, BARE, *PEERS) if side in figures]
         heights = [1 / ratio(figures[OURS], figures[side], job) for side in sides]
@@ -262,6 +266,7 @@ def draw(kept: dict[str, Any]) -> None:
         axis.set_title(CONTESTS[job].title, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.set_xlim(0, 1.45)
+        axis.set_ylim(len(sides) - 7.5, len(sides) - 0.5)  # so that all bars are as thick
         axis.spines[["top", "right"]].set_visible(False)
     fig.supxlabel("speed, as a fraction of ours", fontsize=8)
     fig.tight_layout()
