@@ -41,8 +41,9 @@ class ActionModel(nn.Module, ABC):
     def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
         """Inputs ``[..., D]`` of all parts, each given those before it.
 
-        Those of a part may depend on the code of earlier parts only: later ones are 0 while an action is drawn. Add to
-        ``inputs`` and do not replace them, else what a mask forbids is forbidden no longer.
+        Those of a part may depend on the code of earlier parts only: later ones are 0 while an action is drawn. This is
+        tried when a module is built, as far as the first weights show it. Add to ``inputs`` and do not replace them,
+        else what a mask forbids is forbidden no longer.
 
         Args:
             inputs: Those of independent parts, ``[..., D]``.

@@ -12,8 +12,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
+from catalog.distributions import AutoregressiveDistribution, Distribution, MultiDistribution
 from catalog.distributions.categorical import is_integer_box
 from catalog.distributions.gaussian import is_float_box
+from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node, RuleTable
 from catalog.spaces import space_parts
@@ -91,6 +93,32 @@ class Nested(ActionConverter):
     def forward(self, actions: Tree) -> Tree:
         fitted = [part(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)]
         return tuple(fitted) if self.as_tuple else dict(zip(self.keys, fitted, strict=True))
+
+
+def check_reach(
+    dist_cls: type[Distribution], space: Any, model_config: DefaultModelConfig, path: str = "action_space"
+) -> None:
+    """Whether what ``dist_cls`` samples can get anywhere in ``space``.
+
+    Raises:
+        ValueError: If samples are bounded and ``normalize_actions=False`` keeps them from the bounds; names the path.
+    """
+    if model_config.normalize_actions:
+        return
+    if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
+        dist_cls = dist_cls.independent
+    if issubclass(dist_cls, MultiDistribution) and dist_cls.children:
+        for child, (key, part) in zip(dist_cls.children, space_parts(space), strict=True):
+            check_reach(child, part, model_config, f"{path}[{key!r}]")
+    elif dist_cls.bounded and isinstance(space, spaces.Box) and not ((space.low == -1) & (space.high == 1)).all():
+        raise ValueError(
+            explain_error(
+                "model_config.normalize_actions",
+                expected=f"True, since samples of {dist_cls.__name__} lie in (-1, 1)",
+                got=f"False for {path}, {space}, whose bounds they would not reach",
+                remedy="Leave it out, or use DiagGaussian.",
+            )
+        )
 
 
 def _torch_dtype(dtype: Any) -> torch.dtype:

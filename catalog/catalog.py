@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from catalog.action_embeddings import ActionEmbeddings, check_action_fields, find_action_embeddings
 from catalog.action_model import MADE, ActionModel, autoregressive, check_is_autoregressive
-from catalog.actions import ActionConverter, action_converter_rules
+from catalog.actions import ActionConverter, action_converter_rules, check_reach
 from catalog.actor_critic import ActorCriticEncoder
 from catalog.attention import attention_encoder_config, wrap_attention
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
@@ -144,6 +144,7 @@ class Catalog:
         where = f"{type(self).__name__}.get_action_dist_cls()"
         dist_cls = _require_distribution(self.get_action_dist_cls(), where)
         check_is_autoregressive(dist_cls, self.model_config, where)
+        check_reach(dist_cls, self.action_space, self.model_config)
         given = self.observation_space, self.action_space
         self.action_mask = find_action_mask(*given, self._mask_key, dist_cls)
         self.action_embeddings = find_action_embeddings(*given, self._embeddings_key, dist_cls)
@@ -468,6 +469,17 @@ class Catalog:
     def _explain_parts(self) -> dict[str, nn.Module]:
         """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
         return {"encoder": self.build_trunk()}
+
+    def _explain_further_parts(self) -> dict[str, nn.Module]:
+        """Those that a module may have besides its encoder and heads."""
+        embeddings, action_model = self.build_action_embeddings(), self.build_action_model()
+        parts: dict[str, nn.Module] = {}
+        if embeddings is not None and any(True for _ in embeddings.parameters()):
+            parts["action embeddings"] = embeddings
+        if action_model is not None:
+            parts["action model"] = action_model
+        extra = self.build_extra_outputs()
+        return parts if extra is None else parts | extra.parts()
 
     # --- checking -----------------------------------------------------------------------------------------------------
 

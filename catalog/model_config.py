@@ -401,7 +401,8 @@ class DefaultModelConfig:
     normalize_actions: bool = model_flag(
         MODULE,
         True,
-        "Whether a Gaussian policy's [-1, 1] is stretched to a bounded Box; False only clips.",
+        "Whether [-1, 1] of a policy over floats is stretched to a bounded Box; False only clips, and is refused for "
+        "SquashedGaussian and Beta unless -1 and 1 are the bounds: their samples never go beyond.",
     )
 
     # running statistics

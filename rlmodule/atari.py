@@ -75,10 +75,12 @@ class AtariGame(gym.Env[Any, Any]):
         self._game = gym.make_vec(importing_id(env_id), 1, "vector_entry_point", **settings)
         self.observation_space, self.action_space = self._game.single_observation_space, self._game.single_action_space
         self._is_grey = settings.get("grayscale", True)
+        self._obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The stack of frames after the game began."""
-        self._obs = self._game.reset(seed=seed)[0][0]
+        # ale-py takes none of numpy's integers
+        self._obs = self._game.reset(seed=None if seed is None else int(seed))[0][0]
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -88,7 +90,18 @@ class AtariGame(gym.Env[Any, Any]):
         return self._obs, float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
 
     def render(self) -> Any:
-        """The newest frame, uint8 ``[H, W, 3]``, each of its pixels as a square of :data:`ENLARGED`."""
+        """The newest frame, uint8 ``[H, W, 3]``, each of its pixels as a square of :data:`ENLARGED`.
+
+        Raises:
+            RuntimeError: Before the first ``reset()``.
+        """
+        if self._obs is None:
+            remedy = "Call reset() first."
+            raise RuntimeError(
+                explain_error(
+                    "AtariGame.render()", expected="a game that has begun", got="one before reset()", remedy=remedy
+                )
+            )
         frame = self._obs[-1].repeat(ENLARGED, 0).repeat(ENLARGED, 1)
         return frame[..., None].repeat(3, -1) if self._is_grey else frame
 

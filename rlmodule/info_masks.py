@@ -98,7 +98,10 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
 def _space_of(value: Any, where: str) -> spaces.Space[Any]:
     """Space of arrays like ``value``."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths, of which numpy makes none
+        array = np.asarray(None)
     if array.dtype.kind == "b":
         return spaces.MultiBinary(array.shape)
     if array.dtype.kind not in "iuf":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,11 +10,21 @@ from typing import Any
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
+from typing_extensions import Self
 
-from catalog import ActionConverter, ActionEmbeddings, ActionModel, Catalog, Distribution, ObservationNormalizer
+from catalog import (
+    ActionConverter,
+    ActionEmbeddings,
+    ActionModel,
+    AutoregressiveDistribution,
+    Catalog,
+    Distribution,
+    ObservationNormalizer,
+)
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
 from catalog.masks import ActionMask
+from catalog.probing import probe_action_model, probe_embeddings
 from rlmodule.apis import InferenceOnlyAPI
 from rlmodule.columns import Columns
 
@@ -64,14 +75,37 @@ class RLModule(nn.Module, ABC):
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
         self.action_mask: ActionMask | None = self.catalog.build_action_mask()
         self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
+        if self.action_embeddings is not None:
+            count = self.action_dist_cls.required_input_dim(action_space)
+            where = f"{type(self.catalog).__name__}.build_action_embeddings()"
+            probe_embeddings(self.action_embeddings, observation_space, count, where)
         self.action_model: ActionModel | None = self.catalog.build_action_model()
         self.sees_more_than_the_env: bool = self.catalog.input_space != observation_space
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
+        self._bound_from: tuple[type[Distribution], type[Distribution]] | None = None
         self.setup()
-        self.action_dist_cls = self.action_dist_cls.for_module(self)  # which may look into the complete module
+        self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
+        if issubclass(self.action_dist_cls, AutoregressiveDistribution):
+            probe_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
                 self._drop(name)
+
+    def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
+        """Let ``action_dist_cls`` be that of this module; see :meth:`Distribution.for_module`."""
+        self.action_dist_cls = dist_cls.for_module(self)
+        self._bound_from = dist_cls, self.action_dist_cls
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        reduced = self.__reduce_ex__(4)
+        assert isinstance(reduced, tuple)
+        make, args, state = reduced[:3]
+        memo[id(self)] = copied = make(*args)
+        copied.__setstate__(copy.deepcopy(state, memo))
+        # classes are not copied, and one that was bound to this module would go on asking it
+        if self._bound_from is not None and self.action_dist_cls is self._bound_from[1]:
+            copied._bind_distribution(self._bound_from[0])
+        return copied
 
     def _drop(self, name: str) -> None:
         owner, _, leaf = name.rpartition(".")

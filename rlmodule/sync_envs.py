@@ -30,7 +30,7 @@ class SyncEnvs(SyncVectorEnv):
             self._rows = batch.reshape(-1, *space.shape[1:])  # as if all were one observation
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step every env; see :meth:`gymnasium.vector.VectorEnv.step`."""
+        """Step every env with its part of ``actions``: observations, rewards, terminateds, truncateds, ``info``."""
         all_obs: list[Any] = self._env_obs
         num, infos = self.num_envs, dict[str, Any]()
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)

@@ -148,8 +148,7 @@ class DQNCatalog(Catalog):
         parts["advantage head" if self.model_config.dueling else "q head"] = self.build_af_head()
         if self.model_config.dueling:
             parts["state value head"] = self.build_vf_head()
-        extra = self.build_extra_outputs()
-        return parts if extra is None else parts | extra.parts()
+        return parts | self._explain_further_parts()
 
     def _check_model_config(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):

@@ -69,10 +69,7 @@ class PPOCatalog(Catalog):
             "policy head": self.build_pi_head(),
             "value head": self.build_vf_head(),
         }
-        if (action_model := self.build_action_model()) is not None:
-            parts["action model"] = action_model
-        extra = self.build_extra_outputs()
-        return parts if extra is None else parts | extra.parts()
+        return parts | self._explain_further_parts()
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):

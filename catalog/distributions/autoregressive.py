@@ -391,13 +391,15 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
 
 @functools.cache
 def _starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
+    with torch.inference_mode(False):
+        return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 
 @functools.cache
 def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """All of them, ``[K, len(sizes)]``."""
-    return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
+    with torch.inference_mode(False):  # else, once acting made it, no gradient could use it
+        return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:

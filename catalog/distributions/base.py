@@ -31,6 +31,10 @@ class Distribution(ABC):
     """Whether the inputs alone say what the distribution is. Where parameters of the module count too, inputs that were
     kept do not tell what it was once these have changed: an algorithm that compares with an older one refuses it."""
 
+    bounded: ClassVar[bool] = False
+    """Whether samples lie in (-1, 1) whatever the space. Of a Box with other bounds these reach all only if they are
+    stretched to them: ``normalize_actions=False`` is refused."""
+
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
         """Refuse a ``space`` the class is not for; by default it takes any.
@@ -53,8 +57,8 @@ class Distribution(ABC):
     def for_module(cls, module: nn.Module) -> type[Distribution]:
         """The class for actions of ``module``: itself, or a subclass that carries the module.
 
-        Called once, when the module is constructed. Keep the module, not its tensors: these may be replaced later by
-        those of another copy.
+        Called when the module is constructed, and for every copy by ``copy.deepcopy``. Keep the module, not its
+        tensors: these may be replaced later by those of another copy.
         """
         return cls
 

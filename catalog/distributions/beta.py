@@ -41,6 +41,7 @@ class Beta(Distribution):
     that each has one peak and no mass is lost beyond the bounds. Inputs of 0 give ``α = β = 1.69``, nearly uniform.
     """
 
+    bounded = True
     shape: ClassVar[tuple[int, ...] | None] = None
 
     def __init__(self, logits: Tensor) -> None:
@@ -95,27 +96,34 @@ class Beta(Distribution):
         gammas = _gammas(torch.cat([self.alpha, self.beta], -1).detach(), normal, torch.special.ndtr(uniform))
         return shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))), self.shape)
 
+    def _doubles(self) -> tuple[Tensor, Tensor]:
+        """``α - 1`` and ``β - 1`` in float64: where they are large, what counts is small beside what cancels."""
+        less_a, less_b = self._over_one.double().chunk(2, dim=-1)
+        return less_a, less_b
+
     def logp(self, actions: Tree) -> Tensor:
         # the logarithms explode at the bounds, where float32 samples may land
         actions = flattened(actions, self.shape)
         eps = torch.finfo(actions.dtype).eps
-        actions = actions.clamp(-1 + eps, 1 - eps)
+        actions = actions.clamp(-1 + eps, 1 - eps).double()
         # of u and 1 - u; the last term is the slope of the way from (0, 1) to (-1, 1)
         below, above = (actions.log1p() - _LOG_2), ((-actions).log1p() - _LOG_2)
-        each = (self.alpha - 1) * below + (self.beta - 1) * above - _log_beta(self.alpha, self.beta) - _LOG_2
-        return each.sum(-1)
+        less_a, less_b = self._doubles()
+        each = less_a * below + less_b * above - _log_beta(1 + less_a, 1 + less_b) - _LOG_2
+        return each.sum(-1).to(self.alpha.dtype)
 
     def entropy(self) -> Tensor:
-        a, b = self.alpha, self.beta
-        excess = (a - 1) * a.digamma() + (b - 1) * b.digamma() - (a + b - 2) * (a + b).digamma()
-        return (_log_beta(a, b) - excess + _LOG_2).sum(-1)
+        less_a, less_b = self._doubles()
+        a, b = 1 + less_a, 1 + less_b
+        excess = less_a * a.digamma() + less_b * b.digamma() - (less_a + less_b) * (a + b).digamma()
+        return (_log_beta(a, b) - excess + _LOG_2).sum(-1).to(self.alpha.dtype)
 
     def kl(self, other: Distribution) -> Tensor:
         q = same_class(self, other)
-        a, b = self.alpha, self.beta
-        more_a, more_b = a - q.alpha, b - q.beta
+        (less_a, less_b), (theirs_a, theirs_b) = self._doubles(), q._doubles()
+        a, b, more_a, more_b = 1 + less_a, 1 + less_b, less_a - theirs_a, less_b - theirs_b
         shift = more_a * a.digamma() + more_b * b.digamma() - (more_a + more_b) * (a + b).digamma()
-        return (_log_beta(q.alpha, q.beta) - _log_beta(a, b) + shift).sum(-1)
+        return (_log_beta(1 + theirs_a, 1 + theirs_b) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)
 
     def to_deterministic(self) -> Deterministic:
         # the mode, (α - 1) / (α + β - 2); where both are 1 in floats all is as likely, and the middle is taken
@@ -140,6 +148,5 @@ def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _log_beta(a: Tensor, b: Tensor) -> Tensor:
-    """``log B(a, b)``, in float64: what is taken from what is large in both."""
-    x, y = a.double(), b.double()
-    return (x.lgamma() + y.lgamma() - (x + y).lgamma()).to(a.dtype)
+    """``log B(a, b)``, of float64: what is taken from what is large in both."""
+    return a.lgamma() + b.lgamma() - (a + b).lgamma()

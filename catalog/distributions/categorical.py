@@ -306,7 +306,8 @@ def _straight_through(probs: Tensor, positions: Tensor) -> Tensor:
 @functools.cache
 def _part_starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
     """Where each part begins among the logits."""
-    return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
+    with torch.inference_mode(False):  # else, once acting made it, no gradient could use it
+        return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 
 def _gumbel(like: Tensor, generator: torch.Generator | None) -> Tensor:

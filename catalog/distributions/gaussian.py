@@ -115,6 +115,8 @@ class SquashedGaussian(DiagGaussian):
     off by at most 1e-4 nats per dimension for deviations up to 1.6, 0.002 up to 2.7 and 0.1 up to 7.
     """
 
+    bounded = True
+
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
         super().check(space, path)

@@ -227,6 +227,55 @@ class TestNetForTheVectors(RLModuleContract):
         return ppo(BOTH, Described)
 
 
+@pytest.mark.parametrize(("make", "catalog_class"), [(ppo, PPOCatalog), (dqn, DQNCatalog)])
+@pytest.mark.parametrize(
+    ("net", "got"),
+    [
+        (nn.Linear(2, 5), "RuntimeError: .* as many numbers as width says"),
+        (nn.Linear(3, 6), "RuntimeError: .* as many numbers as width says"),
+        (nn.Sequential(nn.Linear(2, 6), nn.Flatten(0, 1)), r"\(2, 8\)\. Keep the batch dim"),
+    ],
+)
+def test_a_net_for_the_vectors_of_another_width_is_refused_when_it_is_built(
+    make: Any, catalog_class: Any, net: nn.Module, got: str
+) -> None:
+    class Own(catalog_class):
+        def build_action_embeddings(self) -> ActionEmbeddings:
+            return ActionEmbeddings(KEY, 6, net)
+
+    with pytest.raises(ValueError, match=rf"^Own\.build_action_embeddings\(\): expected .*, got {got}"):
+        make(BOTH, Own).build()
+    assert net.training
+
+
+def test_embeddings_that_give_another_number_of_logits_are_refused() -> None:
+    class Fewer(ActionEmbeddings):
+        def forward(self, intents: Tensor, obs: Any) -> Tensor:
+            return super().forward(intents, obs)[..., :3]
+
+    class Own(PPOCatalog):
+        def build_action_embeddings(self) -> ActionEmbeddings:
+            return Fewer(KEY, 2)
+
+    text = r"^Own\.build_action_embeddings\(\): expected logits of shape \(2, 4\) for two intents, got \(2, 3\)"
+    with pytest.raises(ValueError, match=text):
+        ppo(BOTH, Own).build()
+
+
+@pytest.mark.parametrize(("make", "catalog_class"), [(ppo, PPOCatalog), (dqn, DQNCatalog)])
+def test_explain_counts_the_net_for_the_vectors(make: Any, catalog_class: Any) -> None:
+    class Own(catalog_class):
+        def build_action_embeddings(self) -> ActionEmbeddings:
+            return ActionEmbeddings(KEY, 6, nn.Sequential(nn.Linear(2, 6), nn.Tanh()))
+
+    module = built(make(BOTH, Own))
+    lines = [line.split() for line in module.catalog.explain().splitlines()]
+    assert ["action", "embeddings", "ActionEmbeddings", "2", "→", "6", "18"] in lines  # 2 · 6 + 6
+    assert ["all", f"{sum(p.numel() for p in module.parameters()):,}"] in lines
+    plain = built(make(BOTH)).catalog.explain()
+    assert "ActionEmbeddings" not in plain
+
+
 def test_a_net_for_the_vectors_is_trained() -> None:
     learner = PPOLearner(PPOConfig(), ppo(BOTH, Described).as_multi(), run_seed=0)
     net = learner.module[ID].get_submodule("action_embeddings.net")

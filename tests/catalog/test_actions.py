@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from catalog import ActionConverter, DefaultModelConfig, Distribution
+from catalog import ActionConverter, Beta, Catalog, DefaultModelConfig, Distribution, SquashedGaussian
 from catalog.actions import action_converter_rules
 from catalog.distributions import action_distribution_rules
 
@@ -257,3 +257,45 @@ def test_every_sample_becomes_an_action_of_the_space(
     assert dist.entropy().shape == (8,)
     if all(map(is_discrete, leaf_spaces(space))):
         assert (dist.entropy() >= -1e-6).all()
+
+
+# --- samples that lie in (-1, 1) --------------------------------------------------------------------------------------
+
+FAR = spaces.Box(2, 10, (2,))
+UNIT = spaces.Box(-1, 1, (2,))
+NESTED = spaces.Dict(grip=spaces.Discrete(3), arm=spaces.Tuple([UNIT, FAR]))
+
+
+def catalog_of(action_space: spaces.Space, dist: Any, **model_config: Any) -> Catalog:
+    return Catalog(UNIT, action_space, {"custom_action_dist": dist, **model_config})
+
+
+@pytest.mark.parametrize("dist_cls", [Beta, SquashedGaussian])
+def test_bounded_samples_that_would_not_reach_the_bounds_are_refused(dist_cls: type[Distribution]) -> None:
+    text = (
+        rf"^model_config\.normalize_actions: expected True, since samples of {dist_cls.__name__} lie in \(-1, 1\), "
+        r"got False for {}, Box\(2\.0, 10\.0.*\. Leave it out, or use DiagGaussian\.$"
+    )
+    with pytest.raises(ValueError, match=text.format("action_space")):
+        catalog_of(FAR, dist_cls, normalize_actions=False)
+    parts = {"arm.0": dist_cls, "arm.1": dist_cls}
+    for settings_of_parts in ({}, {"autoregressive_actions": True}):
+        with pytest.raises(ValueError, match=text.format(r"action_space\['arm'\]\[1\]")):
+            catalog_of(NESTED, parts, normalize_actions=False, **settings_of_parts)
+
+    class Hooked(Catalog):
+        def get_action_dist_cls(self) -> type[Distribution]:
+            return dist_cls.bind(self.action_space)
+
+    with pytest.raises(ValueError, match=text.format("action_space")):
+        Hooked(UNIT, FAR, {"normalize_actions": False})
+
+
+@pytest.mark.parametrize("dist_cls", [Beta, SquashedGaussian])
+def test_bounded_samples_are_taken_where_they_reach_all(dist_cls: type[Distribution]) -> None:
+    assert catalog_of(UNIT, dist_cls, normalize_actions=False)
+    assert catalog_of(NESTED, {"arm.0": dist_cls}, normalize_actions=False)
+    dist = catalog_of(FAR, dist_cls).get_action_dist_cls().from_logits(torch.zeros(500, 4))
+    actions = catalog_of(FAR, dist_cls).build_action_converter()(dist.sample(torch.Generator().manual_seed(0)))
+    assert actions.min() < 3
+    assert actions.max() > 9

@@ -29,6 +29,7 @@ from catalog import (
     MultiDistribution,
 )
 from catalog.distributions import autoregressive as source
+from catalog.distributions import categorical
 from catalog.masks import find_action_mask
 
 OBS = spaces.Box(-1, 1, (3,))
@@ -438,6 +439,37 @@ def slow_logp_of_paired(dist: Any, action: Any) -> Tensor:
     total = sum(coins[:, i].gather(-1, action["coin"][:, i : i + 1]).squeeze(-1) for i in range(2))
     total = total + Categorical(inputs[:, :6]).logp(action["die"])
     return total + DiagGaussian(inputs[:, 10:]).logp(action["move"])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.MultiDiscrete([2, 3, 2]), spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3), spaces.Discrete(2)])],
+    ids=["MultiDiscrete", "Tuple"],
+)
+def test_what_acting_made_first_can_be_trained_with(space: Space) -> None:
+    for cached in (source._combinations, source._starts, categorical._part_starts):
+        cached.cache_clear()
+    dist_cls = bound(space)
+    logits = logits_for(dist_cls, space, 4).requires_grad_()
+    with torch.inference_mode():
+        acting = dist_cls.from_logits(logits)
+        actions = acting.sample()
+        assert (acting.entropy() + acting.logp(actions)).isfinite().all()
+    actions = dist_cls.from_logits(logits).sample()
+    dist = dist_cls.from_logits(logits)
+    (dist.entropy() + dist.logp(actions) + dist.kl(dist_cls.from_logits(logits.detach()))).sum().backward()
+    assert logits.grad is not None
+    for cached in (source._combinations, source._starts, categorical._part_starts):
+        cached.cache_clear()
+
+
+def test_positions_that_acting_made_first_can_be_trained_with() -> None:
+    made = [(source._starts, (2, 3)), (source._combinations, (2, 3)), (categorical._part_starts, (2, 3))]
+    for cached, sizes in made:
+        cached.cache_clear()
+        with torch.inference_mode():
+            assert not cached(sizes, torch.device("cpu")).is_inference()
+        cached.cache_clear()
 
 
 def test_an_action_model_of_ones_own_may_stand_in() -> None:

@@ -101,6 +101,14 @@ def test_wrong_widths_and_shapes_are_named() -> None:
         CNNTransposeHeadConfig(input_dims=(3,), image_dims=(6, 6, 3), filters="nature")
 
 
+def test_a_padding_that_would_have_no_effect_is_refused() -> None:
+    encoder = CNNEncoderConfig(input_dims=(8, 8, 3), filters=[[4, 3, 2]])
+    with pytest.raises(ValueError, match=r"CNNTransposeHeadConfig\.mirror\(padding=\): expected none.*, got 'valid'\."):
+        CNNTransposeHeadConfig.mirror(encoder, padding="valid")
+    back = CNNTransposeHeadConfig.mirror(encoder, filters=[[4, 3, 2]], padding="valid")
+    assert back.mirrored.layers == ((4, (3, 3), (2, 2), "valid"),)
+
+
 def test_an_autoencoder_learns_to_reproduce_eight_images() -> None:
     torch.manual_seed(0)
     images = torch.rand(8, 12, 12, 1).round()

@@ -74,6 +74,20 @@ def test_beta_matches_torch(lead: tuple[int, ...], shape: tuple[int, ...]) -> No
     assert dist.sample_from(noise).shape == (*lead, *shape)
 
 
+@pytest.mark.parametrize("scale", [1e2, 1e3, 1e4, 1e5])
+def test_sharp_policies_are_as_exact_in_float32(scale: float) -> None:
+    logits = scale * (1 + torch.rand(200, 2, generator=rng(1)))
+    others = logits + scale**0.5 * torch.randn(200, 2, generator=rng(2))
+    dist, other = Beta.from_logits(logits), Beta.from_logits(others)
+    actions = dist.sample(rng())
+    p, q = unstretched(logits.double()), unstretched(others.double())
+    logp = stretched(logits.double()).log_prob(actions.double()).sum(-1)
+    expected = p.entropy() + math.log(2), logp, oracle.kl_divergence(p, q)
+    for found, exact in zip((dist.entropy(), dist.logp(actions), dist.kl(other)), expected, strict=True):
+        torch.testing.assert_close(found, exact.float(), rtol=1e-5, atol=2e-5)
+    assert {x.dtype for x in (dist.entropy(), dist.logp(actions), dist.kl(other))} == {torch.float32}
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(1.001, 1.001), (1.7, 1.7), (5.0, 1.2), (40.0, 200.0)])
 def test_samples_are_beta_distributed_whatever_they_are_drawn_from(alpha: float, beta: float) -> None:
     count = 20_000

@@ -273,6 +273,8 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given.pop("custom_model_config", None)
     if num_parts(action) < 2:
         given.pop("autoregressive_actions", None)
+    elif draw(st.integers(0, 2)) > 0:  # few draws would have it otherwise
+        given["autoregressive_actions"] = True
     if not given.get("autoregressive_actions"):
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
     if given.get("conv_filters") == "impala":
@@ -285,6 +287,8 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         overrides = part_settings(("encoder",)).map(lambda own: drop(own, "conv_filters", "conv_use_layernorm"))
         given["leaf_overrides"] = draw(st.dictionaries(st.sampled_from(names), overrides, max_size=2))
     given["custom_action_dist"] = draw(distributions(action))
+    if given["custom_action_dist"] is not None:
+        given = drop(given, "normalize_actions")  # without it samples of SquashedGaussian would not reach the bounds
     given["functions"] = draw(functions(given))
     return given
 
@@ -409,9 +413,28 @@ def keeps_the_contract(case: Case) -> None:
     copied = copy.deepcopy(module)
     assert differences(copied.get_state(), module.get_state()) == []
     assert differences(copied.forward_train(batch), trained) == []
+    stands_alone(copied, module)
     for net in (module.encoder, module.pi_head, module.action_converter):
         assert differences(pickle.loads(pickle.dumps(net)).state_dict(), net.state_dict()) == []
     assert "parameters" in module.catalog.explain()
+
+
+def stands_alone(copied: Any, module: Any) -> None:
+    """Whether a copy's distribution asks the copy's action model, if there is one, and that of ``module`` its own."""
+    if module.action_model is None:
+        return
+    inputs = torch.zeros(4, module.action_dist_cls.required_input_dim(module.action_space))
+    dists = [each.action_dist_cls.from_logits(inputs) for each in (copied, module)]
+    actions = dists[1].sample(torch.Generator().manual_seed(0))
+    moved, kept = (dist.logp(actions) for dist in dists)
+    assert torch.equal(moved, kept)
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in copied.action_model.parameters():
+            parameter += torch.randn(parameter.shape, generator=rng)
+    moved, again = (dist.logp(actions) for dist in dists)
+    assert torch.equal(again, kept)
+    assert not torch.equal(moved, kept) or (kept == 0).all()  # which is all there is to choose
 
 
 SETTING = "|".join(item.name for item in dataclasses.fields(DefaultModelConfig))

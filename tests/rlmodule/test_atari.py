@@ -106,6 +106,24 @@ def test_one_game_plays_as_the_vector_env_does_and_shows_its_newest_frame() -> N
     env.close()
 
 
+def test_a_picture_before_the_game_began_is_refused() -> None:
+    game = AtariGame("ALE/Pong-v5", {"img_height": 10, "img_width": 10, "render_mode": "rgb_array"})
+    with pytest.raises(
+        RuntimeError, match=r"^AtariGame\.render\(\): expected a game that has begun, got .* Call reset"
+    ):
+        game.render()
+    game.reset(seed=3)
+    assert game.render().shape[-1] == 3
+    game.close()
+
+
+def test_a_seed_may_be_one_of_numpys_integers() -> None:
+    game = AtariGame("ALE/Pong-v5", {"img_height": 10, "img_width": 10})
+    first, same = (game.reset(seed=seed)[0].copy() for seed in (3, np.int64(3)))  # type: ignore[arg-type]
+    assert np.array_equal(first, same)
+    game.close()
+
+
 def test_in_turn_by_name_are_the_games_as_gymnasium_makes_them() -> None:
     env = make_vector_env("ALE/Pong-v5", {"obs_type": "grayscale"}, 1, "sync")
     assert isinstance(env, SyncVectorEnv)

@@ -94,6 +94,16 @@ def test_a_mask_that_is_no_array_needs_its_space() -> None:
     assert ActionMaskFromInfo(Nested(), mask_space=space).reset()[0]["action_mask"].keys() == {"a"}
 
 
+def test_a_mask_whose_rows_differ_in_length_needs_its_space() -> None:
+    class Ragged(Told):
+        def _info(self, when: int) -> dict[str, Any]:
+            return {"action_mask": [[1, 0], [1, 1, 0]]}
+
+    text = r"info\['action_mask'\] of Ragged: expected an array .*got \[\[1, 0\], \[1, 1, 0\]\].* as mask_space\."
+    with pytest.raises(ValueError, match=text):
+        ActionMaskFromInfo(Ragged())
+
+
 @pytest.mark.parametrize(("silent", "call"), [(-1, r"reset\(\)"), (2, r"step\(\) 2 of"), (5, r"step\(\) 5")])
 def test_where_the_mask_is_missing_is_said(silent: int, call: str) -> None:
     inner = Told()

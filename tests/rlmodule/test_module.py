@@ -1,5 +1,6 @@
 """Modules: the contract, on several spaces, and what the contract itself must notice."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,9 @@ import tree
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from algorithms.dqn.module import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
-from catalog import Catalog, Categorical, Distribution
+from catalog import MADE, ActionModel, AutoregressiveDistribution, Catalog, Categorical, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, MultiRLModule, QNetAPI, RLModule, RLModuleSpec
 from rlmodule.testing import RLModuleContract, differences, random_observations
@@ -443,6 +445,90 @@ def test_a_distribution_may_know_the_module() -> None:
     assert isinstance(module.action_dist_cls.from_logits(torch.zeros(1, 2)), Knowing)
 
 
+PARTS = spaces.MultiDiscrete([2, 3])
+
+
+class Renamed(PPOModule):
+    """Has a distribution and an attribute of its own, and buffers that a copy keeps."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.action_dist_cls = type("Renamed", (self.action_dist_cls,), {})
+        self.notes = ["mine"]
+        self.register_buffer("seen", torch.ones(()), persistent=False)
+
+
+def in_order(cls: type[PPOModule] = PPOModule, inference_only: bool = False) -> Any:
+    model = {"fcnet_hiddens": [4], "autoregressive_actions": True}
+    return RLModuleSpec(cls, VECTOR, PARTS, model, PPOCatalog).build(inference_only=inference_only)
+
+
+def logps(module: RLModule) -> Tensor:
+    """Log-probabilities of all actions of ``PARTS`` for inputs of 0."""
+    actions = torch.cartesian_prod(torch.arange(2), torch.arange(3))
+    width = module.action_dist_cls.required_input_dim(PARTS)
+    return module.action_dist_cls.from_logits(torch.zeros(6, width)).logp(actions).detach()
+
+
+def likelier_after_1(module: RLModule) -> None:
+    """Let the last choice of the second part be likelier once the first one is 1."""
+    assert isinstance(module.action_model, MADE)
+    with torch.no_grad():
+        module.action_model.direct[4, 1] = 5.0
+
+
+@pytest.mark.parametrize("cls", [PPOModule, Renamed])
+@pytest.mark.parametrize("inference_only", [False, True])
+def test_a_copy_asks_its_own_action_model(cls: type[PPOModule], inference_only: bool) -> None:
+    module = in_order(cls, inference_only)
+    before = logps(module)
+    copied = copy.deepcopy(module)
+    again = copy.deepcopy(copied)  # a copy of a copy
+    likelier_after_1(copied)
+    assert differences(logps(module), before) == []
+    assert differences(logps(again), before) == []
+    assert logps(copied)[5] > before[5] + 1
+    assert issubclass(copied.action_dist_cls, AutoregressiveDistribution)
+    assert copied.action_dist_cls.__name__ == module.action_dist_cls.__name__
+    assert copied.inference_only is inference_only
+    if cls is Renamed:
+        assert copied.notes == ["mine"]
+        assert copied.notes is not module.notes
+        assert copied.seen is not module.seen
+
+
+def test_copies_in_a_multi_module_ask_their_own_action_models() -> None:
+    modules = MultiRLModule({"a": in_order(), "b": in_order()})
+    copied = copy.deepcopy(modules)
+    assert copied["a"] is copied.rl_modules["a"]
+    before = logps(modules["a"])
+    likelier_after_1(copied["a"])
+    assert differences(logps(modules["a"]), before) == []
+    assert logps(copied["a"])[5] > before[5] + 1
+    assert logps(copied["b"])[5] == before[5]
+
+
+@pytest.mark.parametrize(
+    "model", [{}, {"noisy": True, "dueling": True}, RECURRENT], ids=["plain", "noisy", "recurrent"]
+)
+def test_a_copy_of_a_module_of_action_values_stands_alone(model: dict[str, Any]) -> None:
+    module = RLModuleSpec(DQNModule, VECTOR, TWO, {"fcnet_hiddens": [4], **model}, DQNCatalog).build()
+    copied = copy.deepcopy(module)
+    assert type(copied) is DQNModule
+    assert copied.action_dist_cls is module.action_dist_cls
+    assert differences(copied.get_state(), module.get_state()) == []
+    before = {name: value.clone() for name, value in module.get_state().items()}
+    for parameter in copied.parameters():
+        parameter.data += 1
+    assert differences(module.get_state(), before) == []
+
+
+def test_a_copy_keeps_a_distribution_that_was_put_in_later() -> None:
+    module = in_order()
+    module.action_dist_cls = Categorical
+    assert copy.deepcopy(module).action_dist_cls is Categorical
+
+
 def test_each_forward_can_be_its_own() -> None:
     class Three(Small):
         def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -560,3 +646,90 @@ def test_differences_sees_bits_types_and_keys() -> None:
 def test_module_ids_that_cannot_be_attributes_are_refused(module_id: str) -> None:
     with pytest.raises(ValueError, match="MultiRLModule: expected ids without dots"):
         MultiRLModule({module_id: small(0)})
+
+
+# --- action models and embeddings of one's own ------------------------------------------------------------------------
+
+WORKER = spaces.Dict(
+    [("finger", spaces.Discrete(3)), ("lamps", spaces.MultiBinary(2)), ("move", spaces.Box(-1, 1, (2,)))]
+)
+"""Parts: 3 logits, 1, 1, and 4 inputs of move; codes of 3, 1, 1 and 2 numbers."""
+
+
+class Mixing(ActionModel):
+    """Adds the code times a matrix to the inputs: that of what is before each part, and one entry ``also``."""
+
+    also: tuple[int, int] | None = None
+    matrix: Tensor
+
+    def __init__(self, action_space: spaces.Space) -> None:
+        super().__init__(action_space)
+        matrix = torch.zeros(9, 7)
+        matrix[3:, :3], matrix[4:, 3], matrix[5:, 4] = 0.3, 0.2, 0.1
+        if self.also is not None:
+            matrix[self.also] = 0.01
+        self.register_buffer("matrix", matrix)
+
+    def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
+        return inputs + code @ self.matrix.T
+
+
+def working(model: type[ActionModel]) -> Any:
+    class Own(PPOCatalog):
+        def build_action_model(self) -> ActionModel:
+            return model(self.action_space)
+
+    return RLModuleSpec(PPOModule, VECTOR, WORKER, {"autoregressive_actions": True}, Own).build()
+
+
+def test_an_action_model_that_goes_by_earlier_parts_alone_is_taken() -> None:
+    module = working(Mixing)
+    assert module.action_model.training
+    dist = module.action_dist_cls.from_logits(torch.zeros(3, 9 + 16))
+    assert dist.logp(dist.sample()).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("also", "name"),
+    [
+        ((0, 2), "finger"),
+        ((1, 6), "finger"),
+        ((3, 3), r"lamps\[0\]"),
+        ((3, 4), r"lamps\[0\]"),
+        ((4, 4), r"lamps\[1\]"),
+        ((5, 5), "move"),
+        ((8, 6), "move"),
+    ],
+)
+def test_an_action_model_that_looks_ahead_is_refused_by_the_part_that_does(also: tuple[int, int], name: str) -> None:
+    ahead = type("Ahead", (Mixing,), {"also": also})
+    text = rf"^PPOModule\.action_model: expected inputs of the part '{name}' that go by the parts before it alone, got "
+    with pytest.raises(ValueError, match=text):
+        working(ahead)
+
+
+def test_a_made_of_ones_own_is_tried_too() -> None:
+    class Unmasked(MADE):
+        def __init__(self, action_space: spaces.Space) -> None:
+            super().__init__(AutoregressiveDistribution.bind(action_space), action_space)
+            self.direct_mask.fill_(1)
+            nn.init.ones_(self.direct)
+
+    with pytest.raises(ValueError, match="expected inputs of the part 'finger'"):
+        working(Unmasked)
+
+
+def test_an_action_model_of_another_width_is_refused_when_it_is_built() -> None:
+    class Narrow(Mixing):
+        def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
+            return super().forward(inputs, context, code)[..., :8]
+
+    class Broken(Mixing):
+        def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
+            return inputs + code
+
+    with pytest.raises(ValueError, match=r"^PPOModule\.action_model: expected inputs of shape \(5, 9\) .*got \(5, 8\)"):
+        working(Narrow)
+    text = r"^PPOModule\.action_model: expected .* of shapes \(1, 9\), \(1, 16\), \(1, 7\), got RuntimeError: .*See Act"
+    with pytest.raises(ValueError, match=text):
+        working(Broken)
