@@ -302,10 +302,13 @@ SUMMARY = {
     "PPO HalfCheetah": "PPO HalfCheetah, 8 envs × 256 steps, steps/s",
     "DQN CartPole": "DQN CartPole, 8 envs, an update per vector step, steps/s",
     "PPO Pong": "PPO Pong, 8 games × 128 steps of pixels, steps/s",
-    "sampling: vector step": "a vector step of sampling beside env step and bare net",
-    "PPO CartPole, peak memory": "peak memory, PPO CartPole",
+    "sampling: vector step": "time of a vector step of sampling, over env step and bare net (less is better)",
+    "PPO CartPole, peak memory": "peak memory, PPO CartPole (less is better)",
 }
 """What the front page tells, and how it calls it."""
+
+
+MEDIANS = "Medians of {} alternating runs; a ratio is the median of those of neighbours."
 
 
 def lines_of(cells: list[tuple[str, ...]]) -> str:
@@ -319,7 +322,7 @@ def markdown(kept: dict[str, Any]) -> str:
     here = [kept[job] for job in ROWS if job in kept]
     repeats, told = min(one["repeats"] for one in here), sorted({one["machine"] for one in here})
     table = lines_of([HEADER, *(row.cells() for row in rows_of(kept))])
-    return f"{table}\n\nMedians of {repeats} alternating runs. {'; '.join(told)}."
+    return f"{table}\n\n{MEDIANS.format(repeats)} {'; '.join(told)}."
 
 
 def summary(kept: dict[str, Any]) -> str:
@@ -376,7 +379,7 @@ def main() -> None:
         for row in rows_of(kept):
             table.add_row(*row.cells(), style=None if row.reached else "bold")
         console.print(table)
-        console.print(f"Medians of {args.repeats} alternating runs. {machine()}.", highlight=False)
+        console.print(f"{MEDIANS.format(args.repeats)} {machine()}.", highlight=False)
     else:
         print(markdown(kept))
     if args.write:

@@ -16,7 +16,8 @@ OBSERVATIONS = "observations"
 
 
 class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Makes ``{"observations": obs, "action_mask": info["action_mask"]}`` of each observation. ``info`` stays as it is.
+    """Makes ``{"observations": obs, "action_mask": info["action_mask"]}`` of each observation; one that is a dict
+    already gets the mask as a further field. ``info`` stays as it is.
 
     It stands around a single env, so that each sub-env of a vector env has its own, and the last observation of an
     episode its mask, too.
@@ -31,7 +32,8 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         embeddings_key: Name of the vectors there.
 
     Raises:
-        ValueError: If ``info`` lacks a field; names the call and its step. If a field cannot be an array.
+        ValueError: If ``info`` lacks a field; names the call and its step. If a field cannot be an array. If the env
+            observes a field of that name already.
     """
 
     def __init__(
@@ -57,7 +59,11 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
             _, info = env.reset()
             self._require([mask_key], info, "reset()")
             mask_space = _space_of(info[mask_key], f"info[{mask_key!r}] of {self._name}")
-        fields = [(OBSERVATIONS, env.observation_space), (mask_key, mask_space)]
+        inner = env.observation_space
+        self._is_dict = isinstance(inner, spaces.Dict)
+        fields = [*inner.items()] if isinstance(inner, spaces.Dict) else [(OBSERVATIONS, inner)]
+        self._check_new([key for key, _ in fields])
+        fields.append((mask_key, mask_space))
         if embeddings_space is not None:
             fields.append((embeddings_key, embeddings_space))
         self.observation_space = spaces.Dict(fields)
@@ -80,7 +86,14 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
     def _observed(self, obs: Any, info: Mapping[str, Any], call: str) -> dict[str, Any]:
         self._require(self._keys, info, call)
-        return {OBSERVATIONS: obs, **{key: info[key] for key in self._keys}}
+        return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **{key: info[key] for key in self._keys}}
+
+    def _check_new(self, fields: Sequence[str]) -> None:
+        if taken := [key for key in self._keys if key in fields]:
+            where, expected = f"observation_space of {self._name}", f"none of the fields {', '.join(map(repr, taken))}"
+            remedy = "Leave the wrapper out, if they are what it would put there; else name others in info."
+            got = f"the fields {', '.join(map(repr, fields))}"
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     def _require(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> None:
         for key in keys:
@@ -89,9 +102,9 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
                     explain_error(
                         f"info of {self._name}, {call}",
                         expected=f"a field {key!r}",
-                        got=f"the fields {', '.join(map(repr, info))}" if info else "an empty one",
+                        got=f"the fields {', '.join(map(repr, info))}" if info else "an info without fields",
                         remedy="Have the env tell it at every reset() and step(), also at those that end an episode; "
-                        "its name is what mask_key and embeddings_key say.",
+                        "mask_key and embeddings_key say what it is called.",
                     )
                 )
 

@@ -16,6 +16,7 @@ from algorithms.cli.flags import SPEC_FLAGS, kebab
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import encode, modules_to_allow
 from algorithms.run_folder import RunFolder
+from rlmodule.atari import is_atari
 
 
 def program() -> list[str]:
@@ -46,7 +47,7 @@ Next:
 
 and in Python:
 
-{_in_python(config.env, path, dict(config.env_config), acting, modules)}"""
+{in_python(config.env, path, dict(config.env_config), acting, modules)}"""
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
@@ -72,10 +73,13 @@ def _spec_flags(config: AlgorithmConfig) -> list[str]:
     return [word for name, path in paths.items() if path for word in (f"--{kebab(name)}", path)]
 
 
-def _in_python(env: Any, path: str, env_config: dict[str, Any], checkpoint: Path, modules: list[str]) -> str:
+def in_python(env: Any, path: str, env_config: dict[str, Any], checkpoint: Path, modules: list[str]) -> str:
+    """Lines that act with the policy of ``checkpoint`` in ``env``, whose import path is ``path`` if it is no id."""
     allow = f", allow={modules!r}" if modules else ""
     keywords = f"**{env_config!r}" if env_config else ""
-    if isinstance(env, str):
+    if isinstance(env, str) and is_atari(env):  # whose module gymnasium does not import
+        imported, made = "from rlmodule.atari import AtariGame", f"AtariGame({env!r}, {env_config!r})"
+    elif isinstance(env, str):
         imported, made = "import gymnasium", f"gymnasium.make({', '.join(filter(None, (repr(env), keywords)))})"
     else:
         module, _, name = path.partition(":")

@@ -237,7 +237,8 @@ def table(kept: dict[str, Any]) -> str:
     repeats = min(len(of) for job in CONTESTS if job in kept for of in kept[job]["figures"].values())
     return "\n".join(lines) + (
         f"\n\nPer second: env steps, or what a row counts; an import in seconds. Medians of at least {repeats} "
-        f"alternating runs; in brackets how many times as fast ours is. {'; '.join(told)}. Peers: {versions()}."
+        f"alternating runs; in brackets how many times as fast ours is, the median of neighbours. "
+        f"{'; '.join(told)}. Peers: {versions()}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli import train_plan
+from algorithms.cli.next_steps import in_python
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ops.rewards import clipped_rewards
@@ -170,6 +172,14 @@ def test_games_are_filmed_as_the_policy_sees_them(tmp_path: Path) -> None:
         algorithm.evaluate(num_episodes=1, num_videos=1, video_dir=tmp_path)
     (film,) = tmp_path.glob("*.mp4")
     assert film.stat().st_size > 1000
+
+
+def test_the_python_that_is_told_after_a_run_makes_the_game() -> None:
+    pytest.importorskip("ale_py")
+    told = textwrap.dedent(in_python("ALE/Pong-v5", "", {"stack_num": 2}, Path("checkpoint"), []))
+    names: dict[str, Any] = {}
+    exec(told.partition("with ")[0], names)
+    assert names["env"].reset(seed=1)[0].shape == (2, 84, 84)
 
 
 @pytest.mark.slow

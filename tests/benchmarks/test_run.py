@@ -141,7 +141,7 @@ def test_figures_that_are_kept_make_both_tables() -> None:
     kept = {"cartpole": {"machine": "here", "repeats": 3, "rows": rows}}
     table = run.markdown(kept)
     assert "| PPO CartPole | 110 steps/s | 100 steps/s | 1.10 (0.90 – 2.00) | ≥ 0.90 | yes |" in table
-    assert table.endswith("Medians of 3 alternating runs. here.")
+    assert table.endswith("Medians of 3 alternating runs; a ratio is the median of those of neighbours. here.")
     assert run.summary(kept).splitlines()[2:] == ["| PPO CartPole, 8 envs × 128 steps, steps/s | 1.10 × |"]
 
 

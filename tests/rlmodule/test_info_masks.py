@@ -55,6 +55,36 @@ def test_the_mask_stands_beside_the_observation() -> None:
     assert env.observation_space.contains({**obs, "observations": np.int64(1)})
 
 
+class Described(Told):
+    """Observes a dict: a number, and vectors of the actions."""
+
+    observation_space = spaces.Dict([("seen", spaces.Discrete(9)), ("avail_actions", spaces.Box(0, 1, (3, 2)))])
+
+    def reset(self, **kwargs: Any) -> Any:
+        seen, info = super().reset(**kwargs)
+        return {"seen": seen, "avail_actions": np.ones((3, 2), np.float32)}, info
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = super().step(action)
+        return {"seen": seen, "avail_actions": np.ones((3, 2), np.float32)}, *rest
+
+
+def test_an_observation_that_is_a_dict_gets_the_mask_beside_its_fields() -> None:
+    env = ActionMaskFromInfo(Described())
+    assert list(env.observation_space.spaces) == ["seen", "avail_actions", "action_mask"]  # type: ignore[attr-defined]
+    obs, _ = env.reset()
+    assert [*obs] == ["seen", "avail_actions", "action_mask"]
+    assert env.step(0)[0]["action_mask"].tolist() == [0, 1, 0]
+
+
+def test_a_field_that_is_there_already_is_not_hidden() -> None:
+    expected = r"observation_space of Described: expected none of the fields 'avail_actions', got the fields 'seen'"
+    with pytest.raises(ValueError, match=expected):
+        ActionMaskFromInfo(Described(), embeddings_space=spaces.Box(0, 1, (3, 2)))
+    with pytest.raises(ValueError, match="'action_mask'"):
+        ActionMaskFromInfo(ActionMaskFromInfo(Told()))
+
+
 def test_vectors_of_the_actions_come_along() -> None:
     space = spaces.Box(0, 1, (3, 2), np.float32)
     env = ActionMaskFromInfo(Told(), mask_space=spaces.MultiBinary(3), embeddings_space=space)
@@ -128,7 +158,7 @@ def test_missing_vectors_are_named() -> None:
 
 
 def test_an_empty_info_is_named_when_the_space_is_looked_for() -> None:
-    with pytest.raises(ValueError, match=r"^info of CartPoleEnv, reset\(\): expected a .*, got an empty one"):
+    with pytest.raises(ValueError, match=r"^info of CartPoleEnv, reset\(\): expected a .*, got an info without fields"):
         ActionMaskFromInfo(gym.make("CartPole-v1"))
 
 
