@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 FRAGMENT = 64
 """Steps of each env per call of the runner; where episodes are counted, a few are played in vain at the end."""
 
-Told = Callable[[int], None]
-"""Told how much is played."""
+Told = Callable[[int, int], None]
+"""Told how much is played, and in how many steps."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,12 @@ class Evaluation:
         unit = "episodes" if plan.in_episodes else "steps"
         play = self._episodes if plan.in_episodes else self._timesteps
         with display(plan.count, enabled=progress, lines=False, waiting=f"evaluating {plan.count:,} {unit}") as show:
-            played = play(
-                plan.count, plan.explore, lambda done: show(done, f"evaluated {done:,}/{plan.count:,} {unit}")
-            )
+
+            def told(done: int, steps: int) -> None:
+                also = f", {steps:,} steps" if plan.in_episodes else ""  # an episode may be long
+                show(done, f"evaluated {done:,}/{plan.count:,} {unit}{also}")
+
+            played = play(plan.count, plan.explore, told)
         evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
         return evaluation | self._algorithm.metrics.logged_means()
 
@@ -193,7 +196,7 @@ class Evaluation:
             if since_end > LIMIT:
                 got = f"none that counts in the last {LIMIT:,} steps of each of {envs} envs"
                 raise never_ends("evaluate()", got, "evaluate a number of steps: evaluation_duration_unit='timesteps'")
-            show(len(counted))
+            show(len(counted), steps)
         return self._summary(counted, steps)
 
     def _timesteps(self, count: int, explore: bool, show: Told) -> dict[str, float]:
@@ -208,7 +211,7 @@ class Evaluation:
             rollout = runner.sample(min(rows, FRAGMENT), explore=explore)
             steps += rollout.num_env_steps
             counted += finished_episodes(rollout, in_evaluation=True)
-            show(min(steps, count))
+            show(min(steps, count), steps)
         return self._summary(counted, steps)
 
     def _summary(self, counted: list[FinishedEpisode], steps: int) -> dict[str, float]:
@@ -222,12 +225,12 @@ class Evaluation:
         """State of the env runners; None if there are none yet."""
         if self._made is None:
             return None
-        return {"num_envs": self._made.local_runner.num_envs, "env_runners": self._made.get_state()}
+        return self._made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore what :meth:`get_state` gave. Streams belong to envs: for another number of them they begin anew."""
-        if state is not None and state["num_envs"] == self._algorithm.config.for_evaluation().num_envs_per_env_runner:
-            self._group.set_state(state["env_runners"])
+        """Restore what :meth:`get_state` gave, also of another number of envs."""
+        if state is not None:
+            self._group.set_state(state)
         elif self._made is not None:
             self._made.stop()
             self._made = None

@@ -397,6 +397,7 @@ def test_a_checkpoint_may_be_evaluated_in_another_number_of_envs(tmp_path: Path,
         algorithm.save(tmp_path / "c")
     with Algorithm.from_checkpoint(tmp_path / "c", env=lengths, evaluation_num_envs=5) as other:
         assert other.evaluate(num_episodes=5)["env_runners"]["num_episodes"] == 5
+    assert len(lengths.seeds) == len(set(lengths.seeds)) == 2 + 5  # those of before go on, and repeat nothing
 
 
 def test_going_back_to_a_state_goes_back_in_the_evaluations_too() -> None:
