@@ -201,7 +201,7 @@ def two_kinds() -> Callable[[dict[str, Any]], Any]:
         (no_env, {}, 2, "sync", TypeError, ["no_env", "env index 0", "got None", "Return the env"]),
         (an_old_env, {}, 2, "sync", TypeError, ["an_old_env", "builtins.object", "shimmy"]),
         (a_broken_env, {}, 2, "sync", RuntimeError, ["a_broken_env", "env index 0", "KeyError: 'map_name'"]),
-        (lambda: Toy(), {}, 2, "sync", RuntimeError, ["takes 0 positional arguments", "fn(env_config)"]),
+        (lambda: Toy(), {}, 2, "sync", RuntimeError, ["takes 0 positional arguments", "lambda env_config: MyEnv()"]),
         (Toy, {"colour": 4}, 2, "sync", RuntimeError, ["Toy", "colour", "cls(**env_config)"]),
         (Toy, {}, 2, "vector_entry_point", ValueError, ["Toy", "'vector_entry_point'", "'sync' or 'async'"]),
         (lambda config: SHARED, {}, 2, "sync", ValueError, ["new env", "inside the factory"]),
