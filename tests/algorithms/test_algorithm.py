@@ -316,14 +316,13 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
     assert any("return" in path for path in changed)
 
 
-RUNNERS = ("/env_runners", "/evaluation/env_runners")
+RUNNERS = ("/env_runners", "/evaluation")
 
 EQUAL_FROM_THE_START = {
-    "/evaluation/num_envs",
     "/learners/skipped_in_a_row/default_policy",
     *(f"{part}/0/generator/{name}" for part in RUNNERS for name in ("draws", "state")),
     *(f"{part}/{env}/incarnation" for part in RUNNERS for env in range(2)),
-    *(f"/evaluation/env_runners/{env}/{name}" for env in range(2) for name in ("resets", "steps", "noise/used")),
+    *(f"/evaluation/{env}/{name}" for env in range(2) for name in ("resets", "steps", "noise/used")),
     *(
         f"{part}/{env}/noise/block_start/{name}"
         for part in RUNNERS
