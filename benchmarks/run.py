@@ -1,7 +1,7 @@
 """Measure our speed beside the same work without a framework, in one run on one machine.
 
-    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn learners workers replay sampling
-                             catalog import] [--repeats 5] [--write]
+    python -m benchmarks.run [--jobs cartpole cheetah lstm dqn pong learners workers replay
+                             sampling catalog import] [--repeats 5] [--write]
 
 Each pair runs in fresh processes and in turn (ours, theirs, ours, theirs, …), so that a slow minute of the machine hits
 both; what takes less than a second takes turns in one process. A row's ratio is the median of the ratios of neighbours;

@@ -29,7 +29,6 @@ from benchmarks.peers.run import OURS, PEERS, python_of
 from benchmarks.run import README, ROOT, child, machine, write
 
 PICTURE = ROOT / "docs" / "pictures" / "scores.png"
-SIDES = (OURS, "sb3")
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ def sb3(course: Course, seed: int) -> Curve:
 
 
 RUNS: dict[str, Callable[[Course, int], Curve]] = {OURS: ours, "sb3": sb3}
+SIDES = tuple(RUNS)
 
 
 def score(curve: Curve, budget: int) -> float:
