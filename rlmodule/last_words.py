@@ -42,7 +42,7 @@ def tell_last_words(path: str) -> None:
     ``os._exit``. Nothing, if the file is on another machine."""
     try:
         file = os.open(path, os.O_WRONLY)
-    except FileNotFoundError:
+    except OSError:
         return
     os.unlink(path)
     faulthandler.enable(file)

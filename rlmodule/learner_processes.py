@@ -318,8 +318,7 @@ class LearnerProcesses:
             self._drop_undone()
             self._tasks = []  # what came of them went with the learners: the state is what was handed over
             raise self._end
-        told = "the learners are made again, and go on from where they were"
-        logger.warning("learner %d failed, %s: %s", answer.worker, told, failure.text.partition("\n")[0])
+        logger.warning("all learners are made again, and go on from where they were")
         return delay
 
     def _forget_answers(self) -> None:

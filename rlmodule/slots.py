@@ -62,7 +62,7 @@ class Slot:
 
 def how_it_died(slot: Slot, error: Exception) -> str:
     """What is known of the end of a process that was not ours to wait for."""
-    if slot.process is None and slot.placed is None:  # on another machine
-        return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
     told = "" if slot.last_words is None else slot.last_words.read()
+    if slot.process is None and not told:  # on another machine, or on one that was lost before it said where it is
+        return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
     return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
