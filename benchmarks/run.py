@@ -118,7 +118,10 @@ class Row:
 
 
 def child(*args: str, python: str = sys.executable) -> dict[str, Any]:
-    """Run `python *args` apart from here and read the JSON in the last line it prints."""
+    """Run `python *args` apart from here and read the object in JSON that it prints last.
+
+    Ray may print lines of its own after it.
+    """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     env["RAY_ADDRESS"] = "local"  # a Ray of its own, whichever may run on this machine
     with tempfile.TemporaryDirectory() as folder:  # MuJoCo leaves a log where it runs
@@ -134,7 +137,7 @@ def child(*args: str, python: str = sys.executable) -> dict[str, Any]:
     if done.returncode != 0:
         tail = "\n".join(done.stderr.strip().splitlines()[-15:])
         raise SystemExit(f"`python {' '.join(args)}` failed with exit status {done.returncode}:\n{tail}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
 
 
 def training_rows(job: str, repeats: int, report: Report) -> list[Row]:

@@ -10,6 +10,8 @@ beside the sleep is what a framework takes. `carried_on` is the model by which t
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -370,7 +372,7 @@ def main() -> None:
     print("\n\n".join(tables(results).values()))
     if args.write:
         put(results)
-        child(str(ROOT / "docs" / "pictures" / "scale.py"))
+        subprocess.run([sys.executable, str(DATA.with_suffix(".py"))], check=True)
 
 
 if __name__ == "__main__":
