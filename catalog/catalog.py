@@ -24,7 +24,7 @@ from catalog.explain import Format, explain
 from catalog.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.memory import OBS, MemoryEncoder, input_space
 from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
-from catalog.model_config import ENCODER, DefaultModelConfig
+from catalog.model_config import DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
 from catalog.nn import Init
 from catalog.outputs import ExtraOutputs
@@ -33,6 +33,7 @@ from catalog.probing import probe_encoder
 from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
 from catalog.registry import distributions
 from catalog.rules import Node
+from catalog.setting import ENCODER
 
 FROM_RLLIB = {
     "model_config_dict": "Pass model_config={...}.",

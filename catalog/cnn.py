@@ -18,6 +18,7 @@ from catalog.model_config import DefaultModelConfig
 from catalog.nn import Activation, Init, activation_by_name
 from catalog.preprocessing import is_byte_box
 from catalog.rules import Node
+from catalog.setting import is_filter
 
 Pair = tuple[int, int]
 Filter = tuple[int, Pair, Pair, str]
@@ -213,8 +214,8 @@ class CNNEncoderConfig(ImageEncoderConfig):
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:
-        ValueError: If there is no filter, a filter is larger than the image that reaches it, or ``input_dims`` is the
-            shape of no image.
+        ValueError: If there is no filter, one is none, or is larger than the image that reaches it, or ``input_dims``
+            is the shape of no image.
     """
 
     filters: Sequence[Sequence[Any]] | Literal["nature"] | None = None
@@ -226,6 +227,16 @@ class CNNEncoderConfig(ImageEncoderConfig):
         filters = NATURE if self.filters == "nature" else self.filters
         if filters is None:
             filters = default_filters(*self.image_dims[1:], self.padding)
+        wrong = [each for each in filters if not is_filter(each)] if isinstance(filters, list | tuple) else [filters]
+        if wrong:
+            raise ValueError(
+                explain_error(
+                    f"{self.where}, filters",
+                    expected="a list of [channels, kernel, stride] or [channels, kernel, stride, padding]",
+                    got=repr(wrong[0]),
+                    remedy="Write for example [[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None.",
+                )
+            )
         object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
         self._check_filters()
 

@@ -72,8 +72,18 @@ class CNNTransposeHeadConfig(ModelConfig):
             **changed: Further fields, or others than the encoder's.
 
         Raises:
+            TypeError: If ``encoder`` is none.
             ValueError: If there is a padding without filters: each of the encoder's has its own.
         """
+        if not isinstance(encoder, CNNEncoderConfig):
+            raise TypeError(
+                explain_error(
+                    f"{cls.__name__}.mirror()",
+                    expected="a CNNEncoderConfig",
+                    got=repr(encoder),
+                    remedy=f"Write {cls.__name__}(input_dims=..., image_dims=..., filters=...) for what mirrors none.",
+                )
+            )
         if "padding" in changed and "filters" not in changed:
             raise ValueError(
                 explain_error(

@@ -18,8 +18,9 @@ from catalog.distributions import AutoregressiveDistribution, Distribution, acti
 from catalog.errors import closest, explain_error
 from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.mermaid import Line, flowchart
-from catalog.model_config import ENCODER, DefaultModelConfig
+from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node, RuleTable
+from catalog.setting import ENCODER
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog

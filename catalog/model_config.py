@@ -12,137 +12,42 @@ from typing_extensions import Self
 
 from catalog.errors import closest, explain_error
 from catalog.nn import Activation, Initializer, activation_by_name, initializer_by_name
-
-ENCODER, HEAD, MODULE = "encoder", "head", "module"
-"""What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""
+from catalog.setting import (
+    ENCODER,
+    HEAD,
+    MODULE,
+    activation,
+    count,
+    initializer,
+    is_class_or_name,
+    is_dist,
+    is_filters,
+    is_int,
+    is_key,
+    is_number,
+    is_overrides,
+    keywords,
+    model_flag,
+    model_setting,
+    one_of,
+    open_flag,
+    widths,
+)
 
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that put a net with a memory behind the encoder, of which one at most is True."""
 
+_ONLY_WITH = {
+    "lstm_": ("use_lstm", "use_gru"),
+    "attention_": ("use_attention",),
+    "autoregressive_": ("autoregressive_actions",),
+}
+"""How the names of settings begin that do nothing unless one of these flags is True."""
+_ANY_MEMORY = ("lstm_use_prev_action", "lstm_use_prev_reward")
+"""Exceptions from it: an encoder of one's own with a memory reads them, too."""
+
 Filters = tuple[tuple[Any, ...], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
-
-
-def model_setting(
-    part: str, default: Any, doc: str, expected: str = "", good: Callable[[Any], bool] | None = None
-) -> Any:
-    """A field of :class:`DefaultModelConfig` or of a subclass that adds an algorithm's own.
-
-    Args:
-        part: What it shapes: :data:`ENCODER`, :data:`HEAD` or :data:`MODULE`.
-        default: Its default; a mapping is copied.
-        doc: One sentence.
-        expected: What a value must be, for messages.
-        good: Whether a value is that; None takes any.
-    """
-    metadata = {"doc": doc, "part": part, "expected": expected, "good": good}
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def other_default(name: str, default: Any) -> Any:
-    """The field ``name`` of :class:`DefaultModelConfig` for a subclass, with another default."""
-    return field(default=default, metadata=DefaultModelConfig.__dataclass_fields__[name].metadata)
-
-
-def is_int(value: object, least: int = 1) -> bool:
-    """Whether ``value`` is an int, no bool, and at least ``least``."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def is_number(value: object) -> bool:
-    """Whether ``value`` is an int or a float, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def model_flag(part: str, default: bool, doc: str) -> Any:
-    """A :func:`model_setting` that is True or False."""
-    return model_setting(part, default, doc, "True or False", lambda value: isinstance(value, bool))
-
-
-def _open_flag(part: str, doc: str) -> Any:
-    return model_setting(part, None, doc, "True, False or None", lambda value: value is None or isinstance(value, bool))
-
-
-def _widths(part: str, default: tuple[int, ...], doc: str) -> Any:
-    def good(value: Any) -> bool:
-        return isinstance(value, list | tuple) and all(is_int(width) for width in value)
-
-    return model_setting(part, default, doc, "a list of widths > 0, such as [64, 64] or []", good)
-
-
-def _activation(part: str, default: str, doc: str) -> Any:
-    return model_setting(part, default, doc, "the name of an activation, or a function that makes one", _is_activation)
-
-
-def _is_activation(value: object) -> bool:
-    return isinstance(value, str) or callable(value)
-
-
-def _initializer(part: str, default: Initializer, doc: str) -> Any:
-    def good(value: object) -> bool:
-        return value is None or isinstance(value, str) or callable(value)
-
-    return model_setting(part, default, doc, "a name, a function or None", good)
-
-
-def _keywords(part: str, of: str, gain: str = "") -> Any:
-    doc = f"Keywords for {of}; None means {gain}none."
-    return model_setting(
-        part, None, doc, "a dict of keywords or None", lambda value: value is None or isinstance(value, Mapping)
-    )
-
-
-def _one_of(part: str, default: Any, doc: str, *choices: Any) -> Any:
-    def good(value: object) -> bool:
-        return any(value is choice or (isinstance(value, str) and value == choice) for choice in choices)
-
-    return model_setting(part, default, doc, " or ".join(map(repr, choices)), good)
-
-
-def _count(part: str, default: int | None, doc: str) -> Any:
-    if default is None:
-        return model_setting(part, default, doc, "an int > 0 or None", lambda value: value is None or is_int(value))
-    return model_setting(part, default, doc, "an int > 0", is_int)
-
-
-def _is_filters(value: object) -> bool:
-    """Whether ``value`` is one of the names, or a list of [channels, kernel, stride(, padding)]."""
-    if value is None or isinstance(value, str):
-        return value in (None, "nature", "impala")
-    return isinstance(value, list | tuple) and len(value) > 0 and all(_is_filter(entry) for entry in value)
-
-
-def _is_filter(entry: Any) -> bool:
-    def pair(value: Any) -> bool:
-        return is_int(value) or (isinstance(value, list | tuple) and len(value) == 2 and all(map(is_int, value)))
-
-    if not isinstance(entry, list | tuple) or len(entry) not in (3, 4):
-        return False
-    channels, kernel, stride, *padding = entry
-    return is_int(channels) and pair(kernel) and pair(stride) and padding in ([], ["same"], ["valid"])
-
-
-def _is_class_or_name(value: object) -> bool:
-    return value is None or isinstance(value, str | type) or callable(value)
-
-
-def _is_key(value: object) -> bool:
-    return value is None or (isinstance(value, str) and value != "")
-
-
-def _is_dist(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_class_or_name(item) for key, item in value.items())
-    return _is_class_or_name(value)
-
-
-def _is_overrides(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(key, str) and isinstance(item, Mapping) for key, item in value.items()
-    )
-
 
 _ELSEWHERE = {
     **dict.fromkeys(
@@ -163,6 +68,11 @@ _ELSEWHERE = {
 _SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
+def other_default(name: str, default: Any) -> Any:
+    """The field ``name`` of :class:`DefaultModelConfig` for a subclass, with another default."""
+    return field(default=default, metadata=DefaultModelConfig.__dataclass_fields__[name].metadata)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DefaultModelConfig:
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
@@ -172,8 +82,8 @@ class DefaultModelConfig:
     """
 
     # dense nets
-    fcnet_hiddens: tuple[int, ...] = _widths(ENCODER, (64, 64), "Widths of the MLP encoder's layers.")
-    fcnet_activation: Activation = _activation(
+    fcnet_hiddens: tuple[int, ...] = widths(ENCODER, (64, 64), "Widths of the MLP encoder's layers.")
+    fcnet_activation: Activation = activation(
         ENCODER, "tanh", "Activation of the MLP encoder: a torch.nn class name, relu, silu, linear …, or a class."
     )
     fcnet_use_layernorm: bool = model_flag(
@@ -186,20 +96,20 @@ class DefaultModelConfig:
         "a number in [0, 1)",
         lambda value: is_number(value) and 0 <= value < 1,
     )
-    fcnet_kernel_initializer: Initializer = _initializer(
+    fcnet_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for weights; None keeps torch's own."
     )
-    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "fcnet_kernel_initializer", _SQRT_2)
-    fcnet_bias_initializer: Initializer = _initializer(
+    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "fcnet_kernel_initializer", _SQRT_2)
+    fcnet_bias_initializer: Initializer = initializer(
         ENCODER, "zeros_", "In-place torch.nn.init function for biases; None keeps torch's own."
     )
-    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "fcnet_bias_initializer")
+    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "fcnet_bias_initializer")
 
     # how spaces are read
-    discrete_embedding_dim: int | None = _count(
+    discrete_embedding_dim: int | None = count(
         ENCODER, None, "Width of a learned embedding for Discrete observations; None codes them one-hot."
     )
-    matrix_observations: Literal["flatten", "image", "sequence"] = _one_of(
+    matrix_observations: Literal["flatten", "image", "sequence"] = one_of(
         ENCODER,
         "flatten",
         "What a Box of rank 2 is: numbers for an MLP, a grey image for a CNN, or a sequence of rows for a GRU.",
@@ -215,7 +125,7 @@ class DefaultModelConfig:
         {},
         "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}.",
         "a dict from paths to dicts of settings",
-        _is_overrides,
+        is_overrides,
     )
 
     # images
@@ -225,12 +135,12 @@ class DefaultModelConfig:
         "Convolutions [[channels, kernel, stride], …] with an optional fourth entry 'same' or 'valid'; 'nature' or "
         "'impala' for these nets; None goes by the size of the image.",
         "a list of [channels, kernel, stride] or [channels, kernel, stride, padding], 'nature', 'impala' or None",
-        _is_filters,
+        is_filters,
     )
-    conv_padding: Literal["same", "valid"] = _one_of(
+    conv_padding: Literal["same", "valid"] = one_of(
         ENCODER, "same", "Padding of convolutions that name none: 'same' gives ceil(size / stride).", "same", "valid"
     )
-    conv_channels: Literal["first", "last"] | None = _one_of(
+    conv_channels: Literal["first", "last"] | None = one_of(
         ENCODER,
         None,
         "Where an image has its channels; None tells by the shape: where the rest is square, else the fewer.",
@@ -238,7 +148,7 @@ class DefaultModelConfig:
         "first",
         "last",
     )
-    conv_activation: Activation = _activation(ENCODER, "relu", "Activation of the CNN and of its dense layer.")
+    conv_activation: Activation = activation(ENCODER, "relu", "Activation of the CNN and of its dense layer.")
     conv_use_layernorm: bool = model_flag(
         ENCODER, False, "Whether a LayerNorm over channels, height and width stands before each activation of the CNN."
     )
@@ -249,20 +159,20 @@ class DefaultModelConfig:
         "an int > 0 or None",
         lambda value: value is None or is_int(value),
     )
-    conv_kernel_initializer: Initializer = _initializer(
+    conv_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for the CNN's weights; None keeps torch's own."
     )
-    conv_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "conv_kernel_initializer", _SQRT_2)
-    conv_bias_initializer: Initializer = _initializer(
+    conv_kernel_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "conv_kernel_initializer", _SQRT_2)
+    conv_bias_initializer: Initializer = initializer(
         ENCODER, "zeros_", "In-place torch.nn.init function for the CNN's biases; None keeps torch's own."
     )
-    conv_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "conv_bias_initializer")
+    conv_bias_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "conv_bias_initializer")
 
     # several streams
-    fusionnet_hiddens: tuple[int, ...] = _widths(
+    fusionnet_hiddens: tuple[int, ...] = widths(
         ENCODER, (64,), "Widths of the dense layers that join the encoders of a Dict or Tuple; () only concatenates."
     )
-    fusionnet_activation: Activation = _activation(ENCODER, "tanh", "Activation of the joining layers.")
+    fusionnet_activation: Activation = activation(ENCODER, "tanh", "Activation of the joining layers.")
 
     # memory
     use_lstm: bool = model_flag(ENCODER, False, "Whether an LSTM follows the encoder.")
@@ -272,31 +182,31 @@ class DefaultModelConfig:
     use_attention: bool = model_flag(
         ENCODER, False, "Whether attention to the last steps follows the encoder, as a memory beside LSTM and GRU."
     )
-    max_seq_len: int = _count(MODULE, 20, "Length of the sequences a net with a memory is trained on.")
-    lstm_cell_size: int = _count(ENCODER, 64, "Width of the recurrent layers.")
-    lstm_num_layers: int = _count(ENCODER, 1, "Number of recurrent layers.")
+    max_seq_len: int = count(MODULE, 20, "Length of the sequences a net with a memory is trained on.")
+    lstm_cell_size: int = count(ENCODER, 64, "Width of the recurrent layers.")
+    lstm_num_layers: int = count(ENCODER, 1, "Number of recurrent layers.")
     lstm_use_prev_action: bool = model_flag(
         MODULE, False, "Whether the LSTM, GRU or attention also sees the previous action."
     )
     lstm_use_prev_reward: bool = model_flag(
         MODULE, False, "Whether the LSTM, GRU or attention also sees the previous reward."
     )
-    lstm_kernel_initializer: Initializer = _initializer(
+    lstm_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
     )
-    lstm_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "lstm_kernel_initializer")
-    lstm_bias_initializer: Initializer = _initializer(
+    lstm_kernel_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "lstm_kernel_initializer")
+    lstm_bias_initializer: Initializer = initializer(
         ENCODER, "zeros_", "In-place torch.nn.init function for recurrent biases; None keeps torch's own."
     )
-    lstm_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "lstm_bias_initializer")
-    attention_num_transformer_units: int = _count(ENCODER, 1, "Number of attention layers.")
-    attention_dim: int = _count(ENCODER, 64, "Width of the attention layers, and of their output.")
-    attention_num_heads: int = _count(ENCODER, 2, "Heads of each attention layer.")
-    attention_head_dim: int = _count(ENCODER, 32, "Width of the queries, keys and values of a head.")
-    attention_memory: int = _count(
+    lstm_bias_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "lstm_bias_initializer")
+    attention_num_transformer_units: int = count(ENCODER, 1, "Number of attention layers.")
+    attention_dim: int = count(ENCODER, 64, "Width of the attention layers, and of their output.")
+    attention_num_heads: int = count(ENCODER, 2, "Heads of each attention layer.")
+    attention_head_dim: int = count(ENCODER, 32, "Width of the queries, keys and values of a head.")
+    attention_memory: int = count(
         ENCODER, 32, "How many steps before its own a step sees in each attention layer, in acting and training alike."
     )
-    attention_position_wise_mlp_dim: int = _count(
+    attention_position_wise_mlp_dim: int = count(
         ENCODER, 64, "Width of the hidden layer of the MLP in each attention layer."
     )
     attention_init_gru_gate_bias: float = model_setting(
@@ -306,36 +216,36 @@ class DefaultModelConfig:
         "a finite number",
         lambda value: is_number(value) and math.isfinite(value),
     )
-    attention_kernel_initializer: Initializer = _initializer(
+    attention_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for attention weights; None keeps torch's own."
     )
-    attention_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "attention_kernel_initializer")
-    attention_bias_initializer: Initializer = _initializer(
+    attention_kernel_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "attention_kernel_initializer")
+    attention_bias_initializer: Initializer = initializer(
         ENCODER, None, "In-place torch.nn.init function for attention biases; None keeps torch's own."
     )
-    attention_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(ENCODER, "attention_bias_initializer")
+    attention_bias_initializer_kwargs: Mapping[str, Any] | None = keywords(ENCODER, "attention_bias_initializer")
 
     # heads
-    head_fcnet_hiddens: tuple[int, ...] = _widths(
+    head_fcnet_hiddens: tuple[int, ...] = widths(
         HEAD, (), "Widths of hidden layers between the encoder's latent and each head's output."
     )
-    head_fcnet_activation: Activation = _activation(HEAD, "tanh", "Activation of the heads' hidden layers.")
+    head_fcnet_activation: Activation = activation(HEAD, "tanh", "Activation of the heads' hidden layers.")
     head_fcnet_use_layernorm: bool = model_flag(
         HEAD, False, "Whether a LayerNorm stands before each activation of the heads' hidden layers."
     )
-    head_fcnet_kernel_initializer: Initializer = _initializer(
+    head_fcnet_kernel_initializer: Initializer = initializer(
         HEAD, "orthogonal_", "In-place torch.nn.init function for the heads' hidden weights; None keeps torch's own."
     )
-    head_fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _keywords(
+    head_fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = keywords(
         HEAD, "head_fcnet_kernel_initializer", _SQRT_2
     )
-    head_fcnet_bias_initializer: Initializer = _initializer(
+    head_fcnet_bias_initializer: Initializer = initializer(
         HEAD, "zeros_", "In-place torch.nn.init function for the heads' hidden biases; None keeps torch's own."
     )
-    head_fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _keywords(HEAD, "head_fcnet_bias_initializer")
+    head_fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = keywords(HEAD, "head_fcnet_bias_initializer")
 
     # functions: policy, value, Q, and outputs of one's own
-    vf_share_layers: bool | None = _open_flag(
+    vf_share_layers: bool | None = open_flag(
         MODULE, "Whether policy and value function share one encoder; None lets the algorithm decide."
     )
     functions: Mapping[str, Mapping[str, Any]] = model_setting(
@@ -344,7 +254,7 @@ class DefaultModelConfig:
         "Settings by function: {'value': {'fcnet_hiddens': [256]}} for another net, {'curiosity': {'output_dim': 10}} "
         "for a further output, on the policy's encoder or, with 'trunk', on that of another function or its 'own'.",
         "a dict from functions to dicts of settings",
-        _is_overrides,
+        is_overrides,
     )
 
     # actions
@@ -364,14 +274,14 @@ class DefaultModelConfig:
         "Distribution of the actions in place of the default: a class, an import path 'module:Class', the name of a "
         "registered or built-in one such as 'SquashedGaussian', or a dict of these by path into a nested action space.",
         "a class, a name, an import path, a dict of these or None",
-        _is_dist,
+        is_dist,
     )
     action_mask_key: str | None = model_setting(
         MODULE,
         "action_mask",
         "Field of a Dict observation that says which actions are allowed; None knows no such field.",
         "a name or None",
-        _is_key,
+        is_key,
     )
     action_embeddings_key: str | None = model_setting(
         MODULE,
@@ -379,7 +289,7 @@ class DefaultModelConfig:
         "Field of a Dict observation that has a vector for each action, of which its logit is made; None knows no such "
         "field. What action_mask_key names is the mask.",
         "a name or None",
-        _is_key,
+        is_key,
     )
     autoregressive_actions: bool = model_flag(
         MODULE,
@@ -395,7 +305,7 @@ class DefaultModelConfig:
         "a list of one or more widths > 0, such as [64]",
         lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(map(is_int, value)),
     )
-    autoregressive_context_dim: int = _count(
+    autoregressive_context_dim: int = count(
         MODULE, 16, "How many numbers the policy head gives that net besides the inputs of the distribution."
     )
     normalize_actions: bool = model_flag(
@@ -406,7 +316,7 @@ class DefaultModelConfig:
     )
 
     # running statistics
-    normalize_observations: bool | None = _open_flag(
+    normalize_observations: bool | None = open_flag(
         MODULE,
         "Whether a running mean/std inside the module standardises float Box observations; None lets the algorithm "
         "decide (never for a custom encoder).",
@@ -422,7 +332,7 @@ class DefaultModelConfig:
         "Encoder in place of the default: a class or function called with the observation space and "
         "custom_model_config, an import path 'module:Class', or the name of a registered one.",
         "a class, a function, a name, an import path or None",
-        _is_class_or_name,
+        is_class_or_name,
     )
     custom_model_config: Mapping[str, Any] = model_setting(
         ENCODER, {}, "Keywords for custom_model.", "a dict of keywords", lambda value: isinstance(value, Mapping)
@@ -455,19 +365,46 @@ class DefaultModelConfig:
         key = self.action_embeddings_key
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
             raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
-        for name in ("autoregressive_hiddens", "autoregressive_context_dim"):
-            value, default = getattr(self, name), DefaultModelConfig.__dataclass_fields__[name].default
-            if value != default and not self.autoregressive_actions:
-                raise ValueError(_misfit(name, f"{default!r}, since autoregressive_actions is False", value))
+        for name, (flags, defaults) in self._of_flags().items():
+            value = getattr(self, name)
+            if value not in defaults and not any(getattr(self, flag) for flag in flags):
+                where, expected = f"model_config.{name}", f"{defaults[0]!r}, since {' and '.join(flags)} are False"
+                if len(flags) == 1:
+                    expected = f"{defaults[0]!r}, since {flags[0]} is False"
+                remedy = f"Set {' or '.join(f'{flag}=True' for flag in flags)}, or leave it out."
+                raise ValueError(explain_error(where, expected=expected, got=repr(value), remedy=remedy))
         for path, given in self.leaf_overrides.items():
-            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=(*MEMORIES, "leaf_overrides"))
-            dataclasses.replace(self, leaf_overrides={}, functions={}, **given)
+            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=self._never_at_a_leaf())
+            self._replaced({"leaf_overrides": {}, "functions": {}, **given})
         for function, given in self.functions.items():
             own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
-            self._check_names(f"functions[{function!r}]", own, (ENCODER, HEAD), extra=("output_dim", "trunk"))
-            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **own})
+            alone = self._never_at_a_leaf()[:-1] if given.get("trunk") == "own" else ()
+            self._check_names(
+                f"functions[{function!r}]", own, (ENCODER, HEAD), excluded=alone, extra=("output_dim", "trunk")
+            )
+            self._replaced({"leaf_overrides": {}, "functions": {}, **own})
             if not is_int(given.get("output_dim", 1)):
                 raise ValueError(_misfit(f"functions[{function!r}]['output_dim']", "an int > 0", given["output_dim"]))
+
+    @classmethod
+    def _of_flags(cls) -> dict[str, tuple[tuple[str, ...], tuple[Any, ...]]]:
+        """Settings that do nothing alone: the flags of which they need one, and their defaults, here and in general."""
+        fields, general = cls.__dataclass_fields__, DefaultModelConfig.__dataclass_fields__
+        return {
+            name: (flags, (general[name].default, fields[name].default))
+            for prefix, flags in _ONLY_WITH.items()
+            for name in general
+            if name.startswith(prefix) and name not in (*flags, *_ANY_MEMORY)
+        }
+
+    @classmethod
+    def _never_at_a_leaf(cls) -> tuple[str, ...]:
+        """Settings of encoders that stand behind those of all parts."""
+        return (
+            *MEMORIES,
+            *(name for name in cls._of_flags() if not name.startswith("autoregressive_")),
+            "leaf_overrides",
+        )
 
     def _check_names(
         self,
@@ -482,8 +419,10 @@ class DefaultModelConfig:
         everywhere = [f.name for f in dataclasses.fields(self)]
         for name in given:
             if name not in known:
-                remedy = f"Use one of {', '.join([*extra, *known])}.{closest(name, [*extra, *known])}"
-                if name in everywhere:
+                remedy = closest(name, [*extra, *known]).strip() or f"Use one of {', '.join([*extra, *known])}."
+                if name in excluded and parts != (ENCODER,):
+                    remedy = "A further output with a trunk of its own has no memory: leave it out."
+                elif name in everywhere:
                     remedy = "It cannot differ by part or function: set it for the whole module."
                 raise ValueError(
                     explain_error(
@@ -528,7 +467,7 @@ class DefaultModelConfig:
                         f"model_config[{key!r}]",
                         expected="a model setting",
                         got=f"the unknown name {key!r}",
-                        remedy=_ELSEWHERE.get(key, f"Use one of {', '.join(known)}.{closest(key, known)}"),
+                        remedy=_ELSEWHERE.get(key) or closest(key, known).strip() or f"Use one of {', '.join(known)}.",
                     )
                 )
         return cls(**value)
@@ -540,18 +479,27 @@ class DefaultModelConfig:
 
     def without_memory(self) -> Self:
         """These settings for nets that remember nothing."""
-        return dataclasses.replace(self, **dict.fromkeys(MEMORIES, False)) if self.is_recurrent else self
+        return self._replaced({**dict.fromkeys(MEMORIES, False), "functions": {}}) if self.is_recurrent else self
 
     def at_leaf(self, path: str) -> Self:
         """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
         given = self.leaf_overrides.get(path)
-        return self if given is None else dataclasses.replace(self, **given)
+        return self if given is None else self._replaced(given)
 
     def for_function(self, function: str) -> Self:
         """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
         given = self.functions.get(function, {})
         own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
-        return dataclasses.replace(self, **own) if own else self
+        return self._replaced({**own, "functions": {}}) if own else self
+
+    def _replaced(self, given: Mapping[str, Any]) -> Self:
+        """These settings with ``given`` in force; the settings of what ``given`` turns off are their defaults."""
+        off = {
+            name: own
+            for name, (flags, (_, own)) in self._of_flags().items()
+            if not any(given.get(flag, getattr(self, flag)) for flag in flags)
+        }
+        return dataclasses.replace(self, **{**off, **given})
 
     def encoder_settings(self) -> dict[str, Any]:
         """The values of all settings that shape encoders."""

@@ -15,10 +15,11 @@ from catalog.base import Tree
 from catalog.catalog import FROM_RLLIB
 from catalog.errors import explain_error, refuses
 from catalog.masks import MASKED
-from catalog.model_config import MODULE, is_int, is_number, model_flag, model_setting, other_default
+from catalog.model_config import other_default
 from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
 from catalog.probing import probe_head
+from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
 from catalog.spaces import zero_batch
 from rlmodule import (
     Columns,
@@ -181,12 +182,12 @@ class DQNCatalog(Catalog):
                     remedy="Leave custom_action_dist out, or derive yours from Categorical.",
                 )
             )
-        if not config.dueling and "state_value" in config.functions:
+        if not config.dueling and "state_value" in (functions := self._whole_config.functions):
             raise ValueError(
                 explain_error(
                     "model_config.functions['state_value']",
                     expected="none, since dueling=False",
-                    got=repr(dict(config.functions["state_value"])),
+                    got=repr(dict(functions["state_value"])),
                     remedy="Set dueling=True, or leave it out.",
                 )
             )

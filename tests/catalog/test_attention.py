@@ -342,7 +342,8 @@ def test_what_is_attended_to_keeps_its_size() -> None:
 
 
 def test_heads_look_near_first_and_each_further_than_the_one_before() -> None:
-    (layer,) = layers(wrap_attention(nn.Identity(), DefaultModelConfig(attention_memory=2, attention_num_heads=3), 4))
+    config = DefaultModelConfig(use_attention=True, attention_memory=2, attention_num_heads=3)
+    (layer,) = layers(wrap_attention(nn.Identity(), config, 4))
     assert layer.by_distance.tolist() == [[0, -1, -2], [0, -0.25, -0.5], [0, -0.0625, -0.125]]
 
 
@@ -473,14 +474,12 @@ def test_the_setting_puts_attention_behind_whatever_the_tree_chose() -> None:
 
 
 def test_explain_tells_of_attention_and_of_settings_that_do_nothing() -> None:
-    given_ = {"use_attention": True, "attention_memory": 8, "lstm_cell_size": 32}
+    given_ = {"use_attention": True, "attention_memory": 8, "conv_dense_dim": 32}
     told = Catalog(OBS, TWO, given_).explain()
     assert "Attention to the last 8 steps and this one, over the encoding of each step" in told
     assert "attention_memory = 8 (set)" in told
     assert "AttentionEncoderConfig(tokenizer_config=MLPEncoderConfig(…), memory=8)" in told
-    assert "without effect         lstm_cell_size = 32 (set)" in told
-    told = Catalog(OBS, TWO, {"use_lstm": True, "attention_memory": 8}).explain()
-    assert "without effect         attention_memory = 8 (set)" in told
+    assert "without effect         conv_dense_dim = 32 (set)" in told
 
 
 def test_an_encoder_of_ones_own_gets_attention_behind_it() -> None:

@@ -210,9 +210,9 @@ def test_a_long_space_is_cut() -> None:
 
 
 def test_settings_that_nothing_reads_are_named() -> None:
-    settings = {"conv_filters": "nature", "lstm_cell_size": 7, "fcnet_hiddens": [32]}
+    settings = {"conv_filters": "nature", "conv_dense_dim": 7, "fcnet_hiddens": [32]}
     text = PPOCatalog(VECTOR, TWO, settings).explain()
-    says(text, "without effect conv_filters = 'nature' (set), lstm_cell_size = 7 (set)")
+    says(text, "without effect conv_filters = 'nature' (set), conv_dense_dim = 7 (set)")
     assert "without effect" not in PPOCatalog(spaces.Box(0, 1, (40, 40, 3)), TWO, {"conv_filters": "nature"}).explain()
     assert "without effect" not in MyEncoder(VECTOR, TWO, settings).explain()
 

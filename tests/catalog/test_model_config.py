@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from catalog import DefaultModelConfig
 from catalog.mlp import encoder_init
+from catalog.model_config import other_default
 from catalog.nn import activation_by_name, initializer_by_name
 
 
@@ -119,3 +121,52 @@ def test_activations_have_torch_s_values(name: str) -> None:
 def test_linear_is_no_activation_and_none_no_initializer() -> None:
     assert activation_by_name("linear") is None
     assert initializer_by_name(None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"lstm_cell_size": 32},
+            "lstm_cell_size: expected 64, since use_lstm and use_gru are False, got 32. Set use_l",
+        ),
+        ({"use_attention": True, "lstm_num_layers": 2}, "lstm_num_layers: expected 1, since use_lstm and use_gru are"),
+        ({"use_lstm": True, "attention_dim": 8}, "attention_dim: expected 64, since use_attention is False, got 8. "),
+        ({"attention_kernel_initializer_kwargs": {"gain": 2.0}}, "expected None, since use_attention is False"),
+        ({"functions": {"value": {"attention_dim": 8}}}, "attention_dim: expected 64, since use_attention is False"),
+        (
+            {"use_gru": True, "functions": {"x": {"output_dim": 1, "trunk": "own", "lstm_cell_size": 3}}},
+            "has no memory",
+        ),
+        ({"use_gru": True, "leaf_overrides": {"a": {"lstm_cell_size": 8}}}, "It cannot differ by part or function"),
+    ],
+)
+def test_settings_of_a_memory_that_is_off_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DefaultModelConfig(**given)
+
+
+def test_what_any_memory_reads_needs_no_flag() -> None:
+    DefaultModelConfig(max_seq_len=5, lstm_use_prev_action=True, lstm_use_prev_reward=True)
+
+
+def test_a_function_that_turns_the_memory_off_leaves_its_settings_behind() -> None:
+    whole = DefaultModelConfig(use_lstm=True, lstm_cell_size=32, functions={"policy": {"use_lstm": False}})
+    assert whole.for_function("policy") == DefaultModelConfig()
+    assert whole.for_function("value") == whole
+    assert whole.without_memory() == DefaultModelConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wide(DefaultModelConfig):
+    """Another default of a setting that does nothing alone."""
+
+    lstm_cell_size: int = other_default("lstm_cell_size", 128)
+
+
+def test_a_default_of_a_class_of_ones_own_is_nobodys_wish() -> None:
+    assert Wide().lstm_cell_size == 128
+    assert Wide.from_any(DefaultModelConfig()).lstm_cell_size == 64
+    assert Wide(use_gru=True, lstm_cell_size=16).without_memory() == Wide()
+    with pytest.raises(ValueError, match="lstm_cell_size"):
+        Wide(lstm_cell_size=16)

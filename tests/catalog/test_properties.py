@@ -277,6 +277,7 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given["autoregressive_actions"] = True
     if not given.get("autoregressive_actions"):
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
+    given = drop(given, *of_other_memories(given))
     if given.get("conv_filters") == "impala":
         given.pop("conv_use_layernorm", None)
     if not can_normalize(observation, (MASK, VECTORS)):
@@ -284,7 +285,8 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
     if not (given.get("flatten_observations") or given.get("custom_model")) and (
         names := [*filter(None, leaves(observation))]
     ):
-        overrides = part_settings(("encoder",)).map(lambda own: drop(own, "conv_filters", "conv_use_layernorm"))
+        never = ("conv_filters", "conv_use_layernorm", *of_other_memories({}))
+        overrides = part_settings(("encoder",)).map(lambda own: drop(own, *never))
         given["leaf_overrides"] = draw(st.dictionaries(st.sampled_from(names), overrides, max_size=2))
     given["custom_action_dist"] = draw(distributions(action))
     if given["custom_action_dist"] is not None:
@@ -302,6 +304,13 @@ def num_parts(action: Space) -> int:
     return len(choices(action)) or 1
 
 
+def of_other_memories(given: Mapping[str, Any]) -> list[str]:
+    """Settings of memories that are off."""
+    off = [] if given.get("use_lstm") or given.get("use_gru") else ["lstm_"]
+    off += [] if given.get("use_attention") else ["attention_"]
+    return [name for name in GOOD if name.startswith(tuple(off)) and "_prev_" not in name]
+
+
 def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in names}
 
@@ -309,7 +318,8 @@ def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
 @st.composite
 def functions(draw: Draw, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Other nets for the policy or the value, where they have their own, and further outputs."""
-    encoders = part_settings(("encoder",)).map(lambda own: drop(own, "conv_filters", "conv_use_layernorm"))
+    never = ("conv_filters", "conv_use_layernorm", *of_other_memories(given))
+    encoders = part_settings(("encoder",)).map(lambda own: drop(own, *never))
     chosen: dict[str, dict[str, Any]] = {}
     for name in draw(st.lists(st.sampled_from(["policy", "value", "more", "a.b"]), unique=True, max_size=2)):
         own, separate = draw(part_settings(("head",))), name == "policy"
@@ -318,7 +328,8 @@ def functions(draw: Draw, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]
         elif name != "policy":
             own |= {"output_dim": draw(st.integers(1, 3)), "trunk": draw(st.sampled_from(["policy", "value", "own"]))}
             separate = own["trunk"] == "own"
-        chosen[name] = own | (draw(encoders) if separate else {})
+        more = draw(encoders) if separate else {}
+        chosen[name] = own | (drop(more, *of_other_memories({})) if own.get("trunk") == "own" else more)
     return chosen
 
 

@@ -114,11 +114,11 @@ ACTIONS: dict[str, Row] = {
 _PREVIOUS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 MEMORIES: dict[str, Mapping[str, Any]] = {
     "no memory": {},
-    "LSTM": {"use_lstm": True},
-    "GRU": {"use_gru": True},
+    "LSTM": {"use_lstm": True, "lstm_cell_size": 8},
+    "GRU": {"use_gru": True, "lstm_cell_size": 8},
     "attention": {"use_attention": True, "attention_memory": 6},
-    "LSTM, previous action and reward": {"use_lstm": True, **_PREVIOUS},
-    "GRU, previous action and reward": {"use_gru": True, **_PREVIOUS},
+    "LSTM, previous action and reward": {"use_lstm": True, "lstm_cell_size": 8, **_PREVIOUS},
+    "GRU, previous action and reward": {"use_gru": True, "lstm_cell_size": 8, **_PREVIOUS},
     "attention, previous action and reward": {"use_attention": True, "attention_memory": 6, **_PREVIOUS},
 }
 SHARING = {"shared": True, "separate": False}
@@ -137,7 +137,6 @@ TINY: Mapping[str, Any] = {
     "conv_filters": TINY_FILTERS,
     "conv_dense_dim": 8,
     "fusionnet_hiddens": [8],
-    "lstm_cell_size": 8,
     "max_seq_len": 4,
 }
 

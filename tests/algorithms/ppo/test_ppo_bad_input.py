@@ -325,9 +325,11 @@ refused(
 )
 refused(
     "another encoder for an output on the policy's",
-    "model_config.functions['more']['lstm_cell_size']: expected settings of a head, since it sits on the "
+    "model_config.functions['more']['fcnet_hiddens']: expected settings of a head, since it sits on the "
     "encoder of value, got a setting of an encoder. Set 'trunk': 'own'.",
-    lambda: module(functions={"more": {"output_dim": 2, "trunk": "value", "lstm_cell_size": 8}}, vf_share_layers=False),
+    lambda: module(
+        functions={"more": {"output_dim": 2, "trunk": "value", "fcnet_hiddens": [8]}}, vf_share_layers=False
+    ),
 )
 
 # --- distributions ---
