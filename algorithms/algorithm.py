@@ -7,11 +7,11 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class
 from algorithms.run_folder import RunReport, run_name
+from algorithms.threads import SMALL_NET, Threads, one_thread
 from catalog.errors import closest, explain_error
 from catalog.explain import Format
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from algorithms.config import AlgorithmConfig
-
-SMALL_NET = 1_000_000
-"""Parameters below which one thread is faster than handing the work out to several."""
-
 
 _FROM_ELSEWHERE = {
     "predict": "Call policy.act(obs), which returns the action and the next state.",
@@ -92,7 +89,7 @@ class Algorithm(ABC):
         """Whether :meth:`stop_learning` was called since the last :meth:`learn` began."""
         self._evaluation = Evaluation(self, self._callbacks)
         self._report: RunReport | None = None
-        with torch.random.fork_rng(devices=[]), _one_thread():
+        with torch.random.fork_rng(devices=[]), one_thread():
             # module construction draws from torch's global generator; everything after has streams of its own
             torch.manual_seed(int_seed(self.run_seed, "module"))
             self._check_resources()
@@ -108,7 +105,7 @@ class Algorithm(ABC):
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._stopped = False
-        self._threads = _Threads(self._num_threads)
+        self._threads = Threads(self._num_threads)
 
     if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
 
@@ -460,8 +457,14 @@ class Algorithm(ABC):
         algorithm = config.build()
         try:
             algorithm.set_state(content["state"])
-        except BaseException:
+        except BaseException as error:
             algorithm.stop()
+            if isinstance(error, ValueError) and objects.keys() & {"env", "env_config"}:
+                where, expected = "from_checkpoint(env=)", "an env with the spaces of the one that was trained on"
+                remedy = f"For another env, begin another run: {type(config).__name__}(env=...).build()."
+                raise ValueError(
+                    explain_error(where, expected=expected, got=repr(config.env), remedy=remedy)
+                ) from error
             raise
         return algorithm
 
@@ -496,39 +499,6 @@ class Algorithm(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-
-class _Threads:
-    """torch's threads, which are the process's, as one run sets them.
-
-    Args:
-        wanted: What the run wants, given how many there were before any run.
-    """
-
-    _last: ClassVar[tuple[int, int]] = (0, 0)  # found and set by the last run, which may never have been stopped
-
-    def __init__(self, wanted: Callable[[int], int]) -> None:
-        now, (found, by_a_run) = torch.get_num_threads(), _Threads._last
-        self._found = found if now == by_a_run else now
-        self._set = wanted(self._found)
-        _Threads._last = self._found, self._set
-        torch.set_num_threads(self._set)
-
-    def give_back(self) -> None:
-        """What there was before, unless somebody has changed it since."""
-        if torch.get_num_threads() == self._set:
-            torch.set_num_threads(self._found)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Orthogonal weights differ by the number of threads, which an earlier run in this process may have changed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _described(module: RLModule) -> dict[str, Any]:

@@ -87,6 +87,15 @@ class RLModule(nn.Module, ABC):
         self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
         if issubclass(self.action_dist_cls, AutoregressiveDistribution):
             probe_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
+        elif self.action_model is not None:
+            raise ValueError(
+                explain_error(
+                    f"{type(self.catalog).__name__}.build_action_model()",
+                    expected=f"None, since {self.action_dist_cls.__name__} asks no such model",
+                    got=type(self.action_model).__name__,
+                    remedy="Set autoregressive_actions=True, whose distribution does.",
+                )
+            )
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
                 self._drop(name)

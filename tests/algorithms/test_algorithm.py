@@ -462,6 +462,10 @@ def test_loading_is_refused_for_another_net(tmp_path: Path) -> None:
         algorithm.save(tmp_path / "c")
     with pytest.raises(ValueError, match=r"set_state\(\): expected the names and shapes"):
         Algorithm.from_checkpoint(tmp_path / "c", model_config={"fcnet_hiddens": [9]})
+    with pytest.raises(
+        ValueError, match=r"from_checkpoint\(env=\): expected an env with the spaces .*, got 'Acrobot-v1'"
+    ):
+        Algorithm.from_checkpoint(tmp_path / "c", env="Acrobot-v1")
 
 
 def test_building_counts_on_no_one_elses_random_numbers() -> None:

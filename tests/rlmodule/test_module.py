@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -733,3 +733,15 @@ def test_an_action_model_of_another_width_is_refused_when_it_is_built() -> None:
     text = r"^PPOModule\.action_model: expected .* of shapes \(1, 9\), \(1, 16\), \(1, 7\), got RuntimeError: .*See Act"
     with pytest.raises(ValueError, match=text):
         working(Broken)
+
+
+def test_an_action_model_that_the_distribution_never_asks_is_refused() -> None:
+    class Asked(PPOCatalog):
+        def build_action_model(self) -> ActionModel | None:
+            return cast(ActionModel, nn.Identity())
+
+    space = spaces.MultiDiscrete([2, 3])
+    with pytest.raises(
+        ValueError, match=r"^Asked\.build_action_model\(\): expected None, since MultiCategorical.*_actions"
+    ):
+        RLModuleSpec(PPOModule, VECTOR, space, {}, Asked).build()
