@@ -33,6 +33,8 @@ class Job:
     seq_len: int | None = None  # steps per training sequence; a minibatch has minibatch_size / seq_len of them
     num_learners: int = 0  # processes that share a batch, and each minibatch of it; 0 is this process
     num_threads: int = 1  # of torch; more do not pay for small nets
+    num_agents: int = 1  # in each env, all of which act at each of its steps, which counts once
+    shares_module: bool = True  # among the agents, or each has its own
 
     @property
     def is_atari(self) -> bool:
@@ -84,6 +86,12 @@ PONG_JOBS = {
 
 # For ours_ppo and RLlib alone: the plain loops have one process.
 SHARED_JOBS = {"learners": replace(JOBS["cartpole"], num_learners=2)}
+
+# For the peers that have several agents.
+AGENTS_JOBS = {
+    "agents-shared": replace(JOBS["cartpole"], num_agents=4),
+    "agents-own": replace(JOBS["cartpole"], num_agents=4, shares_module=False),
+}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.jobs import DQN_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, DQNJob, Job, main
+from benchmarks.jobs import AGENTS_JOBS, DQN_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, DQNJob, Job, main
 
 
 def train(job: Job | DQNJob, total_steps: int, seed: int) -> dict[str, float]:
@@ -63,6 +63,8 @@ def ppo(job: Job) -> Any:
         )
         .rl_module(model_config=_nets(job))
     )
+    if job.num_agents > 1:
+        return _with_agents(config, job)
     if not job.is_atari:
         return config
     stack = import_module("ray.rllib.connectors.env_to_module.frame_stacking").FrameStackingEnvToModule
@@ -71,6 +73,16 @@ def ppo(job: Job) -> Any:
     config.environment("prepared", env_config={"id": job.env_id}, clip_rewards=True)
     config.env_runners(env_to_module_connector=lambda env, spaces, device: stack(num_frames=4))
     return config.training(learner_connector=lambda obs, act: stack_to_learn(num_frames=4))
+
+
+def _with_agents(config: Any, job: Job) -> Any:
+    envs = import_module("ray.rllib.examples.envs.classes.multi_agent")
+    names = ["shared"] if job.shares_module else [f"of_{agent}" for agent in range(job.num_agents)]
+    config.environment(envs.MultiAgentCartPole, env_config={"num_agents": job.num_agents})
+    return config.multi_agent(
+        policies=set(names),
+        policy_mapping_fn=lambda agent, episode, **_: names[agent % len(names)],
+    )
 
 
 def _nets(job: Job) -> Any:
@@ -120,4 +132,4 @@ def dqn(job: DQNJob) -> Any:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, {**JOBS, **SHARED_JOBS, **DQN_JOBS, **PONG_JOBS})
+    main(train, __doc__, {**JOBS, **SHARED_JOBS, **DQN_JOBS, **PONG_JOBS, **AGENTS_JOBS})

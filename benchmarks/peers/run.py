@@ -1,7 +1,7 @@
 """Measure our speed beside other libraries doing the same jobs, in one run on one machine.
 
-    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners replay-adding
-                                           replay-uniform replay-prioritized import]
+    python -m benchmarks.peers.run [--jobs cartpole cheetah lstm dqn pong learners agents-shared agents-own
+                                           replay-adding replay-uniform replay-prioritized import]
                                    [--peers sb3 rllib tianshou torchrl cleanrl] [--repeats 5] [--write]
 
 Each peer lives in a virtual environment of its own under `.peers/`, made here from the pinned versions in
@@ -113,6 +113,8 @@ CONTESTS = {
         bare=None,
         floors={"rllib": 3.0},
     ),
+    "agents-shared": Contest("PPO CartPole, 4 agents, one module", {"rllib": 6_000}, bare=None, floors={"rllib": 5.0}),
+    "agents-own": Contest("PPO CartPole, 4 agents, 4 modules", {"rllib": 6_000}, bare=None, floors={"rllib": 5.0}),
     "replay-adding": _replay("replay: transitions added", "adding", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-uniform": _replay("replay: batches", "uniform", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-prioritized": _replay("replay: prioritized batches", "prioritized", "ours rllib tianshou torchrl"),
@@ -224,14 +226,16 @@ def table(kept: dict[str, Any]) -> str:
                 continue
             middle = median(figures[side])
             text = f"{middle:.2f}" if job == "import" else f"{middle:,.0f}"
-            times = "" if side == OURS else f" ({ratio(figures[OURS], figures[side], job):.2f} ×)"
-            cells.append(text + times)
+            beside = side != OURS and OURS in figures
+            cells.append(text + (f" ({ratio(figures[OURS], figures[side], job):.2f} ×)" if beside else ""))
         reached = []
         for side, floor in contest.floors.items():
             if side in figures:
                 name = "bare" if side == BARE else PEERS[side].name
-                yes = ratio(figures[OURS], figures[side], job) >= floor
-                reached.append(f"{name} {floor:g}: {'yes' if yes else 'no'}")
+                verdict = "not built yet"
+                if OURS in figures:
+                    verdict = "yes" if ratio(figures[OURS], figures[side], job) >= floor else "no"
+                reached.append(f"{name} {floor:g}: {verdict}")
         lines.append(f"| {contest.title} | " + " | ".join(cells) + f" | {'; '.join(reached) or '–'} |")
     told = sorted({kept[job]["machine"] for job in CONTESTS if job in kept})
     repeats = min(len(of) for job in CONTESTS if job in kept for of in kept[job]["figures"].values())
@@ -249,7 +253,7 @@ def draw(kept: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    jobs = [job for job in CONTESTS if job in kept and job != "import"]
+    jobs = [job for job in CONTESTS if job in kept and OURS in kept[job]["figures"] and job != "import"]
     if not jobs:
         return
     rows = -(-len(jobs) // IN_A_ROW)
