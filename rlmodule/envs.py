@@ -202,10 +202,11 @@ def _from_id(
     if mode == "vector_entry_point" and is_atari(env_id):
         env_config = atari_settings(env_id, env_config)
     settings = {"disable_env_checker": True, **env_config}  # EnvGuard does that work, and for longer.
+    again = spec_to_send(env_id) or full_id  # a process that was spawned has not what a script registered
 
     def guard(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
         guarding.begin()
-        return guarding.guard(env, None, functools.partial(gym.make, full_id, **settings))
+        return guarding.guard(env, None, functools.partial(gym.make, again, **settings))
 
     try:
         if mode == "vector_entry_point":

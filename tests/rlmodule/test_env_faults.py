@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from algorithms.ops.returns import generalized_advantages
 from algorithms.replay import ReplayBuffer
 from catalog import Catalog
-from rlmodule import Columns, EnvRunner, Rollout
+from rlmodule import Columns, EnvRunner, Rollout, envs
 from rlmodule import env_processes as processes
 from rlmodule.env_guard import EnvError
 from rlmodule.randomness import int_seed, seed_sequence
@@ -666,3 +666,25 @@ def test_steps_of_ready_vector_envs_are_counted_without_their_resets(mode: Autor
     assert runner.progress == 42
     assert runner.num_env_step_calls == sum(rollout.num_env_steps for rollout in rollouts)
     assert all("num_env_steps_lost" not in rollout.stats for rollout in rollouts)
+
+
+def test_an_env_of_a_script_is_made_anew_in_a_process_that_was_spawned(
+    folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gym.register("OfAScript-v0", FaultEnv)
+    lives = []
+    try:
+        for context in ("fork", "spawn"):  # the latter as on macOS
+            monkeypatch.setitem(envs._ASYNC_KWARGS, "context", context)
+            folder = next(folders)
+            env = envs.make_vector_env(
+                "OfAScript-v0", {"folder": str(folder), "steps": {ANY: {3: "plain"}}}, 1, "async", mends=True
+            )
+            env.reset(seed=1)
+            for _ in range(4):
+                env.step(np.zeros(1, np.int64))
+            env.close()
+            lives.append(num_lives(folder))
+    finally:
+        del gym.registry["OfAScript-v0"]
+    assert lives == [3, 3]  # one to look at, one that raised, and one more

@@ -140,8 +140,6 @@ NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `s
     "fcnet_dropout": 0.25,
     "leaf_overrides": {"camera": {"conv_filters": "nature"}},
     "conv_filters": ((8, 4, 2, "valid"), (16, 3, 1)),
-    "use_gru": False,  # an LSTM, a GRU or attention
-    "use_attention": False,
     "functions": {"value": {"fcnet_hiddens": [8]}},
     "custom_action_dist": "SquashedGaussian",
     "action_mask_key": "legal",
@@ -151,13 +149,19 @@ NAMES: dict[str, Any] = {  # what a model setting accepts cannot be told from `s
 BY_ENDING = {"_activation": "relu", "_initializer": "uniform_", "_initializer_kwargs": {"a": 0.5}}
 
 
-def test_every_model_setting_can_be_given_and_arrives() -> None:
+@pytest.mark.parametrize("memory", ["lstm", "attention"])
+def test_every_model_setting_can_be_given_and_arrives(memory: str) -> None:
     hints, default, args, expected = get_type_hints(DefaultModelConfig), DefaultModelConfig(), [], {}
+    memories = {f"use_{name}": name == memory for name in ("lstm", "gru", "attention")}
+    left_out = ("lstm_cell", "lstm_num", "lstm_kernel", "lstm_bias") if memory == "attention" else ("attention_",)
     for item in dataclasses.fields(DefaultModelConfig):
+        if item.name.startswith(left_out):  # which the other memory reads
+            expected[item.name] = vars(default)[item.name]
+            continue
         hint, before = hints[item.name], vars(default)[item.name]
         value = not before if bool in (hint, *get_args(hint)) else another(hint, Bounds(), before)
         value = next((known for ending, known in BY_ENDING.items() if item.name.endswith(ending)), value)
-        value = NAMES.get(item.name, value)
+        value = {**NAMES, **memories}.get(item.name, value)
         assert value is not None, item.name
         # an optional bool has three values, so it takes one as text
         args += [flag(item.name), str(value)] if hint == bool | None else typed(item.name, value)
