@@ -18,7 +18,7 @@ import torch
 from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class
-from algorithms.run_folder import RunReport, run_name
+from algorithms.run_folder import RunReport, last_checkpoint, run_name
 from algorithms.threads import SMALL_NET, Threads, one_thread
 from catalog.errors import closest, explain_error
 from catalog.explain import Format
@@ -434,7 +434,7 @@ class Algorithm(ABC):
         """The algorithm that was saved at ``path``, ready to go on.
 
         Args:
-            path: The folder that :meth:`save` wrote.
+            path: The folder that :meth:`save` wrote, or that of a run, for its last checkpoint.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the checkpoint may import besides
                 this library's own; nothing else is imported.
             **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``.
@@ -444,7 +444,7 @@ class Algorithm(ABC):
                 allowed, or a setting that must be passed again. Callbacks it names can also be left out, as
                 ``on_train_result=None``.
         """
-        content = load_checkpoint(path)
+        content = load_checkpoint(last_checkpoint(path))
         if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
             got, remedy = f"one with {', '.join(content) or 'nothing'}", "Pass the folder that algo.save(path) wrote."
             where = f"from_checkpoint({str(path)!r})"
@@ -461,7 +461,7 @@ class Algorithm(ABC):
             algorithm.stop()
             if isinstance(error, ValueError) and objects.keys() & {"env", "env_config"}:
                 where, expected = "from_checkpoint(env=)", "an env with the spaces of the one that was trained on"
-                remedy = f"For another env, begin another run: {type(config).__name__}(env=...).build()."
+                remedy = f"For another env, begin another run: {type(config).__name__}(env=...).build(). {error}"
                 raise ValueError(
                     explain_error(where, expected=expected, got=repr(config.env), remedy=remedy)
                 ) from error

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
 
-from algorithms.encoding import check_allowed
+from algorithms.encoding import check_allowed, is_of_another_script
 from catalog.errors import closest, explain_error
 from rlmodule.rollout import Rollout
 
@@ -150,7 +150,7 @@ def check_saved_callbacks(where: str, saved: Mapping[str, Any], allow: Sequence[
                     check_allowed(path, where, allow)
                 except ValueError:
                     lost[name] = path
-                    modules.append(path.partition(":")[0])
+                    modules += [] if is_of_another_script(path) else [path.partition(":")[0]]
     if not lost:
         return
     nothing = ", ".join(f"{name}=None" for name in lost)

@@ -23,7 +23,7 @@ from algorithms.checks import Schedule
 from algorithms.encoding import check_all_allowed, check_allowed, check_named_imports
 from algorithms.loggers import check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.settings import SettingsBase, on_the_class, setting, settings
+from algorithms.settings import SettingsBase, on_the_class, refuse_unknown, setting, settings
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
 from rlmodule.learner import Learner
@@ -422,8 +422,9 @@ class AlgorithmConfig(SettingsBase, ABC):
         steps = "a whole number of steps" if fragment is None else f"rollout_fragment_length={fragment} steps"
         raise self._invalid(
             "train_batch_size_per_learner",
-            f"{steps} from each of {slots} environments ({max(1, self.num_env_runners)} runners x "
-            f"{self.num_envs_per_env_runner}) to fill the batches of {learners} learners",
+            f"{steps} from each of {slots} environments ({max(1, self.num_env_runners)} x "
+            f"{self.num_envs_per_env_runner}) to fill the batch{'es' if learners > 1 else ''} of {learners} "
+            f"learner{'s' if learners > 1 else ''}",
             f"The nearest batch size that works is {nearest}"
             + (", or leave rollout_fragment_length=None." if fragment is not None else "."),
         )
@@ -440,6 +441,7 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
+        refuse_unknown(cls, [*data, *objects], f"{cls.__name__}.from_dict()", section=None)
         read = {name: value for name, value in data.items() if name not in objects}
         check_all_allowed(read, f"{cls.__name__}.from_dict()", allow)
         env = data.get("env")

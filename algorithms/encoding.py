@@ -119,14 +119,23 @@ def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
     allow = (allow,) if isinstance(allow, str) else allow
     if not _is_allowed(path, allow):
         module, setting = path.partition(":")[0], where.rsplit(".", 1)[-1]
+        remedy = f"If you trust it, pass allow=[{module!r}], or pass the object again ({setting}=...)."
+        if is_of_another_script(path):
+            remedy = f"It was in a script, which this is not: pass it again ({setting}=...)."
         raise ValueError(
             explain_error(
                 where,
                 expected=f"an import path in {', '.join((*OWN_PACKAGES, *allow))}",
                 got=repr(path),
-                remedy=f"If you trust it, pass allow=[{module!r}], or pass the object again ({setting}=...).",
+                remedy=remedy,
             )
         )
+
+
+def is_of_another_script(path: str) -> bool:
+    """Whether ``path`` leads into a script other than the one that runs, from which nothing can be imported."""
+    module, _, qualname = path.partition(":")
+    return module == "__main__" and qualname.partition(".")[0] not in vars(sys.modules["__main__"])
 
 
 def _is_allowed(path: str, allow: Sequence[str]) -> bool:

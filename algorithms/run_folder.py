@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 
+def last_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint folder ``path``, or the one in ``path`` if that is the folder of a run."""
+    inside = Path(path) / "checkpoint"
+    return inside if (inside / "checkpoint.json").is_file() else Path(path)
+
+
 class RunFolder:
     """Where a run writes, and no other one until :meth:`release`.
 

@@ -174,7 +174,7 @@ class TrainingSession:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second SIGTERM changes nothing: `timeout` and the like send it twice, and whoever will not wait has SIGKILL.
         if self.stopped_by is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"saved {self.checkpoint}" if self.checkpoint is not None else "not saved")
         if self.stopped_by is None:
             self.stopped_by = signal.Signals(number)
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""

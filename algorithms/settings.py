@@ -25,6 +25,7 @@ from algorithms.checks import Bounds, check_value, type_text
 from algorithms.encoding import decode, encode
 from algorithms.frozen import frozen_copy, mutable_copy
 from catalog.errors import closest, explain_error
+from catalog.model_config import DefaultModelConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -290,7 +291,7 @@ class SettingsBase:
             ValueError: For an import path that is not allowed, or an object that has to be passed again.
         """
         where = f"{cls.__name__}.from_dict()"
-        _refuse_unknown(cls, [*data, *objects], where, section=None)
+        refuse_unknown(cls, [*data, *objects], where, section=None)
         read = {
             name: decode(value, where=f"{cls.__name__}.{name}", allow=allow)
             for name, value in data.items()
@@ -458,7 +459,7 @@ def _default(item: Field[Any]) -> Any:
 
 
 def _check_all(cls: type[SettingsBase], values: Mapping[str, Any], where: str, section: str | None) -> dict[str, Any]:
-    _refuse_unknown(cls, values, where, section)
+    refuse_unknown(cls, values, where, section)
     known = settings_of(cls)
     return {name: _checked(known[name], value, f"{where[:-1]}{name}=)") for name, value in values.items()}
 
@@ -467,7 +468,7 @@ def _checked(known: Setting, value: Any, where: str) -> Any:
     return check_value(where, value, known.hint, known.bounds, known.doc)
 
 
-def _refuse_unknown(
+def refuse_unknown(
     cls: type[SettingsBase], names: Mapping[str, Any] | Sequence[str], where: str, section: str | None
 ) -> None:
     """Raise ``TypeError`` for a name that is no setting (of ``section``, unless that is None)."""
@@ -481,6 +482,8 @@ def _refuse_unknown(
             remedy = f"It belongs to another section: write .{owner}({name}=...)."
         elif name in FROM_ELSEWHERE:
             remedy = FROM_ELSEWHERE[name]
+        elif name in DefaultModelConfig.__dataclass_fields__:
+            remedy = f"It is a model setting: write .rl_module(model_config={{{name!r}: ...}})."
         else:
             hint = closest(name, here) or closest(name, known)
             remedy = f"Look up its name.{hint}" if hint else "help() of the method or class lists them."

@@ -19,7 +19,7 @@ from catalog.errors import explain_error
 from rlmodule.last_words import LastWords
 from rlmodule.os_processes import wait_for_end
 from rlmodule.resources import check_asked, no_cluster, no_room, room_remedy
-from rlmodule.slots import Call, Slot, how_it_died
+from rlmodule.slots import Call, Slot, hang_of, how_it_died
 from rlmodule.wire import check_portable, num_bytes, pack, unpack
 from rlmodule.worker_host import LONGEST_TEXT, WorkerHost, failure_of
 from rlmodule.workers import MAX_IN_FLIGHT, Answer, Factory, Failure, RestartPolicy, WorkerFailed, WorkerGroup
@@ -342,8 +342,7 @@ class RayWorkers(WorkerGroup):
                 slot.asked = None
             timeout_s = self._timeout_s if slot.making is None else max(self._timeout_s, SPAWNING_TIMEOUT_S)
             if now - slot.sign_of_life_at > timeout_s:
-                message = f"no progress for {timeout_s:g} s"
-                answers += self._lose(worker, Failure("hung", "TimeoutError", message))
+                answers += self._lose(worker, hang_of(slot, timeout_s))
             elif slot.asked is None and slot.making is None and now - slot.sign_of_life_at > self._poll_s / 2:
                 slot.asked = slot.host.progress.options(concurrency_group="control").remote()
         return answers

@@ -239,8 +239,8 @@ def is_due(call: int) -> bool:
 class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Checks what one env returns, and says which env and step it was that went wrong.
 
-    Errors raised by the env itself come out as EnvError, chained. Every call of the env's ``step`` is counted before
-    it is made.
+    Errors raised by the env itself, ``sys.exit()`` among them, come out as EnvError, chained. Every call of the env's
+    ``step`` is counted before it is made.
 
     Two slips of envs are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward
     that is an array of one entry becomes a float, and an observation whose memory the env uses again is copied at
@@ -277,7 +277,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._count[0] += 1
         try:
             result = self.env.step(action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", action) from error
         if step < self._next_check:
             return result
@@ -290,7 +290,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             self._seed = seed
         try:
             result = self.env.reset(seed=seed, options=options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if is_due(self._resets):
             if fault := _reset_fault(self.env.observation_space, result):
@@ -338,7 +338,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         except Exception:
             logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
-    def _env_error(self, error: Exception, call: str, when: str, action: Any = None) -> EnvError:
+    def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
         frames = traceback.extract_tb(error.__traceback__)
         line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
@@ -350,7 +350,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         )
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     try:
         message = str(error) or "(no message)"
     except Exception:  # an exception of its own class need not have a proper text
@@ -360,7 +360,7 @@ def _message(error: Exception) -> str:
     )
 
 
-def _traceback_text(error: Exception) -> str:
+def _traceback_text(error: BaseException) -> str:
     lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
     return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
 

@@ -101,7 +101,7 @@ class EnvRunnerGroup:
 
         settings = self._settings
         env_spec = None if settings.env is None else spec_to_send(settings.env)
-        travels = {"env": settings.env, "env_config": settings.env_config, "on_env": on_env}
+        travels = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
         travels[f"what is registered as env {settings.env!r}"] = env_spec
         for name, value in travels.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
@@ -248,6 +248,10 @@ class EnvRunnerGroup:
         """Go on after a failure, if the settings say so; a worker that did not just raise is being replaced already."""
         settings = self._settings
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
+        if failure.type == ModuleFailed.__name__:
+            remedy = "Mend the module or its catalog: num_env_runners=0 debugs them here."
+            self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
+            raise self._lost_for_good
         if failure.kind == "raised" and self.workers.is_up(worker):
             if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
                 remedy = f"{self._cure_of(failure, [])}num_env_runners=0 debugs it here."
@@ -390,6 +394,10 @@ class EnvRunnerGroup:
                 os.unlink(path)
 
 
+class ModuleFailed(RuntimeError):
+    """The module that a runner acts with cannot be made there, or not with these weights; it would fail again."""
+
+
 class _RunnerProcess:
     """An env runner as it is in a process of its own: with weights that come by letter.
 
@@ -445,11 +453,14 @@ class _RunnerProcess:
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
         """As :meth:`EnvRunner.sample`, after taking over ``weights``; ``spec`` comes with the first call."""
-        if spec is not None:
-            with torch.random.fork_rng(devices=[]):
-                self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
-        if weights is not None:
-            self._runner.module.set_state(weights)
+        try:
+            if spec is not None:
+                with torch.random.fork_rng(devices=[]):
+                    self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
+            if weights is not None:
+                self._runner.module.set_state(weights)
+        except Exception as error:
+            raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
 
     def reset(self) -> None:

@@ -339,7 +339,9 @@ def _call(
         made = source(**config) if isinstance(source, type) else source(config)
     except Exception as error:
         got = f"{type(error).__name__}: {error}".rstrip(".")
-        remedy = "A class is made as cls(**env_config); a factory takes one dict, as in lambda env_config: MyEnv()."
+        remedy = "Mend what raises there: its traceback stands above."
+        if isinstance(error, TypeError):
+            remedy = "A class is made as cls(**env_config); a factory takes one dict, as in lambda env_config: MyEnv()."
         if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
             remedy = install_remedy(error)
         where = f"env {_name(source)}, env index {index}"

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
+import signal
 import tempfile
+import time
 from contextlib import suppress
 
-from rlmodule.os_processes import file_prefix, remove_leftovers
+from rlmodule.os_processes import Process, file_prefix, remove_leftovers
+
+_PATIENCE = 50
+"""Hundredths of a second for an answer."""
+_CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
+_HOST = re.compile(r"^(call|make) \(.*worker_host\.py:\d+\)$")
 
 
 class LastWords:
@@ -31,6 +39,25 @@ class LastWords:
         self._file.seek(0)
         return self._file.read().strip()
 
+    def ask_where(self, process: Process) -> list[str]:
+        """Where ``process``, of this machine, is at this moment: its calls that are no library's of ours to make, most
+        recent first, as ``step (/a/file.py:12)``. None if it does not say, as one that was stopped."""
+        self._file.seek(0, os.SEEK_END)
+        told = ""
+        if process.is_there():
+            os.kill(process.pid, signal.SIGUSR2)
+        for _ in range(_PATIENCE):
+            time.sleep(0.01)
+            before, told = told, told + self._file.read()
+            if told and told == before:
+                break
+        for thread in told.split("\n\n"):
+            calls = [f"{name} ({path}:{line})" for path, line, name in _CALL.findall(thread)]
+            inside = [i for i, call in enumerate(calls) if _HOST.search(call)]
+            if inside:
+                return calls[: inside[0]]
+        return []
+
     def close(self) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self.path)
@@ -46,6 +73,7 @@ def tell_last_words(path: str) -> None:
         return
     os.unlink(path)
     faulthandler.enable(file)
+    faulthandler.register(signal.SIGUSR2, file)  # answers also while Python's lock is held, or never given back
     os.register_at_fork(after_in_child=faulthandler.disable)  # the end of a child is not ours
     pid, end = os.getpid(), os._exit
 

@@ -381,11 +381,13 @@ def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
     """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
+    parts = mask.num_groups
+    choice = "at least one action that is allowed" if parts == 1 else f"an allowed choice in each of {parts} parts"
     return ValueError(
         explain_error(
             f"{where}[{mask.key!r}]",
-            expected="at least one action that is allowed",
-            got="a mask that forbids all",
+            expected=choice,
+            got="a part in which all are forbidden" if parts > 1 else "a mask that forbids all",
             remedy="Allow an action, if only one that does nothing, or end the episode before such a state.",
         )
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlmodule.last_words import LastWords
 from rlmodule.os_processes import Process
+from rlmodule.workers import Failure
 
 
 @dataclass
@@ -66,3 +67,11 @@ def how_it_died(slot: Slot, error: Exception) -> str:
     if slot.process is None and not told:  # on another machine, or on one that was lost before it said where it is
         return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
     return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
+
+
+def hang_of(slot: Slot, timeout_s: float) -> Failure:
+    """That a process makes no progress, and where it is, as far as it can be asked."""
+    where = slot.last_words.ask_where(slot.process) if slot.last_words is not None and slot.process is not None else []
+    message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
+    calls = "".join(f"\n  {call}" for call in where)
+    return Failure("hung", "TimeoutError", message, f"It is in, most recent call first:{calls}" if where else "")

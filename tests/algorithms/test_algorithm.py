@@ -492,6 +492,31 @@ def test_a_local_run_does_not_import_ray() -> None:
     assert done.stdout.split() == ["False"]
 
 
+def test_the_folder_of_a_run_stands_for_its_last_checkpoint(tmp_path: Path) -> None:
+    with build(run_dir=str(tmp_path / "run")) as algorithm:
+        algorithm.learn(num_env_steps=1)
+    with Algorithm.from_checkpoint(tmp_path / "run") as other:
+        assert other.env_steps == algorithm.env_steps > 0
+
+
+def test_a_name_that_is_no_setting_is_told_before_what_the_checkpoint_lacks(tmp_path: Path) -> None:
+    with build(on_episode_end=lambda algorithm, episode: None) as algorithm:
+        algorithm.save(tmp_path / "c")
+    with pytest.raises(TypeError, match=r"the unknown name 'callbacks'\. Use \.callbacks\("):
+        Algorithm.from_checkpoint(tmp_path / "c", callbacks=None)
+
+
+def test_a_class_of_another_script_has_to_be_passed_again(tmp_path: Path) -> None:
+    with build() as algorithm:
+        algorithm.save(tmp_path / "c")
+    text = (tmp_path / "c" / "checkpoint.json").read_text()
+    assert text.count('"env": "CartPole-v1"') == 1
+    text = text.replace('"env": "CartPole-v1"', '"env": {"__import__": "__main__:MyEnv"}')
+    (tmp_path / "c" / "checkpoint.json").write_text(text)
+    with pytest.raises(ValueError, match=r"got '__main__:MyEnv'\. It was in a script.*pass it again \(env=\.\.\.\)"):
+        Algorithm.from_checkpoint(tmp_path / "c")
+
+
 def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "other", {"weights": [1, 2]})
     with pytest.raises(ValueError, match="expected the checkpoint of an algorithm, got one with weights"):

@@ -249,6 +249,7 @@ def test_mutable_defaults_are_not_shared() -> None:
         ({"env": "x"}, ("'env'", ".environment(env=...)")),
         ({"num_env_runers": 1}, ("Did you mean 'num_env_runners'?",)),
         ({"zzzzzz": 1}, ("'zzzzzz'", "help()")),
+        ({"use_lstm": True}, ("'use_lstm'", "It is a model setting: write .rl_module(model_config={'use_lstm': ...})")),
     ],
 )
 def test_unknown_keywords(values: dict[str, Any], parts: tuple[str, ...]) -> None:

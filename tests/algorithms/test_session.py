@@ -25,7 +25,7 @@ from algorithms.loggers.base import flatten
 from algorithms.loggers.csv import read_table
 from algorithms.plotting import plot_runs
 from algorithms.ppo import PPOConfig
-from algorithms.run_folder import env_name, new_run_dir
+from algorithms.run_folder import RunFolder, env_name, new_run_dir
 from algorithms.session import TrainingSession
 from rlmodule.checkpoint import load_checkpoint
 
@@ -376,6 +376,23 @@ def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.Mo
     assert algorithm.metrics.iterations == 1
     assert not Path("run/checkpoint").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_after_the_checkpoint_says_that_it_is_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    draw = RunFolder.write_learning_curve
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        draw(*args)
+
+    monkeypatch.setattr(RunFolder, "write_learning_curve", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"saved .*checkpoint"):
+        algorithm.learn(num_env_steps=10_000)
+    assert Path("run/checkpoint").exists()
 
 
 def test_ctrl_c_without_run_dir_still_saves(

@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
         cluster.add_node(num_cpus=2)
         seconds = made.wait_until_healthy(90)
         assert len(made.sample()) == 2
-        assert made.group.workers.num_restarts == 1
+        assert made.group.workers.num_restarts in (1, 2)  # the latter if Ray had not noticed yet at the first
         made.races += 1
         made.check_accounts()
         made.check_seeds()

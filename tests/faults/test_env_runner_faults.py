@@ -1,6 +1,7 @@
 """Env runners in processes of their own under fire: who fails is replaced or told, and every step is accounted for."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def test_an_env_that_raises_costs_its_fragment_and_no_process(tough: Crowd, capl
 
 ENDED = [
     ("os._exit", "ended by os._exit(0)"),
-    ("sys.exit", "SystemExit: 0"),
+    ("sys.exit", "raised SystemExit at its step"),
     ("segfault", "ended by Fatal Python error: Segmentation fault"),
     pytest.param("kill", "ended by SIGKILL", marks=pytest.mark.faults),
     pytest.param("abort", "ended by Fatal Python error: Aborted", marks=pytest.mark.faults),
@@ -94,6 +95,8 @@ def test_an_env_that_hangs_is_found_in_time(tough: Crowd, kind: str, caplog: pyt
     pid = tough.pid(1)
     assert 1.5 < survive(tough, kind, "no progress for 2 s", caplog) < 2.0 + 1.0 + 1.0  # a second for busy cores
     assert not is_running(pid)
+    assert ("It is in, most recent call first:" in caplog.text) == (kind != "stop")  # one that is stopped cannot say
+    assert kind == "stop" or re.search(r"  strike \(.*fault_envs\.py:\d+\)", caplog.text)
 
 
 def kill_after(pid: int, num_steps: int, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.commanded import wait_for
-from tests.faults.machines import Machine, connect
+from tests.faults.machines import Machine, can_be_made, connect
 from tests.faults.two_machines import CPUS, FIRST
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ CLUSTER = {**TOKEN, "RAY_ADDRESS": f"{HEAD}:6379"}
 
 pytestmark = [
     pytest.mark.faults,
-    pytest.mark.skipif("not can_be_made()", reason="machines of one's own need Linux, root and its network tools"),
+    pytest.mark.skipif(not can_be_made(), reason="machines of one's own need Linux, root and its network tools"),
 ]
 
 

@@ -30,7 +30,7 @@ from rlmodule import env_processes as processes
 from rlmodule.env_guard import EnvError
 from rlmodule.randomness import int_seed, seed_sequence
 from rlmodule.tally import Tally
-from tests.fault_envs import ANY, ENDS, ERRORS, FaultEnv, num_lives, num_step_calls, seeds_of_lives
+from tests.fault_envs import ANY, ERRORS, FaultEnv, num_lives, num_step_calls, seeds_of_lives
 from tests.rlmodule.toys import Recurrent, Settings, Small, counters
 
 pytestmark = [
@@ -454,14 +454,13 @@ def test_other_errors_lose_the_fragment_too(folders: Any) -> None:
 
 HOW = {
     "os._exit": "exit code 0",
-    "sys.exit": "exit code 0",
     "kill": "SIGKILL",
     "abort": "SIGABRT",
     "segfault": "SIGSEGV",
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("kind", HOW)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_how_the_process_of_an_env_ended_is_told_and_the_next_call_goes_on(folders: Any, kind: str) -> None:
     folder = next(folders)
@@ -476,6 +475,17 @@ def test_how_the_process_of_an_env_ended_is_told_and_the_next_call_goes_on(folde
     assert runner.env is not before
     assert isinstance(before, AsyncVectorEnv)
     assert not any(process.is_alive() for process in before.processes)
+    runner.stop()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_env_that_exits_is_told_of_as_one_that_raises(folders: Any, mode: str) -> None:
+    folder = next(folders)
+    runner = runner_for(folder, mode, num_envs=3, first_env_index=5, steps={6: {8: "sys.exit"}})
+    first = runner.sample(5)
+    with pytest.raises(EnvError, match=r"env 6 raised SystemExit at its step 8: 0 .*, action"):
+        runner.sample(5)
+    check_account(runner, [first, runner.sample(5)], folder)
     runner.stop()
 
 

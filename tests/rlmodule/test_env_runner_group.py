@@ -1,5 +1,6 @@
 """EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners elsewhere."""
 
+import os
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -213,6 +214,33 @@ def test_the_end_of_a_runner_names_the_settings_that_help(
     with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runners are left\. .*{told}"):
         remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
     remote._lost_for_good = None
+
+
+class OnlyHere(Small):
+    """Can be made in one process alone, whose number is in the settings."""
+
+    def setup(self) -> None:
+        super().setup()
+        if os.getpid() != self.catalog.model_config.custom_model_config["pid"]:
+            raise LookupError("no such file over here")
+
+
+def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: EnvRunnerGroup) -> None:
+    group = EnvRunnerGroup(
+        GroupSettings(num_env_runners=1, restart_failed_env_runners=True, max_restarts_in_a_row=5),  # type: ignore[arg-type]
+        run_seed=0,
+    )
+    config = {"custom_model": "torch.nn:Identity", "custom_model_config": {"pid": os.getpid()}}
+    spec = RLModuleSpec(OnlyHere, SPEC.observation_space, SPEC.action_space, config)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            group.build_modules(spec, spec.build())
+        for _ in range(2):
+            with pytest.raises(WorkerFailed, match=r"LookupError: no such file over here.*Mend the module"):
+                list(group.sample(5))
+        assert group.workers.num_restarts == 0
+    finally:
+        group.stop()
 
 
 def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup) -> None:
