@@ -407,7 +407,8 @@ class AlgorithmConfig(SettingsBase, ABC):
             ValueError: If they cannot, with the nearest batch size with which they could.
         """
         learners = max(1, self.num_learners)
-        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
+        runners = max(1, self.num_env_runners)
+        slots = runners * self.num_envs_per_env_runner
         batch = self.train_batch_size
         fragment = self.rollout_fragment_length
         if fragment is None and batch % slots == 0:
@@ -422,7 +423,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         steps = "a whole number of steps" if fragment is None else f"rollout_fragment_length={fragment} steps"
         raise self._invalid(
             "train_batch_size_per_learner",
-            f"{steps} from each of {slots} environments ({max(1, self.num_env_runners)} x "
+            f"{steps} from each of {slots} environments ({runners} runner{'s' if runners > 1 else ''} x "
             f"{self.num_envs_per_env_runner}) to fill the batch{'es' if learners > 1 else ''} of {learners} "
             f"learner{'s' if learners > 1 else ''}",
             f"The nearest batch size that works is {nearest}"
