@@ -40,8 +40,8 @@ class LastWords:
         return self._file.read().strip()
 
     def ask_where(self, process: Process) -> list[str]:
-        """Where ``process``, of this machine, is at this moment: its calls that are no library's of ours to make, most
-        recent first, as ``step (/a/file.py:12)``. None if it does not say, as one that was stopped."""
+        """Which calls the worker of ``process``, of this machine, is in, most recent first, as ``step (/a/file.py:12)``.
+        None if it does not say, as one that was stopped."""
         self._file.seek(0, os.SEEK_END)
         told = ""
         if process.is_there():
