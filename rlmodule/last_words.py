@@ -40,7 +40,7 @@ class LastWords:
         return self._file.read().strip()
 
     def ask_where(self, process: Process) -> list[str]:
-        """Which calls the worker of ``process``, of this machine, is in, most recent first, as ``step (/a/file.py:12)``.
+        """Which calls the worker of ``process``, of this machine, is in, most recent first: ``step (/a/file.py:12)``.
         None if it does not say, as one that was stopped."""
         self._file.seek(0, os.SEEK_END)
         told = ""
