@@ -1,4 +1,4 @@
-"""Actions with bounds at which the best ones lie: a clipped Gaussian, one squashed by tanh, and a Beta distribution.
+"""Actions with bounds: a Gaussian clipped to them, one that tanh squashes between them, and a Beta distribution.
 
 Run it as ``python examples/catalog/bounded_actions.py``.
 """
@@ -11,7 +11,7 @@ from algorithms.ppo import PPOConfig
 
 
 class Valve(gym.Env):
-    """Open a valve as far as is asked for, from 0 to 10; half of the time all or nothing is."""
+    """Open a valve as far as is asked for, from 0 to 10."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
     action_space = spaces.Box(0, 10, (1,), np.float32)
@@ -27,7 +27,7 @@ class Valve(gym.Env):
         return self.ask(), reward, False, self.steps == 20, {}
 
     def ask(self):
-        self.asked = np.clip(self.np_random.uniform(-0.5, 1.5), 0, 1)
+        self.asked = self.np_random.random()
         return np.array([self.asked], np.float32)
 
 
