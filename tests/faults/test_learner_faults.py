@@ -255,6 +255,7 @@ def test_after_the_end_what_was_handed_over_last_can_be_saved(made: Any) -> None
         run.group.summarize_updates([{}])
 
 
+@pytest.mark.faults
 def test_a_crash_loop_ends(made: Any) -> None:
     run = made(max_restarts_in_a_row=1)
     run.plan.write("die", times=100)

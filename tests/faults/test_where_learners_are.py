@@ -98,6 +98,7 @@ def test_dqn_goes_on_from_a_checkpoint_with_learners_elsewhere(tmp_path: Path, n
         goes_on_alike(algorithm, tmp_path, num_learners=num_learners)
 
 
+@pytest.mark.faults
 def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> None:
     with dqn(1).fault_tolerance(restart_failed_learners=False).build() as algorithm:
         for _ in range(2):

@@ -335,8 +335,8 @@ def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPa
 def test_who_finds_no_room_is_told_what_to_do(
     made: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rlmodule.actors.PLACING_TIMEOUT_S", 0.5)
     made(num_cpus=5)
+    monkeypatch.setattr("rlmodule.actors.PLACING_TIMEOUT_S", 0.5)
     told = r"it asks for 5 CPUs, and [\d.]+ of 8 CPUs are free. Wait .*lower num_toys.* num_cpus_per_toy=0\.5"
     with pytest.raises(WorkerFailed, match=told):
         made(num_cpus=5)
