@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from rlmodule.os_processes import Process, file_prefix, remove_leftovers
 
-_PATIENCE = 50
+_PATIENCE = 20
 """Hundredths of a second for an answer."""
 _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _HOST = re.compile(r"^(call|make) \(.*worker_host\.py:\d+\)$")

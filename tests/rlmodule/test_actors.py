@@ -230,7 +230,7 @@ def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> No
     assert failure is not None
     assert failure.kind == "hung"
     assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_actors\.py:\d+\)", failure.message)
-    assert time.monotonic() - start < 2.5 * TIMEOUT_S  # on busy cores; a limit that began anew would be past it
+    assert time.monotonic() - start < TIMEOUT_S + 1.5
     wait_until_up(pair)
 
 
@@ -249,7 +249,7 @@ def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> Non
     time.sleep(2 * TIMEOUT_S)
     start = time.monotonic()
     assert one(pair.call("sleep", 60.0, workers=[0])).failure is not None
-    assert time.monotonic() - start < 2.5 * TIMEOUT_S  # on busy cores; a limit that began anew would be past it
+    assert time.monotonic() - start < TIMEOUT_S + 1.5
     wait_until_up(pair)
 
 
