@@ -238,7 +238,8 @@ class EnvRunnerGroup:
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
             self._replace(answer.worker, answer.failure)
             return None
-        rollout: Rollout = answer.value
+        if not isinstance(rollout := answer.value, Rollout):
+            return None  # an answer to another call, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
         tally.told += rollout.num_env_steps + sum(lost.values())

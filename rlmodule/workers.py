@@ -219,9 +219,13 @@ class WorkerGroup(ABC):
         return [found[ticket] for ticket in tickets]
 
     def wait_until_up(self) -> None:
-        """Wait for those that are being made again. Answers are kept for :meth:`collect`."""
-        while not all(self.is_up(worker) or self.is_gone(worker) for worker in range(self.size)):
+        """Wait for those that are being made again, and until all others take a call. Answers are kept for
+        :meth:`collect`."""
+        while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
             self._kept += self._collect(None)
+
+    def _takes_a_call(self, worker: int) -> bool:
+        return self.is_up(worker) and self.in_flight(worker) < MAX_IN_FLIGHT
 
     def values(self, answers: Sequence[Answer], remedy: str = "See the traceback below.") -> list[Any]:
         """The values of ``answers``.

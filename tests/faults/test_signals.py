@@ -124,7 +124,7 @@ def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(
     wait_for(lambda: "Finishing this iteration" in (driver.folder / "log").read_text(), 5.0)
     os.killpg(driver.process.pid, signal.SIGINT)
     driver.wait_for("interrupted", 10.0)
-    assert all(is_running(pid) for pid in pids)  # to them it means nothing
+    assert all(is_running(pid) for pid in pids), (driver.folder / "log").read_text()  # to them it means nothing
     driver.wait_for_iterations(2)  # it can go on from there
     driver.process.kill()
     seconds = wait_for(lambda: not any(map(is_running, pids)), 10.0)

@@ -1,6 +1,7 @@
 """EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners elsewhere."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -273,6 +274,22 @@ class Scripted(LocalWorkers):
 
     def _collect(self, timeout: float | None) -> list[Answer]:
         return self._script.pop(0)
+
+
+@pytest.mark.parametrize("method", ["get_state", "reset"])
+def test_calls_that_were_interrupted_leave_nothing_to_stumble_over(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    steps = [remote.get_state()[env]["steps"] for env in ("0", "1")]
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.workers, "_collect", lambda timeout: signal.raise_signal(signal.SIGINT))
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                getattr(remote, method)()
+    state = remote.get_state()  # though two calls are under way already
+    assert [state[env]["steps"] for env in ("0", "1")] == steps
+    assert [rollout.num_env_steps for rollout in remote.sample(3)] == [3, 3]
+    assert remote.num_env_steps_lost == {}
 
 
 def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup) -> None:
