@@ -29,12 +29,14 @@ def main(folder: Path) -> None:
         wait_for(lambda: num_step_calls(folder) == 2 * 2 * (20 + STEPS), 60)
         time.sleep(1)  # the second rollout is ready, and nobody took it
         cluster.remove_node(nodes[0], allow_graceful=False)
+        # until Ray notices, it may place the next runner on that node, which costs one more
+        wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2, 60)
         made.steps += sum(rollout.num_env_steps for rollout in sampling)
         made.sample()
         cluster.add_node(num_cpus=2)
         seconds = made.wait_until_healthy(90)
         assert len(made.sample()) == 2
-        assert made.group.workers.num_restarts in (1, 2)  # the latter if Ray had not noticed yet at the first
+        assert made.group.workers.num_restarts == 1
         made.races += 1
         made.check_accounts()
         made.check_seeds()
