@@ -24,6 +24,7 @@ from catalog.errors import closest, explain_error
 from catalog.explain import Format
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.interrupts import uninterrupted
 from rlmodule.metrics import RunMetrics
 from rlmodule.policy import Policy
 from rlmodule.randomness import int_seed, torch_stream
@@ -191,18 +192,20 @@ class Algorithm(ABC):
                 runners in other processes fail for good (:class:`WorkerFailed`).
         """
         length, rollouts = self.config.get_rollout_fragment_length(), list[Rollout]()
-        try:
-            for rollout in self.env_runner_group.sample(length, policy_version=self.learner_group.num_updates):
-                rollouts.append(rollout)
-        except BaseException as error:
-            if rollouts:
-                self.env_runner_group.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
-                    self._begin_anew()
-            raise
-        rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
-        for rollout in rollouts:
-            self.metrics.add_rollout(rollout)
+        with uninterrupted():  # but where it waits: each step that an env made is counted
+            try:
+                for rollout in self.env_runner_group.sample(length, policy_version=self.learner_group.num_updates):
+                    rollouts.append(rollout)
+            except BaseException as error:
+                if rollouts:
+                    lost = self.env_runner_group.num_env_steps_lost
+                    lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
+                    if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
+                        self._begin_anew()
+                raise
+            rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
+            for rollout in rollouts:
+                self.metrics.add_rollout(rollout)
         if self._shows_rollouts:
             try:
                 for rollout in rollouts:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalog.errors import explain_error
+from rlmodule.interrupts import interruptible, uninterrupted
 from rlmodule.last_words import LastWords
 from rlmodule.os_processes import wait_for_end
 from rlmodule.resources import check_asked, no_cluster, no_room, room_remedy
@@ -190,14 +191,15 @@ class RayWorkers(WorkerGroup):
         slot = self._slots[worker]
         if not self.is_up(worker) or len(slot.calls) >= MAX_IN_FLIGHT:
             raise RuntimeError(f"{self.name} {worker} takes no call now: ask is_up() and in_flight() first")
-        if not slot.calls:
-            slot.sign_of_life_at = time.monotonic()
-        refs = ()
-        if shared is not None:
-            self.num_bytes_shared += shared.num_bytes
-            refs = (shared.ref,)
-        slot.calls.append(self._remote(slot.host.call, method, pack((args, kwargs)), *refs))
-        return self._tickets
+        with uninterrupted():
+            if not slot.calls:
+                slot.sign_of_life_at = time.monotonic()
+            refs = ()
+            if shared is not None:
+                self.num_bytes_shared += shared.num_bytes
+                refs = (shared.ref,)
+            slot.calls.append(self._remote(slot.host.call, method, pack((args, kwargs)), *refs))
+            return self._tickets
 
     def _remote(self, method: Any, *args: Any) -> Call:
         self._tickets += 1
@@ -246,9 +248,11 @@ class RayWorkers(WorkerGroup):
             (slot.making or slot.calls[0]).reply: i for i, slot in enumerate(self._slots) if slot.making or slot.calls
         }
         if not oldest:
-            time.sleep(timeout)
+            with interruptible():
+                time.sleep(timeout)
             return [], False
-        ready, _ = ray.wait([*oldest], num_returns=1, timeout=timeout)
+        with interruptible():
+            ready, _ = ray.wait([*oldest], num_returns=1, timeout=timeout)
         if ready and len(oldest) > 1:
             ready, _ = ray.wait([*oldest], num_returns=len(oldest), timeout=0)
         answers: list[Answer] = []
@@ -426,16 +430,18 @@ class RayWorkers(WorkerGroup):
         return [Answer(worker, ticket, failure=failure) for ticket in tickets]
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:
-        return (self._lose(worker, failure)[0].failure) or failure
+        with uninterrupted():
+            return (self._lose(worker, failure)[0].failure) or failure
 
     def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
         slot = self._slots[worker]
-        self._end(slot, at_once=True)
-        slot.gone = False
-        if incarnation is not None:
-            slot.incarnation = incarnation - 1
-        slot.restart_at = time.monotonic() + delay
-        self._spawn_due()
+        with uninterrupted():
+            self._end(slot, at_once=True)
+            slot.gone = False
+            if incarnation is not None:
+                slot.incarnation = incarnation - 1
+            slot.restart_at = time.monotonic() + delay
+            self._spawn_due()
 
     def _end(self, slot: Slot, at_once: bool = False) -> None:
         """Have the process killed, and forget what it had to do."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from rlmodule.interrupts import uninterrupted
 from rlmodule.learner import Learner
 from rlmodule.peers import Connected, MeetingPlace, PeerLost
 from rlmodule.randomness import int_seed
@@ -201,13 +202,14 @@ class LearnerProcesses:
         if self._end is not None:
             raise self._end
         self._waits = wait
-        failures = self._go_on() if self._recovery is not None else self._take_answers()
-        while failures:
-            self._forget_answers()
-            self._recovery = self._recover(failures)
-            failures = self._go_on()
-        if self._recovery is None:
-            self._hand_out()
+        with uninterrupted():  # what was handed out, and what came of it, is noted with it
+            failures = self._go_on() if self._recovery is not None else self._take_answers()
+            while failures:
+                self._forget_answers()
+                self._recovery = self._recover(failures)
+                failures = self._go_on()
+            if self._recovery is None:
+                self._hand_out()
 
     def _take_answers(self) -> list[Answer]:
         """Hand out, and take; returns the failures."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from catalog.errors import explain_error
+from rlmodule.interrupts import uninterrupted
 
 MAX_IN_FLIGHT = 2
 """Calls that a worker may have before it: the one it is at, and the next, so that it never waits for its caller."""
@@ -158,17 +159,19 @@ class WorkerGroup(ABC):
         Args:
             timeout: Seconds after which to return with nothing; None waits as long as there is something to wait for.
         """
-        if self._kept:
-            kept, self._kept = self._kept, []
-            return kept
-        return self._collect(timeout)
+        if not self._kept:
+            with uninterrupted():
+                self._kept += self._collect(timeout)
+        kept, self._kept = self._kept, []
+        return kept
 
     def keep(self, answers: Iterable[Answer]) -> None:
         """Have :meth:`collect` return these, too."""
         self._kept.extend(answers)
 
     @abstractmethod
-    def _collect(self, timeout: float | None) -> list[Answer]: ...
+    def _collect(self, timeout: float | None) -> list[Answer]:
+        """See :meth:`collect`; Ctrl-C may interrupt it where it waits, and what was taken by then is not lost."""
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -210,19 +213,21 @@ class WorkerGroup(ABC):
     def answers(self, tickets: Sequence[int]) -> list[Answer]:
         """Wait for the answers to these calls, in the order of ``tickets``; others are kept for :meth:`collect`."""
         found: dict[int, Answer] = {}
-        while len(found) < len(tickets):
-            for answer in self._collect(None):
-                if answer.ticket in tickets:
-                    found[answer.ticket] = answer
-                else:
-                    self._kept.append(answer)
+        with uninterrupted():
+            while len(found) < len(tickets):
+                for answer in self._collect(None):
+                    if answer.ticket in tickets:
+                        found[answer.ticket] = answer
+                    else:
+                        self._kept.append(answer)
         return [found[ticket] for ticket in tickets]
 
     def wait_until_up(self) -> None:
         """Wait for those that are being made again, and until all others take a call. Answers are kept for
         :meth:`collect`."""
-        while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
-            self._kept += self._collect(None)
+        with uninterrupted():
+            while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
+                self._kept += self._collect(None)
 
     def _takes_a_call(self, worker: int) -> bool:
         return self.is_up(worker) and self.in_flight(worker) < MAX_IN_FLIGHT

@@ -3,7 +3,8 @@
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,14 +14,19 @@ import pytest
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
 
-PACKAGES = ("/algorithms/", "/rlmodule/", "/ray/")
+DRIVER = tuple(
+    f"/rlmodule/{name}.py"
+    for name in ("actors", "env_runner_group", "interrupts", "learner_group", "learner_processes", "workers")
+)
+EVERYTHING = ("/algorithms/", "/rlmodule/", "/ray/")
 
 
 class Interrupt:
-    """Presses Ctrl-C once, before the given one of the lines that are run, in this thread, of our files and Ray's."""
+    """Presses Ctrl-C once, in this thread, before the given one of the lines that are run in files whose paths have one
+    of ``parts``."""
 
-    def __init__(self, line: int) -> None:
-        self.left = line
+    def __init__(self, line: int, parts: Sequence[str]) -> None:
+        self.left, self.parts = line, parts
         self.where = ""
 
     def __enter__(self) -> None:
@@ -31,7 +37,7 @@ class Interrupt:
 
     def _enter_function(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         path = frame.f_code.co_filename
-        return self._go_through if any(package in path for package in PACKAGES) and path != __file__ else None
+        return self._go_through if any(part in path for part in self.parts) and path != __file__ else None
 
     def _go_through(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
         self.left -= event == "line"
@@ -41,31 +47,68 @@ class Interrupt:
         return self._go_through
 
 
-@pytest.mark.faults
-@pytest.mark.usefixtures("ray_started")
-@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(2, 1), (0, 2)])
-def test_a_run_goes_on_after_an_interrupt_anywhere(num_env_runners: int, num_learners: int, tmp_path: Path) -> None:
-    config = (
+def run_with(num_env_runners: int, num_learners: int) -> Algorithm:
+    return (
         PPOConfig(env="CartPole-v1", seed=1)
         .env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=2)
         .learners(num_learners=num_learners)
         .training(train_batch_size_per_learner=64, minibatch_size=64, num_epochs=1)
         .reporting(run_dir=None)
+        .build()
     )
-    drawn, interrupted = random.Random(0), set[str]()
-    with config.build() as algorithm:
+
+
+def check_accounts(algorithm: Algorithm, where: str) -> None:
+    """Each call of ``env.step`` is in a rollout that was counted, or among the lost ones."""
+    group = algorithm.env_runner_group
+    made = sum(of_runner._tally.count for of_runner in group._tallies.values() if of_runner._tally is not None)
+    assert made == algorithm.env_steps + sum(group.num_env_steps_lost.values()), where
+
+
+def pids(algorithm: Algorithm) -> list[int | None]:
+    runners: Any = algorithm.env_runner_group.workers
+    learners = algorithm.learner_group.processes
+    found = [] if algorithm.config.num_env_runners == 0 else runners.pids()
+    return found if learners is None else [*found, *learners.workers.pids()]
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("ray_started")
+@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(2, 0), (0, 1), (0, 2)])
+def test_an_iteration_can_be_interrupted_at_every_line(num_env_runners: int, num_learners: int) -> None:
+    with run_with(num_env_runners, num_learners) as algorithm:
         algorithm.train()
-        calls: list[Callable[[Algorithm], object]] = [
-            lambda it: it.train(),
-            lambda it: it.get_state(),
-            lambda it: it.evaluate(num_env_steps=16),
-            lambda it: it.save(tmp_path / "checkpoint"),
+        before, line, interrupt = pids(algorithm), 1, None
+        while interrupt is None or interrupt.where:
+            interrupt = Interrupt(line, DRIVER)
+            with suppress(KeyboardInterrupt), interrupt:
+                algorithm.train()
+            algorithm.train()
+            assert pids(algorithm) == before, interrupt.where  # nobody had to be made again
+            if num_env_runners:
+                check_accounts(algorithm, interrupt.where)
+            line += 3 if num_env_runners else 2
+        assert line > 150
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("ray_started")
+@pytest.mark.parametrize(("num_env_runners", "num_learners"), [(2, 1), (0, 2)])
+def test_whatever_is_interrupted_can_be_gone_on_with(num_env_runners: int, num_learners: int, tmp_path: Path) -> None:
+    drawn, interrupted = random.Random(0), set[str]()
+    with run_with(num_env_runners, num_learners) as algorithm:
+        algorithm.train()
+        calls: list[Callable[[], object]] = [
+            algorithm.train,
+            algorithm.get_state,
+            lambda: algorithm.evaluate(num_env_steps=16),
+            lambda: algorithm.save(tmp_path / "checkpoint"),
         ]
         for i in range(120):
-            interrupt = Interrupt(drawn.randrange(1, 1500))
+            interrupt = Interrupt(drawn.randrange(1, 1500), EVERYTHING)
             try:
                 with interrupt:
-                    calls[i % len(calls)](algorithm)
+                    calls[i % len(calls)]()
             except KeyboardInterrupt:
                 interrupted.add(interrupt.where)
             assert algorithm.train()["learners"]["default_policy"], interrupt.where

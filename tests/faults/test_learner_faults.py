@@ -98,7 +98,10 @@ def make(folder: Path, cls: type[Learner] = FaultReinforce, **settings: Any) -> 
     return Run(group, Plan(folder), clone(group.get_state()))
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one learner", "two learners"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.faults, id="one learner"), pytest.param(2, id="two learners")],
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     run = make(tmp_path_factory.mktemp("run"), num_learners=request.param, learner_timeout_s=5.0)
     yield run
