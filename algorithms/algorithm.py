@@ -92,12 +92,13 @@ class Algorithm(ABC):
         self._report: RunReport | None = None
         with torch.random.fork_rng(devices=[]), one_thread():
             # module construction draws from torch's global generator; everything after has streams of its own
-            torch.manual_seed(int_seed(self.run_seed, "module"))
+            seed = int_seed(self.run_seed, "module")
+            torch.default_generator.manual_seed(seed)
             self._check_resources()
             on_env = self._callbacks.on_env(in_evaluation=False)
             self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed, on_env=on_env)
             try:
-                torch.manual_seed(int_seed(self.run_seed, "module"))  # whatever envs and callbacks drew
+                torch.default_generator.manual_seed(seed)  # whatever envs and callbacks drew
                 self.module_spec, self.learner_group = self._build_modules()
             except BaseException:
                 self.env_runner_group.stop()

@@ -243,7 +243,7 @@ class _Timeline:
 
 
 def _must_not_wait(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.get_sync_debug_mode() == 2
+    return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == 2)
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -325,14 +326,16 @@ class _Graph:
         self._batch: Any = tree.unflatten_as(batch, self._inputs)
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
-        with (
-            torch.random.fork_rng(devices=[torch.cuda.current_device()]),
-            torch.cuda.stream(aside),
-            _waiting_is_an_error(),
-        ):
-            for _ in range(_WARM_UP):
-                run(self._batch)
-        here.wait_stream(aside)
+        try:
+            with (
+                torch.random.fork_rng(devices=[torch.cuda.current_device()]),
+                torch.cuda.stream(aside),
+                waiting_is_an_error(),
+            ):
+                for _ in range(_WARM_UP):
+                    run(self._batch)
+        finally:  # also what a run that failed had begun
+            here.wait_stream(aside)
 
     def capture(self) -> None:
         """Record what the trial runs did."""
@@ -414,10 +417,13 @@ def _compiled(compute: GradientPass) -> GradientPass:
 
 
 @contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
+def waiting_is_an_error() -> Iterator[None]:
+    """Within, what waits for the GPU raises."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():  # that this is a prototype, and does not find all that waits
+            warnings.filterwarnings("ignore", "Synchronization debug mode")
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)

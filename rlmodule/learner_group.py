@@ -155,7 +155,8 @@ class LearnerGroup:
         reduce_fn: Reduce | None = None,
     ) -> Any:
         """See :meth:`BatchLearner.update_from_batch`, and for the arguments :meth:`update_from_episodes`; by default
-        the results are merged as :func:`merge_metrics` does. Their tensors are on the CPU.
+        the results are merged as :func:`merge_metrics` does. Their tensors are on the CPU, or where a learner in this
+        process computes, which nobody waits for.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -167,8 +168,6 @@ class LearnerGroup:
         if (learner := self._learner) is not None:
             assert isinstance(learner, BatchLearner)
             result = learner.update_from_batch(batch, env_steps=env_steps, module_id=module_id)
-            if self._num_updates is not None:
-                result = {name: {key: x.cpu() for key, x in metrics.items()} for name, metrics in result.items()}
             return _told(result, async_update, reduce_fn)
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         shard, reduce_fn = functools.partial(shard_batch, batch), reduce_fn or functools.partial(_merged, batch)

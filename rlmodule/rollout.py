@@ -62,7 +62,7 @@ class Rollout:
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
-        shifted = [r.final_index + torch.tensor([0, int(n)]) for r, n in zip(rollouts, offsets, strict=True)]
+        shifted = [r.final_index + r.final_index.new_tensor([0, n]) for r, n in zip(rollouts, offsets, strict=True)]
 
         def join(parts: Sequence[Tree], dim: int) -> Tree:
             return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)

@@ -5,6 +5,7 @@ from math import floor
 from time import perf_counter
 from typing import Any, ClassVar, Literal
 
+import torch
 from gymnasium import Space
 from torch import Tensor
 
@@ -26,6 +27,7 @@ NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
 """Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
 
 
+_REPLAY_DEVICE = torch.device("cpu")
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that mean nothing without ``prioritized_replay``."""
 
@@ -267,7 +269,7 @@ class DQN(Algorithm):
             rollouts = self.sample_rollouts()
             start = perf_counter()
             for rollout in rollouts:
-                self.replay.add(rollout, rollout.first_env_index)
+                self.replay.add(rollout.to(_REPLAY_DEVICE), rollout.first_env_index)
             seconds["replay"] += perf_counter() - start
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
@@ -292,7 +294,7 @@ class DQN(Algorithm):
         learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
         if config.prioritized_replay:
-            errors = _td_errors(learned[DEFAULT_MODULE_ID])
+            errors = _td_errors(learned[DEFAULT_MODULE_ID]).cpu()
             if errors.isfinite().all():  # else the update was left out, and what was drawn stays as urgent as it was
                 self.replay.update_priorities(sample, errors)
         seconds["replay"] += drawn - start + perf_counter() - updated

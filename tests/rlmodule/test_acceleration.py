@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from algorithms.dqn import DQNConfig, DQNLearner
-from algorithms.ppo import PPOConfig, PPOLearner
+from algorithms.ppo import PPOConfig, PPOLearner, PPOModule
 from catalog.base import Tree
 from rlmodule import Columns, Rollout, acceleration
 from rlmodule.acceleration import Coefficient, gradient_pass, learner_device, moved
@@ -491,6 +491,20 @@ def test_layers_compute_in_bfloat16_and_all_else_in_float32() -> None:
     assert not torch.equal(weights(eager), weights(lower))
     torch.testing.assert_close(weights(lower), weights(eager), rtol=0.05, atol=5e-3)
     assert got["total_loss"] == pytest.approx(expected["total_loss"], rel=0.05, abs=0.01)
+
+
+def test_values_far_from_zero_keep_their_digits_in_bfloat16() -> None:
+    module = ppo().module[ID]
+    assert isinstance(module, PPOModule)
+    assert module.value_normalizer is not None
+    module.update_value_statistics(torch.tensor([990.0, 1010.0]))
+    batch = {Columns.OBS: torch.rand(16, 4)}
+    expected = module.compute_values(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        lower = module.compute_values(batch)
+    spread = module.value_normalizer.std.item()
+    assert spread == pytest.approx(10, rel=0.1)
+    torch.testing.assert_close(lower, expected, rtol=0, atol=0.02 * spread)  # bfloat16 has steps of 8 around 1000
 
 
 @pytest.mark.parametrize("memory", ["use_lstm", "use_gru"])
