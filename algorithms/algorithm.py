@@ -322,6 +322,7 @@ class Algorithm(ABC):
         """
         from algorithms.session import TrainingSession
 
+        self._refuse_if_stopped("learn")
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
     def stop_learning(self) -> None:
@@ -491,8 +492,8 @@ class Algorithm(ABC):
 
     def _refuse_if_stopped(self, method: str) -> None:
         if self._stopped:
-            where, remedy = f"{type(self).__name__}.{method}()", "Build another, or load one: from_checkpoint(path)."
-            got = "one that was stopped"
+            where, got = f"{type(self).__name__}.{method}()", "one that was stopped"
+            remedy = "Build another, or load one: from_checkpoint(path). Callbacks end learn() by stop_learning()."
             raise RuntimeError(explain_error(where, expected="a run that goes on", got=got, remedy=remedy))
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ import collections.abc
 import itertools
 import math
 import numbers
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -57,7 +58,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
     """
     expected = ", ".join(filter(None, (type_text(hint), str(bounds))))
     remedy = f"Give it a value that fits: {doc}"
-    if value == "auto" and type(None) in get_args(hint):  # as RLlib calls it
+    if isinstance(value, str) and value == "auto" and type(None) in get_args(hint):  # as RLlib calls it
         remedy = f"Use None: {doc}"
     try:
         fitted = _fit(value, hint)
@@ -125,6 +126,8 @@ def _fit(value: Any, hint: Any) -> Any:
         return _fit_container(value, hint, ())
     elif hint in (int, float):
         return _fit_number(value, hint)
+    elif hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
     else:
         fits = isinstance(value, NoneType if hint is None else hint)
     if not fits:

@@ -263,7 +263,10 @@ class SettingsBase:
 
     def copy(self) -> Self:
         """A deep copy that can be changed, also of a frozen config; :func:`mutable_copy` says what is shared."""
-        return type(self)(**{name: mutable_copy(getattr(self, name)) for name in settings_of(type(self))})
+        made = object.__new__(type(self))  # an __init__ of a subclass may set what was changed since, or take nothing
+        for name in settings_of(type(self)):
+            object.__setattr__(made, name, mutable_copy(getattr(self, name)))
+        return made
 
     def freeze(self) -> Self:
         """Refuse all later changes, also inside lists, dicts and dataclasses (which become copies); returns itself."""

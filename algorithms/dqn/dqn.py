@@ -18,7 +18,7 @@ from algorithms.dqn.presets import PRESETS
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay
 from algorithms.settings import on_the_class, setting, settings
 from catalog.errors import explain_error
-from rlmodule import DEFAULT_MODULE_ID, EpsilonGreedyAPI, RLModuleSpec
+from rlmodule import DEFAULT_MODULE_ID, EpsilonGreedyAPI, RLModuleSpec, Rollout
 from rlmodule.learner import Metrics
 from rlmodule.randomness import seed_sequence
 from rlmodule.schedules import value_at
@@ -285,6 +285,12 @@ class DQN(Algorithm):
             "timers": seconds,
         }
 
+    def sample(self) -> Rollout:
+        """See :meth:`Algorithm.sample`; what it returns is not remembered, so that new episodes start after it."""
+        rollout = super().sample()
+        self._begin_anew()
+        return rollout
+
     def _update(self, seconds: dict[str, float]) -> dict[str, Metrics]:
         """One batch: draw it, learn from it, and remember how wrong it was; adds to ``seconds`` by phase."""
         config, start = self.config, perf_counter()
@@ -304,7 +310,8 @@ class DQN(Algorithm):
     def _updates_due(self, sampled: int) -> int:
         """How many batches to learn from before the next rollout, after one of ``sampled`` steps."""
         config = self.config
-        if self.replay.num_transitions < min(config.num_steps_sampled_before_learning_starts, config.replay_capacity):
+        # one with rows that are no transitions is full with fewer than its capacity
+        if self.replay.num_transitions < config.num_steps_sampled_before_learning_starts and not self.replay.is_full:
             return 0
         if config.training_intensity is None:
             return 1

@@ -10,6 +10,7 @@ from torch.nn import functional
 from algorithms.ops.distributional import project_onto_support
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.masks import MASKED
 from rlmodule import BatchLearner, Columns, RLModule
 from rlmodule.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.flat import FlatParameters
@@ -142,7 +143,10 @@ class DQNLearner(BatchLearner):
                 target.compute_q_logits(seen, embeddings).take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
             )
             return project_onto_support(probs, rewards, discounts, target.q_support())
-        return torch.addcmul(rewards, discounts, values.gather(-1, best).squeeze(-1))
+        value = values.gather(-1, best).squeeze(-1)
+        if self.module[module_id].action_mask is not None:
+            value = value.masked_fill(value <= MASKED, 0.0)  # where nothing may be done any more
+        return torch.addcmul(rewards, discounts, value)
 
     def after_gradient_step(self, module_id: str) -> None:
         """Move the target net, every ``target_network_update_freq`` env steps."""

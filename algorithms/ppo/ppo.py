@@ -74,5 +74,8 @@ class PPO(Algorithm):
     config: PPOConfig
 
     def training_step(self) -> dict[str, dict[str, Any]]:
-        learned = self.learner_group.update_from_episodes(self.sample(), env_steps=self.env_steps)
+        rollout = self.sample()
+        while rollout.num_env_steps == 0:  # each row is the reset of an env, which takes a step of its own
+            rollout = self.sample()
+        learned = self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)
         return {"timers": learned.pop("timers"), "learners": learned}

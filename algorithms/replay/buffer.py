@@ -134,6 +134,11 @@ class ReplayBuffer:
         self.priorities = None if prioritized is None else Priorities(prioritized, leaves)
         self._row_priorities = self.priorities if sequences is None else None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what is added takes the place of older transitions."""
+        return self._rows_in_use >= self.kept_rows
+
     # ------------------------------------------------------------------------------------------------ writing
 
     def add(self, rollout: Rollout, first_slot: int = 0) -> None:

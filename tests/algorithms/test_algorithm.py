@@ -526,14 +526,17 @@ def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_stopped_says_so() -> None:
-    algorithm = build()
+def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
+    algorithm = build(run_dir=str(tmp_path / "run"))
     algorithm.stop()
     algorithm.stop()
     with pytest.raises(RuntimeError, match=r"PPO\.train\(\): expected a run that goes on, got one that was stopped"):
         algorithm.train()
     with pytest.raises(RuntimeError, match=r"PPO\.evaluate\(\): expected a run that goes on"):
         algorithm.evaluate()
+    with pytest.raises(RuntimeError, match=r"PPO\.learn\(\): .* Callbacks end learn\(\) by stop_learning\(\)"):
+        algorithm.learn(num_env_steps=1)
+    assert not (tmp_path / "run").exists()
 
 
 class Stubborn(Lengths):

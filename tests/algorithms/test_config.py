@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from algorithms.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import decode, encode
-from algorithms.ppo import PPOLearner
+from algorithms.ppo import PPOConfig, PPOLearner
 from algorithms.settings import SettingsBase, setting, settings, settings_of
 from catalog.model_config import DefaultModelConfig
 from rlmodule.learner import Learner
@@ -851,3 +852,27 @@ def test_what_is_read_is_checked() -> None:
         MyConfig.from_dict({"gamma": 2.0})
     with pytest.raises(TypeError, match="seed"):
         MyConfig.from_dict({"seed": "x"})
+
+
+class SetsItself(PPOConfig):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = 1e-3
+
+
+def test_a_subclass_may_set_defaults_when_it_is_made() -> None:
+    config = SetsItself()
+    assert config.copy().lr == 1e-3
+    config.training(lr=5e-4)
+    assert type(config.copy()) is SetsItself
+    assert config.copy().lr == 5e-4
+    assert config.copy().freeze().copy().training(lr=2e-4).lr == 2e-4
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    assert PPOConfig().reporting(run_dir=tmp_path).run_dir == str(tmp_path)  # type: ignore[arg-type]
+
+
+def test_arrays_are_told_as_any_other_wrong_value() -> None:
+    with pytest.raises(TypeError, match=r"PPOConfig\(lr=\): expected float .* got array"):
+        PPOConfig(lr=np.zeros((2, 2)))

@@ -6,10 +6,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 
+from algorithms.dqn import DQNConfig
 from rlmodule.testing import differences
 from tests.algorithms.dqn.conftest import tiny
 from tests.algorithms.ppo.matrix import MASKS, MEMORIES, OBSERVATIONS, SHARING, TINY, Case, SpacesEnv
@@ -99,3 +101,55 @@ def test_frames_stored_once_train_as_stacks_stored_whole(padding: str, n_step: A
             states.append((algorithm.get_module().get_state(), algorithm.replay.num_bytes))
     assert differences(states[0][0], states[1][0]) == []
     assert states[1][1] < 0.7 * states[0][1]
+
+
+class Lockstep(gym.Env[np.ndarray, np.int64]):
+    """Episodes of five steps, which tell their number and the step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.episode = -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episode, self.steps = self.episode + 1, 0
+        return np.array([self.episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.array([self.episode, self.steps], np.float32), 1.0, self.steps == 5, False, {}
+
+
+def next_step(num: int) -> Any:
+    return lambda config: SyncVectorEnv([Lockstep] * num, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+@pytest.mark.parametrize("starts", [60, 48])
+def test_learning_begins_and_goes_on_with_a_replay_that_has_rows_of_resets(starts: int) -> None:
+    config = DQNConfig(env=next_step(2), num_envs_per_env_runner=2, replay_capacity=60, num_env_steps_per_iteration=100)
+    config = config.training(num_steps_sampled_before_learning_starts=starts, train_batch_size_per_learner=16)
+    config.training_intensity = None  # one batch for each rollout, of one step
+    with config.build() as algorithm:
+        algorithm.train()
+        before = algorithm.learner_group.num_updates
+        algorithm.train()  # a sixth of the rows is no transition, so there are never 60
+        vector_steps = 100 / 2 * 6 / 5
+        assert algorithm.learner_group.num_updates - before == pytest.approx(vector_steps, abs=2)
+
+
+def test_what_is_sampled_by_hand_leaves_no_hole_in_what_is_remembered() -> None:
+    config = DQNConfig(env=Lockstep).env_runners(num_envs_per_env_runner=1).reporting(num_env_steps_per_iteration=23)
+    config = config.training(
+        n_step=3, gamma=1.0, num_steps_sampled_before_learning_starts=40, train_batch_size_per_learner=40
+    )
+    with config.build() as algorithm:
+        for _ in range(4):
+            algorithm.train()
+            algorithm.sample()
+        batch = algorithm.replay.sample(algorithm.replay.num_transitions).batch
+    (first, step), (last, after) = batch["obs"].T, batch["next_obs"].T
+    goes_on = batch["discounts"] > 0
+    assert goes_on.any()
+    assert torch.equal(first[goes_on], last[goes_on])
+    assert torch.equal((after - step)[goes_on], batch["rewards"][goes_on])

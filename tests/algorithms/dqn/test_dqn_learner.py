@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
@@ -100,6 +101,21 @@ def test_targets_are_those_worked_out_row_by_row(double_q: bool) -> None:
         best = int(np.argmax(mine if double_q else theirs))
         expected = float(data[Columns.REWARDS][row]) + float(data[Columns.DISCOUNTS][row]) * theirs[best]
         assert float(got[row]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+def test_what_allows_nothing_any_more_is_worth_nothing(double_q: bool) -> None:
+    space = spaces.Dict(x=SPACES[0], action_mask=spaces.MultiBinary(NUM_ACTIONS))
+    config = tiny(double_q=double_q)
+    learner = DQNLearner(config, config.get_rl_module_spec(space, SPACES[1]).as_multi(), run_seed=1)
+    data = batch(2)
+    allowed = torch.ones(2, NUM_ACTIONS, dtype=torch.int8)
+    data |= {name: {"x": data[name], "action_mask": allowed} for name in (Columns.OBS, Columns.NEXT_OBS)}
+    data[Columns.DISCOUNTS] = torch.full((2,), 0.5)
+    free = learner.compute_targets(ID, data)
+    data[Columns.NEXT_OBS] = data[Columns.NEXT_OBS] | {"action_mask": allowed * torch.tensor([[1], [0]])}
+    targets = learner.compute_targets(ID, data)
+    assert torch.equal(targets, torch.stack([free[0], data[Columns.REWARDS][1]]))
 
 
 def test_double_and_plain_targets_differ_where_the_nets_do() -> None:

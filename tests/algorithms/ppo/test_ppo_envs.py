@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from algorithms.ppo import PPOConfig
 
@@ -88,3 +89,22 @@ def test_it_explains_its_nets_and_trains(name: str) -> None:
         assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
         after = algorithm.get_module().parameters()
         assert any(not p.equal(b) for p, b in zip(after, before, strict=True))
+
+
+class FiveSteps(Sensors):
+    """Episodes of five steps."""
+
+    def step(self, action: Any) -> Any:
+        observed, reward, _, _, info = super().step(action)
+        return observed, reward, self.steps == 5, False, info
+
+
+def test_rollouts_that_hold_nothing_but_resets_are_passed_over() -> None:
+    def in_lockstep(config: Any) -> SyncVectorEnv:
+        return SyncVectorEnv([FiveSteps] * 8, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+    config = PPOConfig(env=in_lockstep).env_runners(num_envs_per_env_runner=8)
+    with config.training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1).build() as algorithm:
+        for _ in range(6):
+            algorithm.train()
+        assert algorithm.env_steps == 6 * 8
