@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
 
 
@@ -54,7 +56,9 @@ def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with None for the NaN and infinities in it, which JSON does not know."""
+    """``value`` with None for the NaN and infinities in it, which JSON does not know; NumPy's numbers are numbers."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _finite(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +117,12 @@ def test_json_lines_know_no_nan_also_inside_of_lists(begin: Begin) -> None:
         "videos": [{"episode_return": None, "path": "x.mp4"}],
         "pair": [1, None],
     }
+
+
+def test_json_lines_keep_numbers_of_numpy_numbers(begin: Begin) -> None:
+    logger = JsonlLogger(begin())
+    logger.log({"a": [{"b": np.float32(0.5), "c": np.int64(2)}], "d": np.array([1.0, np.nan])}, 0)
+    assert json.loads(logger.path.read_text()) == {"a": [{"b": 0.5, "c": 2}], "d": [1.0, None]}
 
 
 def test_a_log_that_a_crash_of_the_machine_damaged_is_gone_on_with(begin: Begin) -> None:
