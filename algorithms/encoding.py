@@ -82,10 +82,11 @@ def decode(data: Any, *, where: str, allow: Sequence[str] | None) -> Any:
     match data:
         case {"__tuple__": list(items)}:
             return tuple(inner(item) for item in items)
-        case {"__items__": list(pairs)}:
-            return {inner(key): inner(item) for key, item in pairs}
+        case {"__items__": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            items = [(inner(key), inner(item)) for key, item in pairs]
+            return _made(lambda: dict(items), where, data)
         case {"__float__": str(text)}:
-            return float(text)
+            return _made(lambda: float(text), where, data)
         case {"__import__": str(path)}:
             return _resolve(path, where, allow)
         case {"__dataclass__": str(path), "fields": dict(fields)}:
@@ -97,7 +98,8 @@ def decode(data: Any, *, where: str, allow: Sequence[str] | None) -> Any:
             except TypeError as error:
                 raise _unreadable(where, f"the fields of {cls.__name__}", str(error)) from error
         case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
-            return _SPACES[_SPACES_BY_NAME[name]][1]({key: inner(item) for key, item in rest.items()})
+            parts = {key: inner(item) for key, item in rest.items()}
+            return _made(lambda: _SPACES[_SPACES_BY_NAME[name]][1](parts), where, data)
         case {"__pass_again__": what}:
             raise ValueError(
                 explain_error(
@@ -110,6 +112,15 @@ def decode(data: Any, *, where: str, allow: Sequence[str] | None) -> Any:
     if any(key.startswith("__") for key in data):
         raise _unreadable(where, "a form this version knows", repr(data))
     return {key: inner(item) for key, item in data.items()}
+
+
+def _made(make: Callable[[], Any], where: str, data: Any) -> Any:
+    """What ``make`` makes of ``data``, which may be malformed in any way."""
+    try:
+        return make()
+    except Exception as error:
+        expected = "what a form of this version holds"
+        raise _unreadable(where, expected, f"{data!r} ({type(error).__name__}: {error})") from error
 
 
 def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -68,6 +69,10 @@ class MADE(ActionModel):
         init: How the hidden layers start.
         fixed: Which inputs stay as they are.
         bounds: Which inputs are kept within ``±bound``, and the bound.
+
+    Raises:
+        ValueError: If ``activation`` reads several units at once, as softmax does: past the masks it would lead from
+            every part to every other.
     """
 
     direct_mask: Tensor
@@ -144,8 +149,10 @@ class _MaskedStack(DenseStack):
             output_dim=len(masks[-1]),
             output_init=Init(kernel="zeros_", bias="zeros_"),
         )
-        for i, mask in enumerate(masks):
+        for i, (mask, (_, _, made, _)) in enumerate(zip(masks, self.layers, strict=True)):
             self.register_buffer(f"mask_{i}", mask.float(), persistent=False)
+            if made is not None:
+                _check_elementwise(made, len(mask), activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs] → [..., outputs]``."""
@@ -154,6 +161,26 @@ class _MaskedStack(DenseStack):
             weight = weights["weight"] * self._buffers[f"mask_{i}"]
             masked.append(({**weights, "weight": weight}, norm, activation, hidden))
         return self.run(x, masked)
+
+
+@torch.no_grad()
+def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation: Activation) -> None:
+    """Try ``made`` on ``width`` units, of which one changes: only its own output may change with it."""
+    tried = copy.deepcopy(made)
+    if isinstance(tried, nn.Module):
+        tried.eval()  # in training some draw random numbers, or count
+    units = torch.linspace(-1, 1, width).repeat(2, 1)
+    units[1, 0] += 10
+    out = tried(units)
+    if out.shape != units.shape or not torch.allclose(out[0, 1:], out[1, 1:], rtol=1e-5, atol=1e-6, equal_nan=True):
+        raise ValueError(
+            explain_error(
+                "activation of MADE, the model_config.head_fcnet_activation",
+                expected="one that reads each hidden unit alone, so that no part of an action tells of later ones",
+                got=f"{activation!r}, which reads several at once",
+                remedy="Choose another one, such as 'tanh' or 'relu'.",
+            )
+        )
 
 
 def autoregressive(

@@ -1,12 +1,13 @@
 """The actor-critic encoder: one net for both functions, or one each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
 from catalog.errors import explain_error
+from catalog.memory import encode_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +85,10 @@ class ActorCriticEncoder(nn.Module):
         if self.shared:
             latent, state = self.actor_encoder(obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
-        actor = self.actor_encoder(obs, self._part(state, "actor"), starts=starts)
+        actor = self._run(self.actor_encoder, "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
-        critic = self._critic()(obs, self._part(state, "critic"), starts=starts)
+        critic = self._run(self._critic(), "critic", obs, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
@@ -99,10 +100,10 @@ class ActorCriticEncoder(nn.Module):
         assert actor is not None
         if self.shared:
             return actor.forward(obs, state, starts=starts)
-        latent, actor_state = actor.forward(obs, self._part(state, "actor"), starts=starts)
+        latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
         critic_state = None
         if self.critic_is_stateful:
-            critic_state = self._critic()(obs, self._part(state, "critic"), starts=starts).state
+            critic_state = self._run(self._critic(), "critic", obs, state, starts).state
         return EncoderOutput(latent, self._joined(actor_state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
@@ -111,13 +112,13 @@ class ActorCriticEncoder(nn.Module):
         Raises:
             RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
         """
-        part = state if self.shared else self._part(state, "critic")
-        return self._critic()(obs, part, starts=starts).latent
+        if self.shared:
+            return self.actor_encoder(obs, state, starts=starts).latent
+        return self._run(self._critic(), "critic", obs, state, starts).latent
 
     def _critic(self) -> Encoder:
-        """The net that encodes for the critic."""
-        encoder = self.actor_encoder if self.shared else self.critic_encoder
-        if encoder is None:
+        """The critic's own encoder."""
+        if self.critic_encoder is None:
             raise RuntimeError(
                 explain_error(
                     "ActorCriticEncoder",
@@ -126,12 +127,26 @@ class ActorCriticEncoder(nn.Module):
                     remedy="Compute values with the learner's module.",
                 )
             )
-        return encoder
+        return self.critic_encoder
+
+    def _run(
+        self,
+        encoder: Callable[..., EncoderOutput],
+        function: str,
+        obs: Tree,
+        state: Tree | None,
+        starts: Tensor | None,
+    ) -> EncoderOutput:
+        """``encoder``, one of separate ones: with what it has of the state, or on all steps beside a stateful one."""
+        if self.actor_is_stateful if function == "actor" else self.critic_is_stateful:
+            return encoder(obs, self._part(state, function), starts=starts)
+        if self.actor_is_stateful or self.critic_is_stateful:
+            return EncoderOutput(encode_steps(encoder, obs))
+        return encoder(obs)
 
     def _part(self, state: Tree | None, function: str) -> Tree | None:
-        """What ``function`` has of the state of separate encoders; None if it has none, or they are to begin."""
-        stateful = self.actor_is_stateful if function == "actor" else self.critic_is_stateful
-        if state is None or not stateful:
+        """What ``function``, which is stateful, has of the state of separate encoders; None if they are to begin."""
+        if state is None:
             return None
         if not isinstance(state, Mapping) or function not in state:
             raise ValueError(

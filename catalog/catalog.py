@@ -82,6 +82,7 @@ class Catalog:
     """What ``model_config`` becomes; a subclass with settings of its own names a subclass here."""
 
     encoder_config: ModelConfig | None = None
+    _tree_config: ModelConfig | None = None
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
     action_embeddings: ActionEmbeddings | None = None
@@ -120,10 +121,10 @@ class Catalog:
         self.input_space = input_space(observation_space, action_space, self.model_config)
         self._latent_dims: tuple[int, ...] | None = None
         self._trunk = self
-        self._views: dict[str, Self] = {}
+        self._views: dict[str, Self] = dict.fromkeys(self.functions[:1], self)
         self._node: Node[ModelConfig] | None = None
         self._action_node: Node[type[Distribution]] | None = None
-        self._determine_components_hook()
+        self._decide()
         self._check_functions()
 
     # --- deciding -----------------------------------------------------------------------------------------------------
@@ -135,8 +136,14 @@ class Catalog:
             "normalize_observations": (False, "the default"),
         }
 
+    def _decide(self) -> None:
+        """Run the hook; what it leaves as ``encoder_config`` says ``latent_dims``, unless the net is a user's own."""
+        self._determine_components_hook()
+        if self.encoder_config is not None and not self.has_custom_encoder:
+            self._latent_dims = tuple(self.encoder_config.output_dims)
+
     def _determine_components_hook(self) -> None:
-        """Run the tree: distribution class, converter and mask; encoder config and latent dims."""
+        """Run the tree: distribution class, converter and mask; encoder config."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.action_dist_cls = autoregressive(self.action_node.run(), self.action_space, self.model_config)
         if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
@@ -150,25 +157,25 @@ class Catalog:
         self.action_mask = find_action_mask(*given, self._mask_key, dist_cls)
         self.action_embeddings = find_action_embeddings(*given, self._embeddings_key, dist_cls)
         try:
-            self.encoder_config = self._decide_encoder_config()
+            self.encoder_config = self._tree_config = self._decide_encoder_config()
         except ValueError:
             if not self.has_custom_encoder:  # which needs the table only where it falls through to it
                 raise
-        if self.encoder_config is not None and not self.has_custom_encoder:
-            self._latent_dims = tuple(self.encoder_config.output_dims)
 
     def _decide_encoder_config(self) -> ModelConfig:
         """The tree over what the encoder reads of the observation, and the recurrent net after it."""
         space, config = self.observation_space, self.model_config
         if fields := [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]:
             space = observation_space_without(space, *fields)
+        more = self.input_space.spaces if isinstance(self.input_space, Dict) and self._sees_more else {}
+        if self._feeds_own_memory:
+            space, more = Dict({**more, OBS: space}), {}
         self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
         decided = self.encoder_node.run()
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
-        if self.input_space is not self.observation_space:
-            assert isinstance(self.input_space, Dict)
+        if more:
             # a function that goes without memory reads the env's part alone
-            fields = self.input_space.spaces.items() if config.is_recurrent else [(OBS, space)]
+            fields = more.items() if config.is_recurrent else [(OBS, space)]
             streams: dict[str | int, ModelConfig] = {
                 key: decided if key == OBS else VectorEncoderConfig(input_space=s) for key, s in fields
             }
@@ -245,24 +252,24 @@ class Catalog:
         alone = function in self.extra_outputs and self._has_own_trunk(function)
         if alone:
             config = config.without_memory()  # it has no state of its own
-        if (self.functions and function == self.functions[0]) or config == self.model_config:
+        own = self._has_own_trunk(function)
+        trunk = self if own else self.for_function(self._trunk_name(function))._trunk
+        if config == self.model_config and trunk is self:
             return self
         view = copy.copy(self)
-        view.model_config = config
+        view.model_config, view._trunk = config, trunk
         if alone:
             view.input_space = self.observation_space
-        if not self._has_own_trunk(function):
-            view._trunk = self.for_function(self._trunk_name(function))._trunk
-        elif config.encoder_settings() != self.model_config.encoder_settings():
+        if own and config.encoder_settings() != self.model_config.encoder_settings():
             view._trunk = view
-            view._latent_dims = None
-            view._determine_components_hook()
+            view.encoder_config = view._latent_dims = None
+            view._decide()
         return view
 
     def _trunk_name(self, function: str) -> str:
         """The function whose encoder ``function`` sits on; its own name if it has one of its own."""
         first = self.functions[0] if self.functions else function
-        if function == "value":
+        if function == "value" and function in self.functions:
             return first if self.model_config.vf_share_layers else function
         trunk = self._whole_config.functions.get(function, {}).get("trunk", first)
         return function if trunk == "own" else trunk
@@ -341,10 +348,10 @@ class Catalog:
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
 
-        Each is tried on one zero observation, which sets ``latent_dims``; build heads after encoders.
+        Each is tried on zero observations, which sets ``latent_dims``; build heads after encoders.
 
         Raises:
-            ValueError: If the encoder does not take the observation, or its output is not ``[1, D]`` or differs from
+            ValueError: If the encoder does not take the observation, or its output is not ``[B, D]`` or differs from
                 its config's ``output_dims``.
         """
         actor = self.build_trunk()
@@ -364,24 +371,35 @@ class Catalog:
         return ActorCriticEncoder(actor, critic)
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
-        """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none."""
+        """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none.
+
+        Raises:
+            ValueError: As :meth:`build_actor_critic_encoder`, or for an encoder with a state on a trunk of its own.
+        """
         heads, trunks, encoders = {}, {}, {}
         for name, width in self.extra_outputs.items():
             trunks[name] = self._trunk_name(name)
             if trunks[name] == name:
-                encoders[name] = self.for_function(name)._trunk.build_trunk()
+                encoders[name] = encoder = self.for_function(name)._trunk.build_trunk()
+                if encoder.get_initial_state() is not None:
+                    where, got = f"model_config.functions[{name!r}]['trunk']", type(encoder).__name__
+                    expected = "an encoder without a state, since outputs with a trunk of their own have no memory"
+                    remedy = "Share the trunk of a function, or give this one a stateless encoder."
+                    raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
             heads[name] = self.head_config(name, width).build()
         return ExtraOutputs(heads, trunks, encoders) if heads else None
 
     def build_trunk(self) -> Encoder:
-        """A new encoder, tried on one zero observation, which sets ``latent_dims``; build heads after it. A stateless
+        """A new encoder, tried on zero observations, which sets ``latent_dims``; build heads after it. A stateless
         one of the user's own gets its recurrent net.
 
         Raises:
             ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm,
-                use_gru or use_attention.
+                use_gru or use_attention, or without one and with previous actions or rewards alone.
         """
         encoder = as_encoder(self.build_encoder())
+        if self._feeds_own_memory:
+            self._check_remembers(encoder)
         dims = self._probe(encoder)
         if self.has_custom_encoder and self.model_config.is_recurrent:
             if encoder.get_initial_state() is None:
@@ -400,11 +418,28 @@ class Catalog:
         self._latent_dims = dims
         return encoder
 
+    def _check_remembers(self, encoder: Encoder) -> None:
+        if encoder.get_initial_state() is None:
+            where, got = f"{type(self).__name__}.build_encoder()", "one whose get_initial_state() is None"
+            expected = "an encoder with a state, to which previous actions and rewards are shown"
+            remedy = "Set use_lstm, use_gru or use_attention, or leave out lstm_use_prev_action and _reward."
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+
     def _probe(self, encoder: Encoder) -> tuple[int, ...]:
         """Shape of one latent of ``encoder``."""
         config = None if self.has_custom_encoder else self.encoder_config
         declared = None if config is None else tuple(config.output_dims)
         return probe_encoder(encoder, self.input_space, f"{type(self).__name__}.build_encoder()", declared)
+
+    @property
+    def _sees_more(self) -> bool:
+        """Whether the encoder is shown more than the env's observation."""
+        return self.input_space is not self.observation_space
+
+    @property
+    def _feeds_own_memory(self) -> bool:
+        """Whether it is one of the user's own that reads this, and so must remember."""
+        return self._sees_more and not self._whole_config.is_recurrent
 
     @property
     def normalizes_observations(self) -> bool:
@@ -496,14 +531,15 @@ class Catalog:
                 )
             )
         check_action_fields(self.observation_space, config)
+        may_remember = config.is_recurrent or self.has_custom_encoder or config.custom_model is not None
         for name in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-            if getattr(config, name) and not config.is_recurrent:
+            if getattr(config, name) and not may_remember:
                 raise ValueError(
                     explain_error(
                         f"model_config.{name}",
                         expected="a net with a memory to feed",
                         got="use_lstm=False, use_gru=False and use_attention=False",
-                        remedy="Set one of them to True, or leave it False.",
+                        remedy="Set one of them to True, give it an encoder with a state, or leave it False.",
                     )
                 )
 
@@ -549,7 +585,7 @@ class Catalog:
                         f"{where}[{ignored[0]!r}]",
                         expected=f"settings of a head, since it sits on the encoder of {whose}",
                         got="a setting of an encoder",
-                        remedy="Set vf_share_layers=False." if name == "value" else remedy,
+                        remedy="Set vf_share_layers=False." if own and name == "value" else remedy,
                     )
                 )
             self.for_function(name)  # whose tree finds mistakes of its own

@@ -416,15 +416,17 @@ def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, wh
             use_layernorm=model_config.conv_use_layernorm,
             **common,
         )
-    if model_config.conv_use_layernorm:
-        raise ValueError(
-            explain_error(
-                "model_config.conv_use_layernorm",
-                expected=f"False for conv_filters='impala', which has no LayerNorm, at {where}",
-                got="True",
-                remedy="Set it to False, or list the convolutions in conv_filters.",
+    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "padding of its own")
+    for name, expected, why in fixed:
+        if (got := getattr(model_config, name)) != expected:
+            raise ValueError(
+                explain_error(
+                    f"model_config.{name}",
+                    expected=f"{expected!r} for conv_filters='impala', which has {why}, at {where}",
+                    got=repr(got),
+                    remedy=f"Set it to {expected!r}, or list the convolutions in conv_filters.",
+                )
             )
-        )
     return ImpalaEncoderConfig(**common)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from gymnasium import Space
-from torch import Tensor, nn
+from torch import nn
 
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
+from catalog.probing import probe_encoder
 from catalog.registry import models
 from catalog.rules import Node
-from catalog.spaces import zero_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class CustomEncoderConfig(ModelConfig):
 
     @property
     def output_dims(self) -> tuple[int, ...]:
-        """Found by building the model once and passing one observation, with torch's random state kept as it was.
+        """Found by building the model once and trying it, with torch's random state kept as it was.
 
         Raises:
-            ValueError: If the model does not take a batch, or gives no tensor of latents for it.
+            ValueError: As :func:`~catalog.probing.probe_encoder`.
         """
         return self._probed_dims
 
@@ -72,26 +72,8 @@ class CustomEncoderConfig(ModelConfig):
 
     @cached_property
     def _probed_dims(self) -> tuple[int, ...]:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            encoder = self.build().eval()
-            leading = (1,) if encoder.get_initial_state() is None else (1, 1)
-            obs = zero_batch(self.space, leading, self.where)
-            try:
-                latent = encoder(obs).latent
-            except Exception as error:
-                raise self._error(
-                    f"a module that takes observations [B, ...] of {self.space}",
-                    f"{type(error).__name__}: {error}",
-                    "Batched raw observations come as tensors in the space's own structure and dtypes.",
-                ) from error
-        if not isinstance(latent, Tensor) or latent.shape[: len(leading)] != leading:
-            wanted = ", ".join(map(str, leading))
-            raise self._error(
-                f"latents of shape ({wanted}, D) for one observation",
-                f"shape {tuple(latent.shape)}" if isinstance(latent, Tensor) else repr(latent),
-                "Keep the batch dim and return one tensor.",
-            )
-        return tuple(latent.shape[len(leading) :])
+        with torch.random.fork_rng(devices=[]):
+            return probe_encoder(self.build(), self.space, self.where, path=self.where)
 
     def _error(self, expected: str, got: str, remedy: str) -> ValueError:
         return ValueError(explain_error(self.where, expected=expected, got=got, remedy=remedy))

@@ -18,7 +18,7 @@ from catalog.distributions import AutoregressiveDistribution, Distribution, acti
 from catalog.errors import closest, explain_error
 from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.mermaid import Line, flowchart
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, about
 from catalog.rules import Node, RuleTable
 from catalog.setting import ENCODER
 
@@ -74,17 +74,19 @@ def explain(catalog: Catalog, format: Format = "text") -> str:
         raise ValueError(explain_error(where, expected=f"one of {FORMATS}", got=repr(format), remedy=remedy))
     with torch.random.fork_rng(devices=[]):
         parts = catalog._explain_parts()
+        mask, normalizer = catalog.build_action_mask(), catalog.build_observation_normalizer()
     name = type(catalog).__name__
     lines = [Line(0, name, "", name), _line(1, "observation space", short_space(catalog.observation_space))]
     lines += _encoder(catalog, next(iter(parts.values())))
     lines += _views(catalog, parts)
-    if catalog.action_mask is not None:
-        where = f"observation_space[{catalog.action_mask.key!r}] says which actions are allowed"
-        lines.append(_line(2, "action mask", f"{where}: {_setting(catalog, 'action_mask_key')}"))
+    if mask is not None or catalog.action_mask is not None:
+        verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
+        lines.append(_line(2, "action mask", f"{verdict}: {_reason(catalog, 'build_action_mask', 'action_mask_key')}"))
     if (embeddings := catalog.action_embeddings) is not None:
         where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
         lines.append(_line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}"))
-    lines.append(_line(2, "standardised", _standardised(catalog)))
+    reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
+    lines.append(_line(2, "standardised", f"{'no' if normalizer is None else 'by running mean and std'}: {reason}"))
     lines.append(_line(1, "action space", short_space(catalog.action_space)))
     lines += _distribution(catalog, catalog.action_node, 2)
     lines += _order(catalog)
@@ -127,6 +129,11 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
             lines += [_line(3, "followed by", _memory(catalog)), decided]
         return [*lines, _line(3, "latent", f"{catalog.latent_dims}")]
     assert catalog.encoder_config is not None
+    if catalog.encoder_config is not catalog._tree_config:
+        hook, _ = _owners(catalog, "_determine_components_hook")
+        decider = f"{hook}._determine_components_hook(); {_alone(encoder_rules, catalog.encoder_node)}"
+        config = _line(3, "config", _config(catalog.encoder_config))
+        return [_line(2, label, decider), config, _line(3, "latent", f"{catalog.latent_dims}")]
     if not catalog.model_config.is_recurrent:
         return _encoder_node(catalog, catalog.encoder_node, net, 2, label)
     lines = [_line(2, label, _memory(catalog)), _decided(catalog, _memory_settings(catalog.model_config), 3)]
@@ -186,7 +193,7 @@ def _encoder_node(
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
     """The encoders of functions whose settings differ from the first one's."""
     lines: list[str] = []
-    names = {"value": "critic encoder"} | {name: f"{name} encoder" for name in catalog.extra_outputs}
+    names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
         if view is not catalog and view._trunk is view and part in parts:
@@ -273,7 +280,7 @@ def _without_effect(catalog: Catalog) -> list[str]:
     unread = [
         item.name
         for item in dataclasses.fields(catalog.model_config)
-        if item.metadata.get("part") == ENCODER
+        if about(item).get("part") == ENCODER
         and item.name not in read
         and not item.name.endswith("_kwargs")
         and _setting(catalog, item.name).endswith("(set)")
@@ -302,9 +309,10 @@ def _own_settings(catalog: Catalog) -> list[str]:
     return [_line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in own))] if own else []
 
 
-def _standardised(catalog: Catalog) -> str:
-    verdict = "by running mean and std" if catalog.normalizes_observations else "no"
-    return f"{verdict}: {_setting(catalog, 'normalize_observations')}"
+def _reason(catalog: Catalog, hook: str, name: str) -> str:
+    """What decided: ``hook`` where it is overridden, else the setting ``name``."""
+    owner, _ = _owners(catalog, hook)
+    return _setting(catalog, name) if owner is None else f"{owner}.{hook}()"
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
@@ -357,7 +365,7 @@ def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
     if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
         sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
     lines = [
-        Line(2, name, f"{text}  {count}", f"    {name:<{_COLUMN - 4}}{text:<{wide}}  {count:>12}")
+        Line(2, name, f"{text}  {count}", f"    {name:<{_COLUMN - 5}} {text:<{wide}}  {count:>12}")
         for name, text, count in rows
     ]
     return [_line(1, "parameters", sharing) if sharing else Line(1, "parameters", "", "  parameters"), *lines]

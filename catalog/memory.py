@@ -1,12 +1,12 @@
 """Nets with a memory: what they have in common, and what they may see besides the observation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from catalog.base import Encoder, ModelConfig, Tree, as_encoder
+from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
@@ -114,6 +114,12 @@ class MemoryEncoder(Encoder):
         """What is said of arguments whose shapes do not fit."""
         remedy = "Give sequences, time first, and the state that came with the step before, or None."
         return explain_error(type(self).__name__, expected=expected, got=got, remedy=remedy)
+
+
+def encode_steps(encoder: Callable[[Tree], EncoderOutput], obs: Tree) -> Tensor:
+    """Latents ``[T, B, D]`` of sequences ``[T, B, ...]``, by an encoder without a state that stands beside one with a
+    state: it reads all steps as one batch."""
+    return encoder(_merged(obs)).latent.unflatten(0, _first_leaf(obs).shape[:2])
 
 
 def _first_leaf(tree: Tree) -> Tensor:

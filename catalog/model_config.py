@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from typing_extensions import Self
 
 from catalog.errors import closest, explain_error
-from catalog.nn import Activation, Initializer, activation_by_name, initializer_by_name
+from catalog.nn import Activation, Initializer
 from catalog.setting import (
     ENCODER,
     HEAD,
@@ -37,12 +37,15 @@ from catalog.setting import (
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that put a net with a memory behind the encoder, of which one at most is True."""
 
-_ONLY_WITH = {
-    "lstm_": ("use_lstm", "use_gru"),
-    "attention_": ("use_attention",),
-    "autoregressive_": ("autoregressive_actions",),
+_RECURRENT = {"use_lstm": True, "use_gru": True}
+_ONLY_WITH: dict[str, dict[str, Any]] = {
+    "lstm_": _RECURRENT,
+    "lstm_kernel_": {**_RECURRENT, "matrix_observations": "sequence"},
+    "lstm_bias_": {**_RECURRENT, "matrix_observations": "sequence"},
+    "attention_": {"use_attention": True},
+    "autoregressive_": {"autoregressive_actions": True},
 }
-"""How the names of settings begin that do nothing unless one of these flags is True."""
+"""How the names of settings begin that do nothing unless one of these others has this value; the last one counts."""
 _ANY_MEMORY = ("lstm_use_prev_action", "lstm_use_prev_reward")
 """Exceptions from it: an encoder of one's own with a memory reads them, too."""
 
@@ -68,9 +71,11 @@ _ELSEWHERE = {
 _SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
-def other_default(name: str, default: Any) -> Any:
-    """The field ``name`` of :class:`DefaultModelConfig` for a subclass, with another default."""
-    return field(default=default, metadata=DefaultModelConfig.__dataclass_fields__[name].metadata)
+def about(item: dataclasses.Field[Any]) -> Mapping[str, Any]:
+    """What :func:`~catalog.setting.model_setting` says of a field, also where a subclass only gives it another default;
+    nothing for a plain field that a subclass adds."""
+    general = DefaultModelConfig.__dataclass_fields__
+    return {**general[item.name].metadata, **item.metadata} if item.name in general else item.metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +191,14 @@ class DefaultModelConfig:
     lstm_cell_size: int = count(ENCODER, 64, "Width of the recurrent layers.")
     lstm_num_layers: int = count(ENCODER, 1, "Number of recurrent layers.")
     lstm_use_prev_action: bool = model_flag(
-        MODULE, False, "Whether the LSTM, GRU or attention also sees the previous action."
+        MODULE,
+        False,
+        "Whether the LSTM, GRU or attention, or an encoder of one's own with a memory, also sees the previous action.",
     )
     lstm_use_prev_reward: bool = model_flag(
-        MODULE, False, "Whether the LSTM, GRU or attention also sees the previous reward."
+        MODULE,
+        False,
+        "Whether the LSTM, GRU or attention, or an encoder of one's own with a memory, also sees the previous reward.",
     )
     lstm_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
@@ -340,19 +349,16 @@ class DefaultModelConfig:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value: Any = getattr(self, item.name)
-            good = item.metadata.get("good")
-            if good is not None and not good(value):
-                raise ValueError(_misfit(item.name, item.metadata["expected"], value))
-            if good is not None:  # what a subclass adds is its own business
-                object.__setattr__(self, item.name, _frozen(value))
-            if item.name.endswith("_activation"):
-                activation_by_name(value, f"model_config.{item.name}")
-            if item.name.endswith("_initializer"):
-                initializer_by_name(value, f"model_config.{item.name}")
-                if value is None and getattr(self, f"{item.name}_kwargs"):
-                    wrong = getattr(self, f"{item.name}_kwargs")
-                    raise ValueError(_misfit(f"{item.name}_kwargs", f"no keywords, since {item.name} is None", wrong))
+            value, told = getattr(self, item.name), about(item)
+            if told.get("good") is None:  # what a subclass adds is its own business
+                continue
+            if not told["good"](value):
+                raise ValueError(_misfit(item.name, told["expected"], value))
+            if told["find"] is not None:
+                told["find"](value, f"model_config.{item.name}")
+            if value and told["of"] is not None and getattr(self, told["of"]) is None:
+                raise ValueError(_misfit(item.name, f"no keywords, since {told['of']} is None", value))
+            object.__setattr__(self, item.name, _frozen(value))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -365,46 +371,51 @@ class DefaultModelConfig:
         key = self.action_embeddings_key
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
             raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
-        for name, (flags, defaults) in self._of_flags().items():
+        for name, (needs, defaults) in self._of_others().items():
             value = getattr(self, name)
-            if value not in defaults and not any(getattr(self, flag) for flag in flags):
-                where, expected = f"model_config.{name}", f"{defaults[0]!r}, since {' and '.join(flags)} are False"
-                if len(flags) == 1:
-                    expected = f"{defaults[0]!r}, since {flags[0]} is False"
-                remedy = f"Set {' or '.join(f'{flag}=True' for flag in flags)}, or leave it out."
+            if value not in defaults and not any(getattr(self, other) == on for other, on in needs.items()):
+                off = [other for other, on in needs.items() if on is True]
+                expected = f"{defaults[0]!r}, since {' and '.join(off)} {'are' if len(off) > 1 else 'is'} False"
+                remedy = f"Set {' or '.join(f'{other}={on!r}' for other, on in needs.items())}, or leave it out."
+                where = f"model_config.{name}"
                 raise ValueError(explain_error(where, expected=expected, got=repr(value), remedy=remedy))
         for path, given in self.leaf_overrides.items():
-            self._check_names(f"leaf_overrides[{path!r}]", given, (ENCODER,), excluded=self._never_at_a_leaf())
-            self._replaced({"leaf_overrides": {}, "functions": {}, **given})
+            where = f"leaf_overrides[{path!r}]"
+            self._check_names(where, given, (ENCODER,), excluded=self._never_at_a_leaf(given))
+            self._check_values(where, given)
         for function, given in self.functions.items():
+            where = f"functions[{function!r}]"
             own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
-            alone = self._never_at_a_leaf()[:-1] if given.get("trunk") == "own" else ()
-            self._check_names(
-                f"functions[{function!r}]", own, (ENCODER, HEAD), excluded=alone, extra=("output_dim", "trunk")
-            )
-            self._replaced({"leaf_overrides": {}, "functions": {}, **own})
+            alone = self._never_at_a_leaf(given)[:-1] if given.get("trunk") == "own" else ()
+            self._check_names(where, own, (ENCODER, HEAD), excluded=alone, extra=("output_dim", "trunk"))
+            self._check_values(where, own)
             if not is_int(given.get("output_dim", 1)):
-                raise ValueError(_misfit(f"functions[{function!r}]['output_dim']", "an int > 0", given["output_dim"]))
+                raise ValueError(_misfit(f"{where}['output_dim']", "an int > 0", given["output_dim"]))
 
     @classmethod
-    def _of_flags(cls) -> dict[str, tuple[tuple[str, ...], tuple[Any, ...]]]:
-        """Settings that do nothing alone: the flags of which they need one, and their defaults, here and in general."""
+    def _of_others(cls) -> dict[str, tuple[dict[str, Any], tuple[Any, ...]]]:
+        """Settings that do nothing alone: of which others they need one and how, and their defaults, here and in
+        general."""
         fields, general = cls.__dataclass_fields__, DefaultModelConfig.__dataclass_fields__
         return {
-            name: (flags, (general[name].default, fields[name].default))
-            for prefix, flags in _ONLY_WITH.items()
+            name: (needs, (general[name].default, fields[name].default))
+            for prefix, needs in _ONLY_WITH.items()
             for name in general
-            if name.startswith(prefix) and name not in (*flags, *_ANY_MEMORY)
+            if name.startswith(prefix) and name not in (*needs, *_ANY_MEMORY)
         }
 
-    @classmethod
-    def _never_at_a_leaf(cls) -> tuple[str, ...]:
-        """Settings of encoders that stand behind those of all parts."""
-        return (
-            *MEMORIES,
-            *(name for name in cls._of_flags() if not name.startswith("autoregressive_")),
-            "leaf_overrides",
-        )
+    def _never_at_a_leaf(self, given: Mapping[str, Any]) -> tuple[str, ...]:
+        """Settings of encoders that stand behind those of all parts, and that one with ``given`` does not read too."""
+        here = given.get("matrix_observations", self.matrix_observations)
+        behind = [name for name, (needs, _) in self._of_others().items() if needs.get("matrix_observations") != here]
+        return *MEMORIES, *(name for name in behind if not name.startswith("autoregressive_")), "leaf_overrides"
+
+    def _check_values(self, where: str, given: Mapping[str, Any]) -> None:
+        """Whether ``given`` could be in force at ``where``."""
+        try:
+            self._replaced({"leaf_overrides": {}, "functions": {}, **given})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"model_config.{where}, {str(error).removeprefix('model_config.')}") from error
 
     def _check_names(
         self,
@@ -415,7 +426,7 @@ class DefaultModelConfig:
         excluded: tuple[str, ...] = (),
         extra: tuple[str, ...] = (),
     ) -> None:
-        known = [f.name for f in dataclasses.fields(self) if f.metadata.get("part") in parts and f.name not in excluded]
+        known = [f.name for f in dataclasses.fields(self) if about(f).get("part") in parts and f.name not in excluded]
         everywhere = [f.name for f in dataclasses.fields(self)]
         for name in given:
             if name not in known:
@@ -496,14 +507,14 @@ class DefaultModelConfig:
         """These settings with ``given`` in force; the settings of what ``given`` turns off are their defaults."""
         off = {
             name: own
-            for name, (flags, (_, own)) in self._of_flags().items()
-            if not any(given.get(flag, getattr(self, flag)) for flag in flags)
+            for name, (needs, (_, own)) in self._of_others().items()
+            if not any(given.get(other, getattr(self, other)) == on for other, on in needs.items())
         }
         return dataclasses.replace(self, **{**off, **given})
 
     def encoder_settings(self) -> dict[str, Any]:
         """The values of all settings that shape encoders."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata.get("part") == ENCODER}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if about(f).get("part") == ENCODER}
 
 
 def _misfit(name: str, expected: str, value: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from catalog.base import Encoder, Tree
+from catalog.memory import encode_steps
 
 
 class ExtraOutputs(nn.Module):
@@ -32,17 +33,19 @@ class ExtraOutputs(nn.Module):
 
         Args:
             obs: Observations ``[..., *obs_shape]``, for heads with an encoder of their own.
-            latents: Function → latent ``[..., D]``.
+            latents: Function → latent ``[..., D]``; ``[T, B, D]`` of sequences.
         """
+        sequences = next(iter(latents.values())).dim() == 3
         return {
-            name: head(latents[trunk] if (trunk := self.trunks[name]) != name else self._encode(name, obs))
+            name: head(latents[trunk] if (trunk := self.trunks[name]) != name else self._encode(name, obs, sequences))
             for name, head in zip(self.names, self.heads, strict=True)
         }
 
     def parts(self) -> dict[str, nn.Module]:
-        """Every net by what it is, for :meth:`Catalog.explain`."""
-        encoders = {f"{name} encoder": self.encoders[index] for name, index in self._encoder_index.items()}
-        return encoders | {f"{name} head": head for name, head in zip(self.names, self.heads, strict=True)}
+        """Every net by what it is, for :meth:`Catalog.explain`; in quotes, which no other net is called by."""
+        encoders = {f"{name!r} encoder": self.encoders[index] for name, index in self._encoder_index.items()}
+        return encoders | {f"{name!r} head": head for name, head in zip(self.names, self.heads, strict=True)}
 
-    def _encode(self, name: str, obs: Tree) -> Tensor:
-        return self.encoders[self._encoder_index[name]](obs).latent
+    def _encode(self, name: str, obs: Tree, sequences: bool) -> Tensor:
+        encoder = self.encoders[self._encoder_index[name]]
+        return encode_steps(encoder, obs) if sequences else encoder(obs).latent

@@ -1,4 +1,4 @@
-"""Nets tried on one zero sample when they are built, so that what does not fit is said then and with a name."""
+"""Nets tried on zero samples when they are built, so that what does not fit is said then and with a name."""
 
 from __future__ import annotations
 
@@ -24,28 +24,34 @@ _OF_SAMPLES = (
 
 
 def probe_encoder(
-    encoder: Encoder, space: Space, where: str, declared: tuple[int, ...] | None = None
+    encoder: Encoder,
+    space: Space,
+    where: str,
+    declared: tuple[int, ...] | None = None,
+    path: str = "observation_space",
 ) -> tuple[int, ...]:
     """Shape of one latent of ``encoder``, which keeps its mode and its running statistics.
 
     Args:
-        encoder: The net; a stateful one is tried on one step from its initial state.
+        encoder: The net, tried on a batch of two; a stateful one on two steps of three, from its initial state.
         space: Space of one observation.
         where: What made the net, for messages.
         declared: What the shape ought to be, if that is known.
+        path: What the space is called in messages.
 
     Raises:
-        ValueError: If it does not take observations of ``space``, gives anything but one latent of one dim, or hands on
-            a state of another form than its initial one.
+        ValueError: If it does not take observations of ``space``, gives anything but one latent of one dim for each, in
+            the dtype of a new head, has an initial state that is not of tensors, or hands on one of another form.
     """
     initial = encoder.get_initial_state()
-    leading = (1,) if initial is None else (1, 1)
+    leading = (2,) if initial is None else (2, 3)
     memory: dict[str, Any] = {}
     if initial is not None:
-        memory = {"state": _map(lambda x: x.unsqueeze(0), initial), "starts": torch.zeros(1, 1, dtype=torch.bool)}
+        state = _map(lambda x: _state_part(x, where).expand(3, *x.shape).clone(), initial)
+        memory = {"state": state, "starts": torch.zeros(leading, dtype=torch.bool)}
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
-    out = _tried(encoder, (zero_batch(space, leading),), where, takes, **memory)
+    out = _tried(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
     if not isinstance(out, EncoderOutput) or not isinstance(out.latent, Tensor):
         got = (
             f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
@@ -56,10 +62,14 @@ def probe_encoder(
     dims = shape[len(leading) :]
     if shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
         width = declared[0] if declared is not None and len(declared) == 1 else "D"
-        expected = f"latents of shape ({batch}, {width}) for one observation"
+        expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
         remedy = "Flatten the output, keep the batch dim, and let output_dims say its width."
         raise ValueError(explain_error(where, expected=expected, got=f"shape {shape}", remedy=remedy))
-    before, after = (_map(lambda x: tuple(x.shape), state) for state in (memory.get("state"), out.state))
+    if out.latent.dtype != (dtype := torch.get_default_dtype()):
+        remedy = "Return such latents, by latent.float() for example."
+        expected = f"latents of {dtype}, as heads take them"
+        raise ValueError(explain_error(where, expected=expected, got=str(out.latent.dtype), remedy=remedy))
+    before, after = (_map(_form, state) for state in (memory.get("state"), out.state))
     if before != after:
         expected = f"a next state shaped like get_initial_state() with a batch dim, {before}"
         remedy = "Return it as the state of the EncoderOutput; None where get_initial_state() is None."
@@ -193,10 +203,24 @@ def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, re
             module.training = training
 
 
+def _state_part(part: Any, where: str) -> Tensor:
+    """``part`` of an initial state, which must be a tensor."""
+    if isinstance(part, Tensor):
+        return part
+    expected = "a tensor, or a dict or tuple of them, from get_initial_state()"
+    remedy = "Make tensors of all its parts, such as torch.zeros(64); return None alone if there is no state."
+    raise ValueError(explain_error(where, expected=expected, got=repr(part), remedy=remedy))
+
+
+def _form(part: Any) -> Any:
+    """What the initial state and a next one have in common in each part."""
+    return tuple(part.shape) if isinstance(part, Tensor) else None if part is None else type(part).__name__
+
+
 def _map(function: Any, tree: Tree | None) -> Any:
-    """``function`` of each tensor of a state."""
+    """``function`` of each part of a state that is not nested."""
     if isinstance(tree, Mapping):
         return {key: _map(function, part) for key, part in tree.items()}
     if isinstance(tree, tuple | list):
         return tuple(_map(function, part) for part in tree)
-    return None if tree is None else function(tree)
+    return function(tree)

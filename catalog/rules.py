@@ -76,7 +76,6 @@ class Node(Generic[T]):
 
     def run(self) -> T:
         """Decide this node."""
-        self.children.clear()
         self.result = self.decide(self)
         return self.result
 
@@ -171,6 +170,7 @@ class RuleTable(Generic[T]):
             ValueError: If no rule knows the space, or one below; names the path.
         """
         node.rule, node.passed = self.find(space, model_config, node.path)
+        node.children.clear()  # of an earlier time: a hook may ask twice
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:

@@ -6,14 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from catalog.nn import Initializer
+from catalog.nn import Initializer, activation_by_name, initializer_by_name
 
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
 """What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""
 
 
 def model_setting(
-    part: str, default: Any, doc: str, expected: str = "", good: Callable[[Any], bool] | None = None
+    part: str,
+    default: Any,
+    doc: str,
+    expected: str = "",
+    good: Callable[[Any], bool] | None = None,
+    *,
+    find: Callable[[Any, str], object] | None = None,
+    of: str | None = None,
 ) -> Any:
     """A field of :class:`~catalog.model_config.DefaultModelConfig` or of a subclass that adds an algorithm's own.
 
@@ -23,8 +30,10 @@ def model_setting(
         doc: One sentence.
         expected: What a value must be, for messages.
         good: Whether a value is that; None takes any.
+        find: Finds what a good value names, and raises with where it stands if there is no such thing.
+        of: The setting without which this one must be empty, if that is None.
     """
-    metadata = {"doc": doc, "part": part, "expected": expected, "good": good}
+    metadata = {"doc": doc, "part": part, "expected": expected, "good": good, "find": find, "of": of}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -61,11 +70,12 @@ def widths(part: str, default: tuple[int, ...], doc: str) -> Any:
 
 def activation(part: str, default: str, doc: str) -> Any:
     """A setting that names or makes an activation."""
-    return model_setting(part, default, doc, "the name of an activation, or a function that makes one", _is_activation)
 
+    def good(value: object) -> bool:
+        return isinstance(value, str) or callable(value)
 
-def _is_activation(value: object) -> bool:
-    return isinstance(value, str) or callable(value)
+    expected = "the name of an activation, or a function that makes one"
+    return model_setting(part, default, doc, expected, good, find=activation_by_name)
 
 
 def initializer(part: str, default: Initializer, doc: str) -> Any:
@@ -74,15 +84,17 @@ def initializer(part: str, default: Initializer, doc: str) -> Any:
     def good(value: object) -> bool:
         return value is None or isinstance(value, str) or callable(value)
 
-    return model_setting(part, default, doc, "a name, a function or None", good)
+    return model_setting(part, default, doc, "a name, a function or None", good, find=initializer_by_name)
 
 
 def keywords(part: str, of: str, gain: str = "") -> Any:
     """A setting with the keywords for the setting ``of``."""
     doc = f"Keywords for {of}; None means {gain}none."
-    return model_setting(
-        part, None, doc, "a dict of keywords or None", lambda value: value is None or isinstance(value, Mapping)
-    )
+
+    def good(value: object) -> bool:
+        return value is None or isinstance(value, Mapping)
+
+    return model_setting(part, None, doc, "a dict of keywords or None", good, of=of)
 
 
 def one_of(part: str, default: Any, doc: str, *choices: Any) -> Any:

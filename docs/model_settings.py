@@ -7,6 +7,7 @@ from tables import table_head, table_row
 
 from algorithms.dqn import DQNModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
+from catalog.model_config import about
 
 SECTIONS = {
     "fcnet_hiddens": ("Dense nets", "The MLP of vectors and choices: [observations](observations.md#vectors)."),
@@ -80,7 +81,7 @@ def _settings_of_dqn() -> list[str]:
 
 
 def _setting(item: dataclasses.Field[object]) -> str:
-    told = item.metadata
+    told = about(item)
     return table_row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"])
 
 

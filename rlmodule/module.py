@@ -311,13 +311,13 @@ class MultiRLModule(nn.Module):
         Raises:
             ValueError: If there is one of that id, or the id cannot be one.
         """
-        if "." in module_id or not module_id or module_id in dir(nn.ModuleDict):
+        if not isinstance(module_id, str) or "." in module_id or not module_id or module_id in dir(nn.ModuleDict()):
             raise ValueError(
                 explain_error(
                     "MultiRLModule",
-                    expected="ids without dots that are no attribute of torch.nn.ModuleDict",
+                    expected="ids without dots that are strings and no attribute of a torch.nn.ModuleDict",
                     got=repr(module_id),
-                    remedy=f"Call it for example 'policy_{module_id.replace('.', '_')}'.",
+                    remedy=f"Call it for example 'policy_{str(module_id).replace('.', '_')}'.",
                 )
             )
         if module_id in self._by_id:

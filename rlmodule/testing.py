@@ -342,10 +342,12 @@ class RLModuleContract(ABC):
             whole = self.train(module, never | {Columns.STARTS: starts})
             initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
             fresh = self.train(module, _take_steps(never, slice(at, None)) | initial)
-            self.assert_close(whole[Columns.ACTION_DIST_INPUTS][at:], fresh[Columns.ACTION_DIST_INPUTS])
+            for name in _told(whole):
+                self.assert_close(whole[name][at:], fresh[name])
             tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
-        remembered, forgotten = (self.train(module, b)[Columns.ACTION_DIST_INPUTS] for b in (never, always))
-        assert not torch.equal(remembered, forgotten), "the outputs do not depend on the state"
+        remembered, forgotten = (self.train(module, b) for b in (never, always))
+        same = [torch.equal(remembered[name], forgotten[name]) for name in _told(remembered)]
+        assert not all(same), "the outputs do not depend on the state"
 
     def test_training_sees_what_acting_saw(self) -> None:
         module = self.build()
@@ -372,6 +374,11 @@ class RLModuleContract(ABC):
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
     """Whether a training pass of ``module`` gave embeddings for its action values alone."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
+
+
+def _told(fwd_out: Mapping[str, Tree]) -> list[str]:
+    """The columns of a training pass that a memory may be behind: the policy's, and what values are computed from."""
+    return [name for name in (Columns.ACTION_DIST_INPUTS, Columns.EMBEDDINGS) if name in fwd_out]
 
 
 def _take_sequences(batch: Mapping[str, Tree], rows: slice) -> dict[str, Tree]:

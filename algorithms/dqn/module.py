@@ -15,7 +15,6 @@ from catalog.base import Tree
 from catalog.catalog import FROM_RLLIB
 from catalog.errors import explain_error, refuses
 from catalog.masks import MASKED
-from catalog.model_config import other_default
 from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
 from catalog.probing import probe_head
@@ -54,15 +53,15 @@ class DQNModelConfig(DefaultModelConfig):
         ValueError, TypeError: As :class:`DefaultModelConfig`; for atoms without bounds, or bounds without atoms.
     """
 
-    fcnet_hiddens: tuple[int, ...] = other_default("fcnet_hiddens", (256, 256))
-    fcnet_activation: Activation = other_default("fcnet_activation", "relu")
-    fcnet_kernel_initializer: Initializer = other_default("fcnet_kernel_initializer", None)
-    fcnet_bias_initializer: Initializer = other_default("fcnet_bias_initializer", None)
-    conv_kernel_initializer: Initializer = other_default("conv_kernel_initializer", None)
-    conv_bias_initializer: Initializer = other_default("conv_bias_initializer", None)
-    head_fcnet_activation: Activation = other_default("head_fcnet_activation", "relu")
-    head_fcnet_kernel_initializer: Initializer = other_default("head_fcnet_kernel_initializer", None)
-    head_fcnet_bias_initializer: Initializer = other_default("head_fcnet_bias_initializer", None)
+    fcnet_hiddens: tuple[int, ...] = (256, 256)
+    fcnet_activation: Activation = "relu"
+    fcnet_kernel_initializer: Initializer = None
+    fcnet_bias_initializer: Initializer = None
+    conv_kernel_initializer: Initializer = None
+    conv_bias_initializer: Initializer = None
+    head_fcnet_activation: Activation = "relu"
+    head_fcnet_kernel_initializer: Initializer = None
+    head_fcnet_bias_initializer: Initializer = None
 
     dueling: bool = model_flag(
         MODULE, False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."

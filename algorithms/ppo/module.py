@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from catalog import Catalog, RunningMoments
 from catalog.base import Tree
 from catalog.catalog import FROM_RLLIB
-from catalog.errors import refuses
+from catalog.errors import explain_error, refuses
 from catalog.nn import Init
 from catalog.probing import probe_head
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
@@ -30,7 +30,7 @@ class PPOCatalog(Catalog):
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
-        if self.has_custom_encoder:
+        if self.has_custom_encoder or self._has_custom_model():
             standardise = (False, "since a custom encoder gets raw observations")
         elif not self._can_normalize:
             standardise = (False, "since there are no float Boxes in it")
@@ -47,6 +47,13 @@ class PPOCatalog(Catalog):
         else:
             share = (False, "the default")
         return {"normalize_observations": standardise, "vf_share_layers": share}
+
+    def _has_custom_model(self) -> bool:
+        """Whether any function reads any part of the observation with a ``custom_model``."""
+        configs = [self.model_config.for_function(name) for name in (*self.functions, *self.model_config.functions)]
+        given = [{"custom_model": config.custom_model} for config in configs]
+        given += [overrides for config in configs for overrides in config.leaf_overrides.values()]
+        return any(settings.get("custom_model") is not None for settings in given)
 
     @refuses(FROM_RLLIB)
     def build_pi_head(self) -> nn.Module:
@@ -78,12 +85,16 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     catalog: PPOCatalog
 
     def setup(self) -> None:
-        self.observation_normalizer = self.catalog.build_observation_normalizer()
-        self.encoder = self.catalog.build_actor_critic_encoder()
-        self.pi_head = self._probed(self.catalog.build_pi_head(), "policy", "build_pi_head()")
-        self.vf_head = self._probed(self.catalog.build_vf_head(), "value", "build_vf_head()")
-        self.extra_outputs = self.catalog.build_extra_outputs()
-        normalize_values = self.catalog.model_config.normalize_values
+        catalog = self.catalog
+        if not isinstance(catalog, PPOCatalog):
+            got, remedy = type(catalog).__name__, "Derive yours from PPOCatalog."
+            raise TypeError(explain_error("catalog of PPOModule", expected="a PPOCatalog", got=got, remedy=remedy))
+        self.observation_normalizer = catalog.build_observation_normalizer()
+        self.encoder = catalog.build_actor_critic_encoder()
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
+        self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")
+        self.extra_outputs = catalog.build_extra_outputs()
+        normalize_values = catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
 
     def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
@@ -132,7 +143,10 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
             embeddings = self.encoder.encode_critic(self._normalized(batch), state, starts=starts)
         values = self.vf_head(embeddings).squeeze(-1)
         normalizer = self.value_normalizer
-        return values if normalizer is None else torch.addcmul(normalizer.mean, values, normalizer.std)
+        if normalizer is None:
+            return values
+        # of 16 bits there are too few for a mean far from zero
+        return torch.addcmul(normalizer.mean, values.to(normalizer.mean.dtype), normalizer.std)
 
     def value_scale(self) -> Tensor:
         return super().value_scale() if self.value_normalizer is None else self.value_normalizer.std

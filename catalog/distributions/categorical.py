@@ -86,7 +86,8 @@ class Categorical(Distribution):
         return (self.logits + noise).argmax(-1)
 
     def logp(self, actions: Tree) -> Tensor:
-        return self.log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        choices = actions if actions.is_floating_point() else actions.long()  # floats are refused below
+        return self.log_probs.gather(-1, choices.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         return _entropy(self.log_probs)

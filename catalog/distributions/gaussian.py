@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import ClassVar
 
@@ -29,8 +30,6 @@ from catalog.registry import register_distribution
 from catalog.rules import Node
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_HERMITE = np.polynomial.hermite.hermgauss(32)
-"""Nodes and weights of the integral of ``f(x) exp(-x²)``."""
 
 
 @register_distribution("DiagGaussian")
@@ -140,9 +139,9 @@ class SquashedGaussian(DiagGaussian):
         return (-0.5 * z.square() - self.log_std - _LOG_SQRT_2PI - _log_slope_of_tanh(x)).sum(-1)
 
     def entropy(self) -> Tensor:
-        nodes, weights = (torch.as_tensor(x, dtype=self.mean.dtype, device=self.mean.device) for x in _HERMITE)
+        nodes, weights = _hermite(self.mean.dtype, self.mean.device)
         x = self.mean.unsqueeze(-1) + math.sqrt(2) * self.log_std.exp().unsqueeze(-1) * nodes
-        return super().entropy() + (_log_slope_of_tanh(x) @ weights).sum(-1) / math.sqrt(math.pi)
+        return super().entropy() + (_log_slope_of_tanh(x) * weights).sum((-2, -1)) / math.sqrt(math.pi)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(shaped(self.mean.tanh(), self.shape))
@@ -151,6 +150,14 @@ class SquashedGaussian(DiagGaussian):
 def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
     """Whether ``space`` is of floats that torch has: not of those beyond 64 bits."""
     return space.dtype is not None and space.dtype.kind == "f" and space.dtype.itemsize <= 8
+
+
+@functools.cache
+def _hermite(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes and weights ``[32]`` of the integral of ``f(x) exp(-x²)``."""
+    with torch.inference_mode(False):  # else, once acting made them, no gradient could use them
+        nodes, weights = np.polynomial.hermite.hermgauss(32)
+        return torch.as_tensor(nodes, dtype=dtype, device=device), torch.as_tensor(weights, dtype=dtype, device=device)
 
 
 def _log_slope_of_tanh(x: Tensor) -> Tensor:

@@ -157,6 +157,27 @@ def test_acting_advances_a_critic_that_is_stateful_and_spares_one_that_is_not() 
     assert out.latent.tolist() == [[[0], [0]]]
 
 
+class Rows(nn.Module):
+    """Takes rows [B, 1] alone."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        assert obs.dim() == 2
+        return obs + 5
+
+
+@pytest.mark.parametrize("stateful", ["actor", "critic"])
+def test_beside_a_stateful_encoder_the_other_one_gets_the_steps_as_one_batch(stateful: str) -> None:
+    rows = ModuleEncoder(Rows())
+    net = ActorCriticEncoder(*((Counter(), rows) if stateful == "actor" else (rows, Counter())))
+    obs, starts = torch.arange(6.0).view(3, 2, 1), torch.zeros(3, 2, dtype=torch.bool)
+    for given in (None, starts):
+        out = net(obs, starts=given)
+        actor, critic = net.encode_actor(obs, starts=given).latent, net.encode_critic(obs, starts=given)
+        assert torch.equal(out.critic if stateful == "actor" else out.actor, obs + 5)
+        assert torch.equal(actor, out.actor)
+        assert torch.equal(critic, out.critic)
+
+
 CONFIGS = {
     "shared": ActorCriticEncoderConfig(base_encoder_config=RECURRENT, shared=True),
     "separate": ActorCriticEncoderConfig(base_encoder_config=RECURRENT),

@@ -515,6 +515,25 @@ def test_its_settings_without_it_are_refused() -> None:
         DefaultModelConfig(autoregressive_actions=True, autoregressive_hiddens=())
 
 
+@pytest.mark.parametrize(
+    "activation", ["softmax", "softmin", "log_softmax", nn.Softmax, lambda: nn.LayerNorm(8), lambda: nn.GLU()]
+)
+def test_an_activation_over_units_would_lead_past_the_masks(activation: Any) -> None:
+    space = spaces.MultiDiscrete([3, 3, 2])
+    settings = {"autoregressive_actions": True, "autoregressive_hiddens": [8], "head_fcnet_activation": activation}
+    with pytest.raises(
+        ValueError, match=r"head_fcnet_activation: expected one that reads each hidden unit alone.*got "
+    ):
+        Catalog(OBS, space, settings).build_action_model()
+    Catalog(OBS, space, {"head_fcnet_activation": activation})
+
+
+@pytest.mark.parametrize("activation", ["RReLU", "linear", nn.PReLU, lambda: nn.Sequential(nn.ReLU(), nn.Dropout())])
+def test_an_activation_of_single_units_may_draw_and_learn(activation: Any) -> None:
+    model = MADE(AutoregressiveDistribution.bind(CHOICES["nested"]), CHOICES["nested"], activation=activation)
+    assert all(part.training for part in model.modules())
+
+
 def test_a_hook_that_takes_it_away_is_named() -> None:
     class Independent(Catalog):
         def get_action_dist_cls(self) -> type[Distribution]:

@@ -1,6 +1,7 @@
 """The Catalog: the tree at construction, nets on demand, and every hook on its own."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,27 @@ def test_a_catalog_may_decide_on_a_distribution_only() -> None:
     assert catalog.encoder_config is None
 
 
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_hook_may_put_another_encoder_config_in_the_place_of_the_tree_s(memory: bool) -> None:
+    class Mine(PPOCatalog):
+        def _determine_components_hook(self) -> None:
+            super()._determine_components_hook()
+            self.encoder_config = MLPEncoderConfig(
+                input_dims=(4,), hidden_layer_dims=(self.model_config.fcnet_hiddens[0],)
+            )
+
+    catalog = Mine(
+        VECTOR, TWO, {"fcnet_hiddens": [5, 6], "use_lstm": memory, "functions": {"value": {"fcnet_hiddens": [7]}}}
+    )
+    assert (catalog.latent_dims, catalog.for_function("value").latent_dims) == ((5,), (7,))
+    text = re.sub(r"\s+", " ", catalog.explain())
+    for label, width in (("encoder", 5), ("for value", 7)):
+        decided = f"{label} Mine._determine_components_hook(); the table alone says: Box of rank 0 or 1 → MLP"
+        config = f"config MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=({width},))"
+        assert f"{decided} {config} latent ({width},)" in text
+    assert "followed by" not in text
+
+
 # probing --------------------------------------------------------------------------------------------------------------
 
 
@@ -266,11 +288,120 @@ class Net(nn.Module):
         return torch.zeros(self.shape)
 
 
-@pytest.mark.parametrize("shape", [(1,), (5,), (1, 5, 2), (2, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(2,), (5,), (2, 5, 2), (3, 5)], ids=str)
 def test_latents_of_another_rank_or_batch_raise(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"Injected\.build_encoder\(\): expected latents of shape \(1, D\)") as error:
+    with pytest.raises(ValueError, match=r"Injected\.build_encoder\(\): expected latents of shape \(2, D\)") as error:
         linear_catalog(Net(*shape)).build_actor_critic_encoder()
     assert str(shape) in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
+def test_latents_of_a_dtype_that_no_head_takes_raise(dtype: torch.dtype) -> None:
+    class Other(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input).to(dtype)
+
+    with pytest.raises(ValueError, match=rf"expected latents of torch\.float32, as heads take them, got {dtype}\."):
+        linear_catalog(Other(4, 3)).build_actor_critic_encoder()
+
+
+def test_rows_that_are_put_side_by_side_are_no_latent() -> None:
+    with pytest.raises(ValueError, match=r"expected latents of shape \(2, D\).*got shape \(1, 6\)"):
+        linear_catalog(nn.Linear(4, 3), nn.Flatten(0), nn.Unflatten(0, (1, -1))).build_actor_critic_encoder()
+
+
+class Remembers(Encoder):
+    """Begins with the state it is given, and hands on what it saw last."""
+
+    def __init__(self, initial: Any) -> None:
+        super().__init__()
+        self.initial = initial
+
+    def get_initial_state(self) -> Any:
+        return self.initial
+
+    def forward(self, obs: Any, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        return EncoderOutput(obs, obs[-1])
+
+
+class Remembering(PPOCatalog):
+    """Its encoder has the state that is set last."""
+
+    initial: Any = None
+
+    def build_encoder(self) -> nn.Module:
+        return Remembers(self.initial)
+
+
+@pytest.mark.parametrize(
+    "initial", [np.zeros(4), 0.0, {"a": torch.zeros(4), "b": None}], ids=["array", "float", "None"]
+)
+def test_an_initial_state_is_of_tensors(initial: Any) -> None:
+    catalog = Remembering(VECTOR, TWO)
+    catalog.initial = torch.zeros(4)
+    assert catalog.build_actor_critic_encoder().actor_is_stateful
+    catalog.initial = initial
+    with pytest.raises(
+        ValueError, match=r"Remembering\.build_encoder\(\): expected a tensor, .* from get_initial_state"
+    ):
+        catalog.build_actor_critic_encoder()
+
+
+class SeesMore(Encoder):
+    """Remembers what it saw, was done and given."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.space, self.cell = space, nn.Linear(6, 6)
+
+    def get_initial_state(self) -> Tensor:
+        return torch.zeros(6)
+
+    def forward(self, obs: Any, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        seen = torch.cat([obs["obs"], obs["prev_action"].unsqueeze(-1), obs["prev_reward"].unsqueeze(-1)], -1)
+        return EncoderOutput(self.cell(seen), seen[-1])
+
+
+class FromHook(PPOCatalog):
+    def build_encoder(self) -> nn.Module:
+        return SeesMore(self.input_space)
+
+
+@pytest.mark.parametrize("kind", [PPOCatalog, FromHook], ids=["custom_model", "build_encoder"])
+def test_a_memory_of_ones_own_may_see_previous_actions_and_rewards(kind: type[PPOCatalog]) -> None:
+    own: dict[str, Any] = {"output_dim": 3, "trunk": "own", "custom_model": None}
+    settings: dict[str, Any] = {"custom_model": SeesMore, "functions": {"x": own}} if kind is PPOCatalog else {}
+    catalog = kind(VECTOR, TWO, {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, **settings})
+    encoder = catalog.build_actor_critic_encoder()
+    assert encoder.actor_encoder.space == catalog.input_space
+    assert isinstance(catalog.input_space, spaces.Dict)
+    assert list(catalog.input_space.spaces) == ["obs", "prev_action", "prev_reward"]
+    assert catalog.latent_dims == (6,)
+    extra = catalog.build_extra_outputs()
+    if extra is not None:  # which has no memory, and reads the env's observation
+        assert extra(torch.zeros(2, 4), {"policy": torch.zeros(2, 6)})["x"].shape == (2, 3)
+
+
+def test_previous_actions_need_an_encoder_that_remembers() -> None:
+    class Forgets(nn.Linear):
+        def __init__(self, space: Space) -> None:
+            super().__init__(4, 3)
+
+        def forward(self, input: Any) -> Tensor:
+            return super().forward(input["obs"])
+
+    class FromHook(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return Forgets(VECTOR)
+
+    asked = {"lstm_use_prev_action": True}
+    with pytest.raises(
+        ValueError, match=r"lstm_use_prev_action: expected a net with a memory.*an encoder with a state"
+    ):
+        PPOCatalog(VECTOR, TWO, asked)
+    for catalog in (FromHook(VECTOR, TWO, asked), PPOCatalog(VECTOR, TWO, {**asked, "custom_model": Forgets})):
+        with pytest.raises(ValueError, match=r"build_encoder\(\): expected an encoder with a state.*Set use_lstm"):
+            catalog.build_actor_critic_encoder()
 
 
 @pytest.mark.parametrize("dims", [(7,), (6, 1), ()], ids=str)
@@ -282,7 +413,7 @@ def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) 
         def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
             return Wrong()
 
-    with pytest.raises(ValueError, match=r"expected latents of shape \(1, .*got shape \(1, 6\)"):
+    with pytest.raises(ValueError, match=r"expected latents of shape \(2, .*got shape \(2, 6\)"):
         Mine(VECTOR, TWO).build_actor_critic_encoder()
 
 

@@ -108,7 +108,9 @@ def test_output_dims_are_known_before_building_for_images_of_any_size(
     shape = (channels, height, width) if first else (height, width, channels)
     filters = [[2, 3, 2], [3, [2, 4], [1, 3], "same"]] if net == "list" else net
     space = image_space(*shape)
-    kwargs = {"conv_filters": filters, "conv_padding": padding, "conv_dense_dim": dense}
+    kwargs = {"conv_filters": filters, "conv_dense_dim": dense}
+    if net != "impala":
+        kwargs["conv_padding"] = padding
     if net == "list" and padding == "valid" and min(height, width) < 3:
         with pytest.raises(ValueError, match=r"observation_space: expected convolutions that fit"):
             decide(space, **kwargs, conv_channels="first" if first else "last")
@@ -388,8 +390,11 @@ def test_what_is_no_net_or_no_image_is_refused() -> None:
         CNNEncoderConfig(input_dims=(8, 8, 1), filters=())
     with pytest.raises(ValueError, match=r"input_dims: expected an image .* got shape \(8,\)"):
         CNNEncoderConfig(input_dims=(8,))
-    with pytest.raises(ValueError, match=r"conv_use_layernorm: expected False for conv_filters='impala'.*at obs"):
-        decide(image_space(8, 8, 1), conv_filters="impala", conv_use_layernorm=True)
+    for name, default, other in (("conv_use_layernorm", False, True), ("conv_padding", "same", "valid")):
+        with pytest.raises(
+            ValueError, match=rf"{name}: expected {default!r} for conv_filters='impala'.*at obs.* got {other!r}"
+        ):
+            decide(image_space(8, 8, 1), **{"conv_filters": "impala", name: other})
 
 
 @pytest.mark.parametrize("shape", [(2, 9, 9, 1), (9, 9), (2, 1, 9, 8)])

@@ -96,7 +96,7 @@ def test_without_the_setting_the_rule_is_passed_over() -> None:
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), NESTED, spaces.Box(-1, 1, (1, 1, 1, 1, 1))])
 def test_any_space_may_have_a_custom_model(space: spaces.Space) -> None:
-    config, node = decide(space, custom_model=lambda space: Plain(space, torch.zeros(1, 2)))
+    config, node = decide(space, custom_model=lambda space: Plain(space, torch.zeros(2, 2)))
     assert isinstance(config, CustomEncoderConfig)
     assert config.output_dims == (2,)
     assert not node.children
@@ -159,8 +159,17 @@ def test_a_user_s_rule_comes_before_the_setting() -> None:
         (Wide, {"widht": 3}, r"can be called as \(observation_space, widht=\.\.\.\), got .*'widht'"),
         (lambda: nn.Identity(), {}, r"can be called as \(observation_space\), got .*too many positional"),
         (lambda space: 3, {}, r"expected an nn\.Module from batched observations to latents, got 3"),
-        (Plain, {"out": torch.zeros(3)}, r"expected latents of shape \(1, D\) for one observation, got shape \(3,\)"),
-        (Plain, {"out": "text"}, r"expected latents of shape \(1, D\) for one observation, got 'text'"),
+        (
+            Plain,
+            {"out": torch.zeros(3)},
+            r"expected latents of shape \(2, D\) for observations of shape \(2, \.\.\.\), got shape \(3,\)",
+        ),
+        (Plain, {"out": "text"}, r"expected one tensor of latents, got an EncoderOutput of str"),
+        (
+            Plain,
+            {"out": torch.zeros(2, 3, dtype=torch.uint8)},
+            r"expected latents of torch\.float32, .*got torch\.uint8",
+        ),
         (Plain, {"out": RuntimeError("no")}, r"expected a module that takes observations .*got RuntimeError: no"),
     ],
 )

@@ -44,6 +44,17 @@ def test_categorical_by_hand() -> None:
     assert dist.to_deterministic().sample().item() == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_actions_are_integers_of_any_dtype(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[1.0, 2.0, 5.0], [5.0, 2.0, 1.0]]).log()
+    one, many = Categorical.from_logits(logits), MultiCategorical.bind(spaces.MultiDiscrete([3])).from_logits(logits)
+    actions = torch.tensor([1, 2], dtype=dtype)
+    for logp in (one.logp(actions), many.logp(actions.unsqueeze(-1))):
+        torch.testing.assert_close(logp, torch.tensor([0.25, 0.125]).log())
+    with pytest.raises(RuntimeError, match="int64"):
+        one.logp(torch.tensor([1.5, 2.0]))
+
+
 @pytest.mark.parametrize("lead", LEADS)
 def test_categorical_matches_torch(lead: tuple[int, ...]) -> None:
     p, q = logits_of(lead, 4, 1), logits_of(lead, 4, 2)

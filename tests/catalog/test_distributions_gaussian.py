@@ -129,6 +129,13 @@ def test_squashed_entropy_is_as_near_to_the_integral_as_it_says(mean: float, std
     assert SquashedGaussian.from_logits(logits).entropy().item() == pytest.approx(exact, abs=error)
 
 
+def test_squashed_entropy_keeps_its_digits_where_layers_compute_in_bfloat16() -> None:
+    dist = SquashedGaussian.from_logits(torch.tensor([0.3, -1.0, -0.5, 0.1]))
+    with torch.autocast("cpu", torch.bfloat16):
+        lower = dist.entropy()
+    assert torch.equal(lower, dist.entropy())
+
+
 def test_squashed_entropy_is_minus_the_mean_of_logp() -> None:
     logits = torch.tensor([0.3, -1.0, -0.5, 0.1], dtype=torch.float64)
     many = SquashedGaussian.from_logits(logits.expand(100_000, 4))

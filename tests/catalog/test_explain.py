@@ -8,7 +8,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import nn
 
-from algorithms.ppo import PPOCatalog
+from algorithms.dqn import DQNCatalog, DQNModule
+from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import (
     ActionConverter,
     Catalog,
@@ -17,8 +18,10 @@ from catalog import (
     Distribution,
     MLPEncoderConfig,
     ModelConfig,
+    ObservationNormalizer,
 )
 from catalog.explain import short_space
+from rlmodule import RLModule, RLModuleSpec
 
 VECTOR, TWO, TORQUES = spaces.Box(-1, 1, (4,)), spaces.Discrete(2), spaces.Box(-2, 2, (3,))
 
@@ -93,6 +96,20 @@ class MyConfig(PPOCatalog):
         return MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=(9,))
 
 
+class Twice(PPOCatalog):
+    def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+        super()._get_encoder_config(observation_space, model_config)
+        return super()._get_encoder_config(observation_space, model_config)
+
+
+class MyInputs(PPOCatalog):
+    def build_action_mask(self) -> None:
+        return None
+
+    def build_observation_normalizer(self) -> ObservationNormalizer:
+        return ObservationNormalizer(self.observation_space, ("action_mask",))
+
+
 class MyDist(PPOCatalog):
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         return Categorical
@@ -155,6 +172,20 @@ def test_overrides_are_named_with_what_they_replace(catalog_cls: type[Catalog], 
     says(catalog_cls(VECTOR, TWO).explain(), *expected)
 
 
+def test_a_hook_that_makes_another_mask_or_none_is_told_with_what_it_made() -> None:
+    space = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
+    says(
+        MyInputs(space, TWO).explain(),
+        "action mask none: MyInputs.build_action_mask()",
+        "standardised by running mean and std: MyInputs.build_observation_normalizer()",
+    )
+    says(
+        PPOCatalog(space, TWO).explain(),
+        "action mask observation_space['action_mask'] says which actions are allowed: action_mask_key = 'action_mask'",
+        "standardised no: normalize_observations = False, PPO's default for Discrete actions",
+    )
+
+
 def test_a_hook_for_a_space_without_a_rule_is_explained_too() -> None:
     class Mine(Catalog):
         def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
@@ -172,6 +203,11 @@ def test_a_hook_for_a_space_without_a_rule_is_explained_too() -> None:
         "Mine._get_encoder_config(); the table has no rule for this space config Flat",
         "encoder Sequential 6 → 3 21",
     )
+
+
+def test_the_parts_of_a_space_are_told_once_even_if_a_hook_asks_twice() -> None:
+    lines = Twice(spaces.Dict(a=VECTOR, b=TWO), TWO).explain().splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("      ") and line.split()[0] in "ab"] == ["a", "b"]
 
 
 def test_nothing_is_said_twice_and_lines_stay_short() -> None:
@@ -207,6 +243,26 @@ def test_spaces_are_short(space: Space, expected: str) -> None:
 
 def test_a_long_space_is_cut() -> None:
     assert len(short_space(spaces.MultiDiscrete(np.full(500, 7)))) <= 160
+
+
+@pytest.mark.parametrize(
+    ("module_class", "catalog_class", "name", "model_config"),
+    [
+        (PPOModule, PPOCatalog, "critic", {}),
+        (PPOModule, PPOCatalog, "actor", {}),
+        (DQNModule, DQNCatalog, "advantage", {"dueling": True}),
+        (DQNModule, DQNCatalog, "state value", {"dueling": True}),
+    ],
+)
+def test_a_further_output_hides_no_net_whatever_its_name(
+    module_class: type[RLModule], catalog_class: type[Catalog], name: str, model_config: dict[str, bool]
+) -> None:
+    functions = {name: {"output_dim": 3, "trunk": "own", "fcnet_hiddens": [5]}}
+    module = RLModuleSpec(module_class, VECTOR, TWO, {"functions": functions, **model_config}, catalog_class).build()
+    text = module.catalog.explain()
+    # 4·5 + 5 and 5·3 + 3
+    says(text, f"for {name} Box", f"{name!r} encoder MLPEncoder 4 → 5 25", f"{name!r} head MLPHead 5 → 3 18")
+    says(text, f"all {sum(p.numel() for p in module.parameters()):,}")
 
 
 def test_settings_that_nothing_reads_are_named() -> None:

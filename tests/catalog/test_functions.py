@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from gymnasium import spaces
-from torch import nn
+from gymnasium import Space, spaces
+from torch import Tensor, nn
 
+from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
-from catalog import Catalog
+from catalog import Catalog, Encoder, EncoderOutput
 from rlmodule import Columns
+from rlmodule.sequences import initial_states
 
 VECTOR, TWO = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 
@@ -96,6 +98,50 @@ def test_a_further_output_sits_on_the_encoder_it_asks_for(given: dict[str, str],
     assert hit == expected
 
 
+def test_the_head_of_a_further_output_is_as_wide_as_the_trunk_it_shares() -> None:
+    net = module({"value": {"fcnet_hiddens": [8]}, "risk": {"output_dim": 1, "trunk": "value"}})
+    assert net.extra_outputs is not None
+    assert widths(net.extra_outputs) == [(8, 1)]
+    assert net.forward_train({Columns.OBS: torch.randn(3, 4)})[Columns.EXTRA_OUTPUTS]["risk"].shape == (3, 1)
+
+
+def test_an_output_called_value_is_one_like_any_other_where_there_is_no_value_function() -> None:
+    functions = {name: {"output_dim": 3, "trunk": "own", "fcnet_hiddens": [5]} for name in ("value", "other")}
+    extra = DQNCatalog(VECTOR, TWO, {"functions": functions}).build_extra_outputs()
+    assert extra is not None
+    assert extra.trunks == {"value": "value", "other": "other"}
+    assert widths(extra) == [(5, 3), (5, 3), (4, 5), (4, 5)]
+    with pytest.raises(ValueError, match=r"functions\['value'\]\['fcnet_hiddens'\].*encoder of q.*Set 'trunk': 'own'"):
+        DQNCatalog(VECTOR, TWO, {"functions": {"value": {"output_dim": 3, "fcnet_hiddens": [5]}}})
+
+
+@pytest.mark.parametrize("beside", ["a stateful encoder", "a stateless one"])
+def test_a_trunk_of_its_own_has_no_state(beside: str) -> None:
+    class Last(Encoder):
+        def __init__(self, space: Space) -> None:
+            super().__init__()
+
+        def get_initial_state(self) -> Tensor:
+            return torch.zeros(4)
+
+        def forward(self, obs: Any, state: Any = None, *, starts: Tensor | None = None) -> EncoderOutput:
+            return EncoderOutput(obs, obs[-1])
+
+    whole, own = ({"custom_model": Last}, {}) if beside == "a stateful encoder" else ({}, {"custom_model": Last})
+    with pytest.raises(ValueError, match=r"functions\['x'\]\['trunk'\]: expected an encoder without a state.*got Last"):
+        module({"x": {"output_dim": 2, "trunk": "own", **own}}, **whole)
+
+
+def test_an_encoder_that_asks_the_tree_after_all_hears_what_is_wrong_for_its_function() -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return super().build_encoder()
+
+    settings = {"functions": {"value": {"leaf_overrides": {"zz": {"fcnet_hiddens": [8]}}}}}
+    with pytest.raises(ValueError, match=r"leaf_overrides\['zz'\]: expected a path into observation_space"):
+        Mine(VECTOR, TWO, settings).build_actor_critic_encoder()
+
+
 def test_an_encoder_of_ones_own_may_look_different() -> None:
     net = module({"x": {"output_dim": 3, "trunk": "own", "fcnet_hiddens": [9, 9]}})
     assert net.extra_outputs is not None
@@ -107,6 +153,45 @@ def test_an_own_encoder_beside_a_recurrent_net_has_no_state() -> None:
     obs = {"obs": torch.randn(5, 2, 4), "prev_reward": torch.randn(5, 2)}
     batch = {Columns.OBS: obs, Columns.STARTS: torch.zeros(5, 2, dtype=torch.bool)}
     assert net.forward_train(batch)[Columns.EXTRA_OUTPUTS]["x"].shape == (5, 2, 3)
+
+
+class Alone(nn.Module):
+    """Of observations [B, 4], and of no others, latents that do not depend on the rest of the batch."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        batch, features = obs.shape
+        return self.net(obs.view(batch, 1, features).flatten(1))
+
+
+@pytest.mark.parametrize("memory", ["use_lstm", "use_attention"])
+@pytest.mark.parametrize("kind", [PPOModule, DQNModule])
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
+def test_a_net_of_ones_own_beside_a_memory_gets_one_batch_dim(kind: Any, memory: str, part: bool) -> None:
+    torch.manual_seed(0)
+    settings = {"leaf_overrides": {"x": {"custom_model": Alone}}} if part else {"custom_model": Alone}
+    functions: dict[str, Any] = {"c": {"output_dim": 2, "trunk": "own"}}
+    if kind is PPOModule:
+        functions["value"] = {memory: False}
+    net: Any = kind(
+        observation_space=spaces.Dict(x=VECTOR) if part else VECTOR,
+        action_space=TWO,
+        model_config={**settings, memory: True, "functions": functions},
+        catalog_class=PPOCatalog if kind is PPOModule else DQNCatalog,
+    )
+    obs = torch.randn(5, 2, 4)
+    starts = torch.zeros(5, 2, dtype=torch.bool)
+    batch = {Columns.STARTS: starts, Columns.STATE_IN: initial_states(net, 2)}
+    out = net.forward_train({**batch, Columns.OBS: {"x": obs} if part else obs})
+    row = {"x": obs[3, 1:]} if part else obs[3, 1:]
+    encoder = net.extra_outputs.encoders[0]
+    assert out[Columns.EXTRA_OUTPUTS]["c"].shape == (5, 2, 2)
+    torch.testing.assert_close(out[Columns.EXTRA_OUTPUTS]["c"][3, 1:], net.extra_outputs.heads[0](encoder(row).latent))
+    if kind is PPOModule:
+        torch.testing.assert_close(out[Columns.EMBEDDINGS][3, 1:], net.encoder.critic_encoder(row).latent)
 
 
 def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:
@@ -173,4 +258,4 @@ def test_explain_tells_the_other_tree_and_the_further_heads() -> None:
     text = re.sub(r"\s+", " ", catalog({"value": {"fcnet_hiddens": [32]}, "x": {"output_dim": 3}}).explain())
     assert "for value Box of rank 0 or 1 → MLP" in text
     assert "fcnet_hiddens = (32,) (set)" in text
-    assert "x head MLPHead 16 → 3 51" in text
+    assert "'x' head MLPHead 16 → 3 51" in text

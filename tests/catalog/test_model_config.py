@@ -11,8 +11,8 @@ from torch import nn
 
 from catalog import DefaultModelConfig
 from catalog.mlp import encoder_init
-from catalog.model_config import other_default
 from catalog.nn import activation_by_name, initializer_by_name
+from catalog.setting import ENCODER, initializer, keywords
 
 
 def test_a_partial_dict_is_filled_with_defaults() -> None:
@@ -146,6 +146,58 @@ def test_settings_of_a_memory_that_is_off_are_refused(given: dict[str, Any], mes
         DefaultModelConfig(**given)
 
 
+XAVIER = {"lstm_kernel_initializer": "xavier_uniform_", "lstm_kernel_initializer_kwargs": {"gain": 2.0}}
+ROWS = {"matrix_observations": "sequence", "lstm_bias_initializer": None, **XAVIER}
+
+
+def test_the_start_of_recurrent_weights_is_also_that_of_a_net_of_rows() -> None:
+    assert DefaultModelConfig(**ROWS).without_memory().lstm_kernel_initializer == "xavier_uniform_"
+    DefaultModelConfig(leaf_overrides={"a": ROWS}, functions={"x": {"output_dim": 1, "trunk": "own", **ROWS}})
+    behind = DefaultModelConfig(matrix_observations="sequence", use_gru=True, leaf_overrides={"a": XAVIER})
+    assert behind.at_leaf("a").lstm_kernel_initializer == "xavier_uniform_"
+    flat = DefaultModelConfig(**ROWS, leaf_overrides={"a": {"matrix_observations": "image"}}).at_leaf("a")
+    assert flat == DefaultModelConfig(matrix_observations="image", leaf_overrides=flat.leaf_overrides)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"matrix_observations": "image", **XAVIER},
+            "lstm_kernel_initializer: expected 'orthogonal_', since use_lstm and use_gru are False, got 'xavier_uniform"
+            "_'. Set use_lstm=True or use_gru=True or matrix_observations='sequence', or leave it out.",
+        ),
+        ({"matrix_observations": "sequence", "lstm_cell_size": 3}, "lstm_cell_size: expected 64, since use_lstm and"),
+        ({"use_gru": True, "leaf_overrides": {"a": XAVIER}}, "It cannot differ by part or function"),
+        ({**ROWS, "leaf_overrides": {"a": {"matrix_observations": "image", **XAVIER}}}, "It cannot differ by part"),
+        ({**ROWS, "leaf_overrides": {"a": {"lstm_cell_size": 3}}}, "It cannot differ by part or function"),
+    ],
+)
+def test_only_the_start_is_and_only_there(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DefaultModelConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"functions": {"x": {"fcnet_dropout": 2}}}, "functions['x'], fcnet_dropout: expected a number in [0, 1), got"),
+        (
+            {"leaf_overrides": {"a.b": {"fcnet_activation": "rellu"}}},
+            "leaf_overrides['a.b'], fcnet_activation: expected 'linear', or",
+        ),
+        ({"functions": {"x": {"use_lstm": True, "use_gru": True}}}, "functions['x'], use_gru: expected False, since "),
+        (
+            {"functions": {"x": {"leaf_overrides": {"a": {"fcnet_hiddens": 3}}}}},
+            "functions['x'], leaf_overrides['a'], fcnet_hiddens: expected a list of widths",
+        ),
+    ],
+)
+def test_a_wrong_value_for_a_part_or_a_function_is_told_with_its_path(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'model_config.{message}')}"):
+        DefaultModelConfig(**given)
+
+
 def test_what_any_memory_reads_needs_no_flag() -> None:
     DefaultModelConfig(max_seq_len=5, lstm_use_prev_action=True, lstm_use_prev_reward=True)
 
@@ -161,7 +213,7 @@ def test_a_function_that_turns_the_memory_off_leaves_its_settings_behind() -> No
 class Wide(DefaultModelConfig):
     """Another default of a setting that does nothing alone."""
 
-    lstm_cell_size: int = other_default("lstm_cell_size", 128)
+    lstm_cell_size: int = 128
 
 
 def test_a_default_of_a_class_of_ones_own_is_nobodys_wish() -> None:
@@ -170,3 +222,43 @@ def test_a_default_of_a_class_of_ones_own_is_nobodys_wish() -> None:
     assert Wide(use_gru=True, lstm_cell_size=16).without_memory() == Wide()
     with pytest.raises(ValueError, match="lstm_cell_size"):
         Wide(lstm_cell_size=16)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain(DefaultModelConfig):
+    """Other defaults, and fields of its own of which nothing is said."""
+
+    fcnet_hiddens: tuple[int, ...] = (128,)
+    use_lstm: bool = dataclasses.field(default=True, metadata={"unit": "none"})
+    gate_initializer: str | None = None
+    gate_activation: str | None = None
+
+
+def test_another_default_leaves_a_setting_what_it_is() -> None:
+    config = Plain(functions={"value": {"fcnet_hiddens": [16]}}, leaf_overrides={"a": {"fcnet_hiddens": [8]}})
+    assert config.for_function("value").fcnet_hiddens == (16,)
+    assert config.at_leaf("a").encoder_settings()["fcnet_hiddens"] == (8,)
+    for given in ({"use_lstm": "no"}, {"fcnet_hiddens": 3}, {"functions": {"value": {"fcnet_hiddens": 3}}}):
+        with pytest.raises(ValueError, match=r"(use_lstm|fcnet_hiddens): expected (True or False|a list of widths)"):
+            Plain(**given)
+
+
+def test_plain_fields_of_ones_own_may_be_called_anything_and_hold_anything() -> None:
+    assert Plain().gate_initializer is Plain().gate_activation is None
+    assert Plain(gate_initializer="mine", gate_activation="mine").gate_activation == "mine"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gated(DefaultModelConfig):
+    """Settings of its own of the kinds there are."""
+
+    gate_start: Any = initializer(ENCODER, None, "Start of the gate.")  # noqa: RUF009  # a field
+    gate_options: Any = keywords(ENCODER, "gate_start")  # noqa: RUF009
+
+
+def test_settings_of_ones_own_are_checked_by_their_kind_and_not_by_their_name() -> None:
+    assert Gated(gate_start="zeros_", gate_options={"a": 1}).gate_options == {"a": 1}
+    with pytest.raises(ValueError, match=r"gate_start: expected the name of an in-place .* Did you mean 'zeros_'\?"):
+        Gated(gate_start="zero_")
+    with pytest.raises(ValueError, match="gate_options: expected no keywords, since gate_start is None, got"):
+        Gated(gate_options={"a": 1})

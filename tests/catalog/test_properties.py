@@ -279,13 +279,13 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given = drop(given, "autoregressive_hiddens", "autoregressive_context_dim")
     given = drop(given, *of_other_memories(given))
     if given.get("conv_filters") == "impala":
-        given.pop("conv_use_layernorm", None)
+        given = drop(given, "conv_use_layernorm", "conv_padding")
     if not can_normalize(observation, (MASK, VECTORS)):
         given.pop("normalize_observations", None)
     if not (given.get("flatten_observations") or given.get("custom_model")) and (
         names := [*filter(None, leaves(observation))]
     ):
-        never = ("conv_filters", "conv_use_layernorm", *of_other_memories({}))
+        never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories({}))
         overrides = part_settings(("encoder",)).map(lambda own: drop(own, *never))
         given["leaf_overrides"] = draw(st.dictionaries(st.sampled_from(names), overrides, max_size=2))
     given["custom_action_dist"] = draw(distributions(action))
@@ -318,7 +318,7 @@ def drop(given: dict[str, Any], *names: str) -> dict[str, Any]:
 @st.composite
 def functions(draw: Draw, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Other nets for the policy or the value, where they have their own, and further outputs."""
-    never = ("conv_filters", "conv_use_layernorm", *of_other_memories(given))
+    never = ("conv_filters", "conv_use_layernorm", "conv_padding", *of_other_memories(given))
     encoders = part_settings(("encoder",)).map(lambda own: drop(own, *never))
     chosen: dict[str, dict[str, Any]] = {}
     for name in draw(st.lists(st.sampled_from(["policy", "value", "more", "a.b"]), unique=True, max_size=2)):

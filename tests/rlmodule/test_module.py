@@ -317,6 +317,12 @@ class StartsTooLate(Recurrent):
         return super()._forward({**batch, Columns.STARTS: batch[Columns.STARTS].roll(1, 0)})
 
 
+class ValuesIgnoreStarts(Recurrent):
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        ignored = self._forward({**batch, Columns.STARTS: torch.zeros_like(batch[Columns.STARTS])})
+        return self._forward(batch) | {Columns.EMBEDDINGS: ignored[Columns.ACTION_DIST_INPUTS]}
+
+
 class StartsForAll(Recurrent):
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         starts = batch[Columns.STARTS]
@@ -358,6 +364,7 @@ class ForgetsNothing(Recurrent):
     ("cls", "test"),
     [
         (IgnoresStarts, "test_a_start_forgets_what_was_before"),
+        (ValuesIgnoreStarts, "test_a_start_forgets_what_was_before"),
         (StartsTooLate, "test_a_start_forgets_what_was_before"),
         (StartsForAll, "test_rows_do_not_see_each_other"),
         (IgnoresState, "test_a_sequence_in_pieces_gives_the_same"),
@@ -642,8 +649,8 @@ def test_differences_sees_bits_types_and_keys() -> None:
     assert differences([1], [1, 2]) == [": [1] and [1, 2]"]
 
 
-@pytest.mark.parametrize("module_id", ["a.b", "items", ""])
-def test_module_ids_that_cannot_be_attributes_are_refused(module_id: str) -> None:
+@pytest.mark.parametrize("module_id", ["a.b", "items", "", "training", "_modules", "_parameters", 3])
+def test_module_ids_that_cannot_be_attributes_are_refused(module_id: Any) -> None:
     with pytest.raises(ValueError, match="MultiRLModule: expected ids without dots"):
         MultiRLModule({module_id: small(0)})
 

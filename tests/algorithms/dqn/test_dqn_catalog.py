@@ -110,7 +110,7 @@ def test_explain_lists_heads_and_settings() -> None:
     assert "overridden" not in text
     plain = " ".join(DQNCatalog(BOX, THREE, {"functions": {"more": {"output_dim": 2}}}).explain().split())
     assert "q head MLPHead 256 → 3" in plain
-    assert "more head MLPHead 256 → 2" in plain
+    assert "'more' head MLPHead 256 → 2" in plain
     assert "state value" not in plain
     assert "settings of its own" not in PPOCatalog(BOX, THREE).explain()
 

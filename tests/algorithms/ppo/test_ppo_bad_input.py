@@ -228,8 +228,8 @@ refused(
 )
 refused(
     "an unknown activation in a part",
-    "model_config.fcnet_activation: expected …the name or class of a torch.nn activation…, got 'tnah'…Did you "
-    "mean 'tanh'?",
+    "model_config.leaf_overrides['state.0'], fcnet_activation: expected …the name or class of a torch.nn "
+    "activation…, got 'tnah'…Did you mean 'tanh'?",
     lambda: module(NESTED, leaf_overrides={"state.0": {"fcnet_activation": "tnah"}}),
 )
 refused(
@@ -426,7 +426,7 @@ for setting in ("lstm_use_prev_action", "lstm_use_prev_reward"):
     refused(
         f"{setting} without memory",
         f"model_config.{setting}: expected a net with a memory to feed, got use_lstm=False, use_gru=False and "
-        "use_attention=False. Set one of them to True, or leave it False.",
+        "use_attention=False. Set one of them to True, give it an encoder with a state, or leave it False.",
         lambda setting=setting: module(**one(setting, True)),
     )
 refused(
@@ -448,14 +448,14 @@ refused(
 )
 refused(
     "an encoder that forgets to hand its state on",
-    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (1, 4), got"
+    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (3, 4), got"
     " None. Return it as the state of the EncoderOutput…",
     lambda: encoder_of(lambda: Remembering(lambda latent: None)),
 )
 refused(
     "an encoder whose state changes its shape",
-    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (1, 4), got"
-    " (1, 1, 4). Return it as the state of the EncoderOutput…",
+    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (3, 4), got"
+    " (2, 3, 4). Return it as the state of the EncoderOutput…",
     lambda: encoder_of(lambda: Remembering(lambda latent: latent)),
 )
 refused(
@@ -474,7 +474,7 @@ refused(
 )
 refused(
     "an encoder for other observations",
-    "Mine.build_encoder(): expected a module that takes observations of shape (1, ...) of Box(-1.0, 1.0, (3,),"
+    "Mine.build_encoder(): expected a module that takes observations of shape (2, ...) of Box(-1.0, 1.0, (3,),"
     " float32), got RuntimeError: mat1 and mat2 shapes cannot be multiplied…Samples come as batches of "
     "tensors…",
     lambda: encoder_of(lambda: nn.Linear(5, 4)),
@@ -492,8 +492,8 @@ refused(
 )
 refused(
     "an encoder that drops the batch",
-    "Mine.build_encoder(): expected latents of shape (1, D) for one observation, got shape (3,). Flatten the "
-    "output, keep the batch dim…",
+    "Mine.build_encoder(): expected latents of shape (2, D) for observations of shape (2, ...), got shape (6,). "
+    "Flatten the output, keep the batch dim…",
     lambda: encoder_of(lambda: nn.Flatten(0)),
 )
 refused(
@@ -514,7 +514,7 @@ refused(
 )
 refused(
     "a config for other observations",
-    "MLPEncoder: expected an input of shape (..., 5) and torch.float32, got shape (1, 3) and torch.float32. "
+    "MLPEncoder: expected an input of shape (..., 5) and torch.float32, got shape (2, 3) and torch.float32. "
     "Give it what it was built for…",
     lambda: module(
         hooks={"_get_encoder_config": lambda catalog, space, config: MLPEncoderConfig(input_dims=(5,))},

@@ -9,8 +9,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from algorithms.dqn import DQNCatalog
 from algorithms.ppo import PPOCatalog, PPOModule
-from catalog import ObservationNormalizer
+from catalog import Catalog, ObservationNormalizer
 from rlmodule import Columns, RLModuleSpec, ValueFunctionAPI
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -138,6 +139,52 @@ def test_who_gets_standardised_observations(kind: str, asked: bool | None) -> No
     before = module.get_state()
     module.update_observation_statistics(torch.randn(10, 3) * 7 + 3)
     assert before.keys() == module.get_state().keys()
+
+
+class Seeing(nn.Module):
+    """An encoder that keeps what it saw."""
+
+    def __init__(self, space: spaces.Space) -> None:
+        super().__init__()
+        self.seen = torch.empty(0)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        self.seen = obs
+        return obs
+
+
+@pytest.mark.parametrize(
+    "model_config",
+    [
+        {"custom_model": Seeing},
+        {"leaf_overrides": {"a": {"custom_model": Seeing}}},
+        {"functions": {"policy": {"custom_model": Seeing}}},
+        {"functions": {"value": {"leaf_overrides": {"a": {"custom_model": Seeing}}}}},
+        {"functions": {"more": {"output_dim": 2, "trunk": "own", "custom_model": Seeing}}},
+    ],
+    ids=str,
+)
+def test_a_custom_model_gets_what_the_env_gives_wherever_it_stands(model_config: dict[str, Any]) -> None:
+    nested = "leaf_overrides" in str(model_config)
+    module = build(ACTIONS["gaussian"], model_config, observation_space=spaces.Dict(a=BOX) if nested else BOX)
+    obs = torch.full((2, 3), 50.0)
+    batch = {Columns.OBS: {"a": obs} if nested else obs}
+    module.forward_train(batch)
+    module.compute_values(batch)
+    nets = [net for net in module.modules() if isinstance(net, Seeing)]
+    assert nets
+    assert all(torch.equal(net.seen, obs) for net in nets)
+    assert "False, since a custom encoder gets raw observations" in " ".join(module.catalog.explain().split())
+
+
+@pytest.mark.parametrize("catalog_class", [Catalog, DQNCatalog])
+def test_a_catalog_without_its_heads_is_refused(catalog_class: type[Catalog]) -> None:
+    spec = RLModuleSpec(PPOModule, BOX, ACTIONS["discrete"], {}, catalog_class)
+    got = (
+        rf"^catalog of PPOModule: expected a PPOCatalog, got {catalog_class.__name__}\. Derive yours from PPOCatalog\.$"
+    )
+    with pytest.raises(TypeError, match=got):
+        spec.build()
 
 
 def test_standardised_observations_reach_both_functions() -> None:

@@ -59,6 +59,11 @@ class TestSeparate(RLModuleContract):
         return spec(spaces.Box(-1, 1, (2,), np.float32), vf_share_layers=False, use_gru=True, use_lstm=False)
 
 
+class TestCriticAlone(RLModuleContract):
+    def make(self) -> RLModuleSpec:
+        return spec(vf_share_layers=False, functions={"policy": {"use_lstm": False}})
+
+
 class TestWithPrevious(RLModuleContract):
     def make(self) -> RLModuleSpec:
         return spec(lstm_use_prev_action=True, lstm_use_prev_reward=True)
