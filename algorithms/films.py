@@ -28,6 +28,7 @@ from rlmodule.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs import install_remedy
 from rlmodule.policy import Policy
 from rlmodule.randomness import int_seed, torch_stream
+from rlmodule.rebuilding import rebuilt
 
 if TYPE_CHECKING:
     from rlmodule.settings import RunnerSettings
@@ -167,7 +168,7 @@ def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wra
         # errors of ours say it; glfw is what MuJoCo looks for a display with
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
-        env = _make(settings, dict(settings.env_config) | {"render_mode": MODE}, where)
+        env = _make(settings, rebuilt(dict(settings.env_config)) | {"render_mode": MODE}, where)
         try:
             _look_at(env, where)
             env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}

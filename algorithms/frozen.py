@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any, NoReturn
 
 from catalog.errors import explain_error
+from rlmodule.rebuilding import rebuilt
 
 
 def frozen_copy(value: Any) -> Any:
     """``value`` with every list, dict and dataclass in it copied, and the lists and dicts read-only."""
-    return _rebuilt(value, FrozenList, FrozenDict)
+    return rebuilt(value, FrozenList, FrozenDict)
 
 
 def mutable_copy(value: Any) -> Any:
@@ -20,23 +20,7 @@ def mutable_copy(value: Any) -> Any:
     Other objects (classes, functions, spaces, what a callable object holds) are shared, so that an environment
     factory given to a config stays the very same one.
     """
-    return _rebuilt(value, list, dict)
-
-
-def _rebuilt(value: Any, list_type: type[list[Any]], dict_type: type[dict[Any, Any]]) -> Any:
-    if isinstance(value, list):
-        return list_type([_rebuilt(item, list_type, dict_type) for item in value])
-    if isinstance(value, dict):
-        return dict_type({key: _rebuilt(item, list_type, dict_type) for key, item in value.items()})
-    if type(value) is tuple:
-        return tuple(_rebuilt(item, list_type, dict_type) for item in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        copied = copy.copy(value)
-        for field in dataclasses.fields(value):
-            # Past the dataclass's own __setattr__, which refuses when it is frozen.
-            object.__setattr__(copied, field.name, _rebuilt(getattr(value, field.name), list_type, dict_type))
-        return copied
-    return value
+    return rebuilt(value)
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:

@@ -12,7 +12,7 @@ vector envs store; values inside the bounds, for floats up to rounding. NaN and 
 import copy
 import logging
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -32,6 +32,7 @@ _ROUNDING = 1e-5  # Relative; float32 arithmetic may leave [-1, 1] by a few unit
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 # Tuples, made once: a union written in the call to isinstance is built anew each time, which doubles its cost.
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_NOTHING = object()  # for None, which an env may return
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
 
@@ -175,6 +176,15 @@ def _bounds(space: _ArraySpace) -> tuple[Any, Any]:
     return 0, 1
 
 
+def _gradient_fault(obs: Any) -> Fault | None:
+    """NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph."""
+    for path, leaf in _leaves(obs, "obs"):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            got, remedy = "one that requires a gradient", "Return obs.detach()."
+            return Fault(TypeError, path, "a tensor without gradient", got, remedy)
+    return None
+
+
 def _reward_fault(reward: Any) -> Fault | None:
     if isinstance(reward, _NUMBERS):
         return None
@@ -215,6 +225,7 @@ def _step_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
     obs, reward, terminated, truncated, info = result
     return (
         find_fault(space, obs)
+        or _gradient_fault(obs)
         or _reward_fault(reward)
         or _flag_fault(terminated, "terminated")
         or _flag_fault(truncated, "truncated")
@@ -228,7 +239,7 @@ def _reset_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
         remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
         return Fault(TypeError, "reset()", "a tuple (obs, info)", got, remedy)
-    return find_fault(space, result[0]) or _info_fault(result[1])
+    return find_fault(space, result[0]) or _gradient_fault(result[0]) or _info_fault(result[1])
 
 
 def is_due(call: int) -> bool:
@@ -242,9 +253,9 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     Errors raised by the env itself, ``sys.exit()`` among them, come out as EnvError, chained. Every call of the env's
     ``step`` is counted before it is made.
 
-    Two slips of envs are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward
-    that is an array of one entry becomes a float, and an observation whose memory the env uses again is copied at
-    the end of an episode, as the next reset would otherwise overwrite the final observation.
+    Two things are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward that is
+    an array of one entry becomes a float, and the last observation of an episode is a copy, as the next reset may write
+    into the same memory.
 
     Raises:
         TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
@@ -267,21 +278,27 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._steps = 0
         self._resets = 0
         self._next_check = 1
-        self._previous_obs: Any = None
+        self._last_step: Any = _NOTHING
+        self._last_reset: Any = _NOTHING
+        self._steps_before_reset = -1
         self._array_reward = False
-        self._reuses_obs = False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env; one comparison more unless a check is due."""
+        """Step the env; little more than one comparison unless a check is due."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", action) from error
-        if step < self._next_check:
-            return result
-        return self._check_step(result)
+        self._last_step = result
+        if step >= self._next_check:
+            result = self._check_step(result)
+        if result[2] or result[3]:
+            obs, reward, terminated, truncated, info = result
+            obs = obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
+            return obs, reward, terminated, truncated, info
+        return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, and check what it returns if that is due."""
@@ -292,44 +309,33 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
-        if is_due(self._resets):
-            if fault := _reset_fault(self.env.observation_space, result):
-                raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
-            self._note_reuse(result[0])
+        self._last_reset, self._steps_before_reset = result, self._steps
+        if is_due(self._resets) and (fault := _reset_fault(self.env.observation_space, result)):
+            raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
         return result
+
+    def last_error(self) -> Exception | None:
+        """What is wrong with what the env returned last, as ``reset`` and ``step`` would raise it if a check had been
+        due; for whoever chokes on it."""
+        space, steps = self.env.observation_space, self._steps
+        if self._last_step is not _NOTHING and (fault := _step_fault(space, self._last_step)):
+            return fault.at(f"env {self.env_index}, step {steps}")
+        if self._steps_before_reset == steps and (fault := _reset_fault(space, self._last_reset)):
+            return fault.at(f"env {self.env_index}, reset after step {steps}")
+        return None
 
     def _check_step(self, result: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if is_due(self._steps):
             if fault := _step_fault(self.env.observation_space, result):
                 raise fault.at(f"env {self.env_index}, step {self._steps}")
-            self._note_reuse(result[0])
             self._array_reward = self._array_reward or not isinstance(result[1], _NUMBERS)
-        if self._array_reward or self._reuses_obs:
+        if self._array_reward:
             self._next_check = 0  # Every step passes here from now on, to be mended.
-            obs, reward, terminated, truncated, info = result
-            if self._reuses_obs and (terminated or truncated):
-                obs = copy.deepcopy(obs)
-            if self._array_reward:
-                reward = float(to_array(reward).reshape(()))
-            return obs, reward, terminated, truncated, info
+            obs, reward, *rest = result
+            return obs, float(to_array(reward).reshape(())), *rest
         if self._steps >= _FULL_CHECKS:
-            self._previous_obs = None
             self._next_check = self._steps - self._steps % _CHECK_EVERY + _CHECK_EVERY
         return result
-
-    def _note_reuse(self, obs: Any) -> None:
-        """Find out, while every step is checked, whether the env hands out the same memory again."""
-        if self._reuses_obs or self._steps >= _FULL_CHECKS:
-            return
-        before = self._previous_obs
-        if before is not None:
-            # Not strict: sequences and graphs vary in their number of parts.
-            pairs = zip(_leaves(before, ""), _leaves(obs, ""), strict=False)
-            self._reuses_obs = any(
-                isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and np.may_share_memory(old, new)
-                for (_, old), (_, new) in pairs
-            )
-        self._previous_obs = obs
 
     def close(self) -> None:
         """Close the env; an error is logged, so that the envs beside it are closed too."""
@@ -387,6 +393,7 @@ class VectorGuard:
     def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any], first_env_index: int = 0) -> None:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
+        self._last_step: tuple[Any, Any, Any, Any] | None = None
         self._steps = 0
         self._resets = 0
 
@@ -397,16 +404,22 @@ class VectorGuard:
             TypeError, ValueError: Naming the first env at fault, the step, and the leaf.
         """
         self._steps += 1
-        if not is_due(self._steps):
-            return
+        self._last_step = obs, rewards, terminateds, truncateds
+        if is_due(self._steps) and (error := self.last_error()):
+            raise error
+
+    def last_error(self) -> Exception | None:
+        """What is wrong with the last vector step, as `check_step` would raise it if a check had been due."""
+        if self._last_step is None:
+            return None
+        obs, rewards, terminateds, truncateds = self._last_step
         fault = (
             find_fault(self._space, obs)
             or self._vector_fault(rewards, "rewards", "biuf", "real numbers")
             or self._vector_fault(terminateds, "terminateds", "b", "bools")
             or self._vector_fault(truncateds, "truncateds", "b", "bools")
         )
-        if fault:
-            raise fault.at(self._where(fault, f"step {self._steps}"))
+        return fault and fault.at(self._where(fault, f"step {self._steps}"))
 
     def check_reset(self, obs: Any) -> None:
         """Check the observation ``[N, ...]`` of a reset if that is due; raises as `check_step` does."""
@@ -442,14 +455,47 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int, first_env_inde
     leaves = [("obs", obs_columns)] if isinstance(obs_columns, np.ndarray) else [*_leaves(obs_columns, "obs")]
     for path, leaf in [*leaves, ("reward", rewards)]:
         array = to_array(leaf)
-        if array.dtype.kind != "f" or np.count_nonzero(finite := np.isfinite(array)) == array.size:
-            continue
-        wrong = np.argwhere(~finite)
-        row, env, *inner = (int(i) for i in wrong[0])
-        got = f"{array[tuple(wrong[0])]}{f' at index {tuple(inner)}' if inner else ''}"
-        remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-        where = f"env {first_env_index + env}, step {first_step + row + (path == 'reward')}, {path}"
-        raise ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
+        if (index := _first_not_finite(array)) is not None:
+            row, env, *inner = index
+            where = f"env {first_env_index + env}, step {first_step + row + (path == 'reward')}, {path}"
+            raise _not_finite(where, array[index], inner)
+
+
+def check_finals_finite(
+    finals: Any, places: Sequence[tuple[int, int]], first_step: int, first_env_index: int = 0
+) -> None:
+    """Check the true final observations of a fragment, which stand apart from its columns, as `check_finite` does.
+
+    Args:
+        finals: Tree of arrays or CPU tensors ``[K, ...]``.
+        places: Row and slot of the ``K`` steps that they came out of.
+        first_step: Number of steps before the fragment.
+        first_env_index: Index of the env in slot 0.
+
+    Raises:
+        ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
+    """
+    for path, leaf in _leaves(finals, "obs"):
+        array = to_array(leaf)
+        if (index := _first_not_finite(array)) is not None:
+            row, env = places[index[0]]
+            raise _not_finite(
+                f"env {first_env_index + env}, step {first_step + row + 1}, {path}", array[index], index[1:]
+            )
+
+
+def _first_not_finite(array: np.ndarray) -> tuple[int, ...] | None:
+    """Index of the first number that is NaN or infinite."""
+    if array.dtype.kind != "f" or np.count_nonzero(finite := np.isfinite(array)) == array.size:
+        return None
+    return tuple(int(i) for i in np.argwhere(~finite)[0])
+
+
+def _not_finite(where: str, number: Any, inner: Sequence[int]) -> ValueError:
+    """What to raise for a `number` at index `inner` of what one env gave in one step."""
+    got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
+    remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
+    return ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -28,7 +28,7 @@ from catalog.errors import explain_error
 from catalog.masks import ActionMask
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
-from rlmodule.env_guard import EnvError
+from rlmodule.env_guard import EnvError, check_finals_finite
 from rlmodule.env_mending import FAULT
 from rlmodule.env_processes import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.env_streams import EnvStreams
@@ -47,6 +47,7 @@ from rlmodule.rollout import (
 )
 from rlmodule.sequences import initial_states, state_out_of
 from rlmodule.settings import RunnerSettings
+from rlmodule.sync_envs import SyncEnvs
 from rlmodule.tally import Tally
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
@@ -268,6 +269,8 @@ class EnvRunner:
         if np.count_nonzero(data.truncateds):
             data.check_finals(type(self.env.unwrapped).__name__)
         final_index, final_obs = data.finals(self.module) if data.final_index else self._no_finals
+        if data.final_index:
+            check_finals_finite(self.module.env_part(final_obs), data.final_index, self._steps, self._first)
         columns = data.columns
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if dist_inputs is not None:
@@ -308,15 +311,15 @@ class EnvRunner:
         noise = self._streams.noise.take(num_steps) if explore else None
         resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
         nested, copies = self._nested_actions, self._copies_actions
-        count = self._tally.cell if self._counts_steps else None
+        count, inference_mode = self._tally.cell if self._counts_steps else None, self._inference_mode
         needs_starts = data.state_in is not None or bool(data.previous)
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
         obs, t = self._obs, 0
         try:
-            with self._inference_mode:
-                for t in range(num_steps):
-                    before = perf_counter()
+            for t in range(num_steps):
+                before = perf_counter()
+                with inference_mode:
                     if resample_noise is not None:
                         resample_noise(generator)
                     out = forward({Columns.OBS: seen[t]})
@@ -328,39 +331,43 @@ class EnvRunner:
                     else:
                         action = from_logits(logits).sample(generator)
                     fitted = convert(action)
-                    sent = sampled = _as_arrays(action) if nested else action.numpy()
-                    if fitted is not action:
-                        sent = _own_arrays(fitted) if nested else fitted.numpy()
-                    elif copies:
-                        sent = sampled.copy()
-                    if t == 0:
-                        data.actions = allocate_rows(sampled, num_steps)
-                    write_row(data.actions, t, sampled)
-                    dist_inputs.append(logits)
-                    if count is not None:
-                        count[0] += self.num_envs - np.count_nonzero(self._ended)
-                    decided = perf_counter()
-                    obs, rewards, terminateds, truncateds, info = env.step(sent)
-                    stepped = perf_counter()
-                    self.progress += 1
-                    in_forward += decided - before
-                    in_env += stepped - decided
-                    if guard is not None:
-                        guard.check_step(obs, rewards, terminateds, truncateds)
-                    data.rewards[t] = rewards
-                    data.terminateds[t] = terminateds
-                    data.truncateds[t] = truncateds
-                    if infos is not None:
-                        infos += last_infos(info, data.terminateds[t] | data.truncateds[t], self._resets_at_once)
-                    obs = after_step(data, t, obs, info)
-                    write_row(data.env_obs, t + 1, obs)
-                    if needs_starts:
-                        self._mark_starts(data, t, t + 1)
-                        data.write_previous(t)
-        except Exception:
+                # out here, as what an env makes in inference mode could not be changed elsewhere, nor have gradients
+                sent = sampled = _as_arrays(action) if nested else action.numpy()
+                if fitted is not action:
+                    sent = _own_arrays(fitted) if nested else fitted.numpy()
+                elif copies:
+                    sent = sampled.copy()
+                if t == 0:
+                    data.actions = allocate_rows(sampled, num_steps)
+                write_row(data.actions, t, sampled)
+                dist_inputs.append(logits)
+                if count is not None:
+                    count[0] += self.num_envs - np.count_nonzero(self._ended)
+                decided = perf_counter()
+                obs, rewards, terminateds, truncateds, info = env.step(sent)
+                stepped = perf_counter()
+                self.progress += 1
+                in_forward += decided - before
+                in_env += stepped - decided
+                if guard is not None:
+                    guard.check_step(obs, rewards, terminateds, truncateds)
+                data.rewards[t] = rewards
+                data.terminateds[t] = terminateds
+                data.truncateds[t] = truncateds
+                if infos is not None:
+                    infos += last_infos(info, data.terminateds[t] | data.truncateds[t], self._resets_at_once)
+                obs = after_step(data, t, obs, info)
+                write_row(data.env_obs, t + 1, obs)
+                if needs_starts:
+                    self._mark_starts(data, t, t + 1)
+                    data.write_previous(t)
+        except Exception as error:
             # a module or an env that chokes on a NaN observation is not the culprit
             env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
             check_finite(env_obs, data.rewards[:t], self._steps, self._first)
+            found = None if isinstance(error, EnvError) else self._last_error()
+            if found is not None and str(found) != str(error):
+                raise found from error
             raise
         self._obs = obs
         self._previous = {n: tree.map_structure(lambda x: x[-1].copy(), part) for n, part in data.previous.items()}
@@ -370,6 +377,14 @@ class EnvRunner:
         # stacked out here, since tensors made in inference mode cannot enter a loss
         recorded = torch.stack(dist_inputs) if self._records_action_dist else None
         return recorded, {"env_step": in_env, "forward": in_forward}
+
+    def _last_error(self) -> Exception | None:
+        """What is wrong with what the envs returned last, perhaps in a step in which nobody looked; those in processes
+        of their own are not asked."""
+        if self._guard is not None:
+            return self._guard.last_error()
+        errors = self.env.call("last_error") if isinstance(self.env, SyncEnvs) else ()
+        return next((error for error in errors if error is not None), None)
 
     def _forward_along(self, data: Fragment, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""

@@ -16,6 +16,7 @@ from rlmodule.atari import atari_settings, importing_id, is_atari
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
 from rlmodule.env_mending import TRIES, Mended, pause_before_try
 from rlmodule.env_processes import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
+from rlmodule.rebuilding import rebuilt
 from rlmodule.sync_envs import SyncEnvs
 from rlmodule.tally import Tally
 
@@ -91,7 +92,7 @@ def make_vector_env(
     as it is and keeps its own autoreset mode; guard it with `guard_for`.
 
     Args:
-        env: See `EnvSource`. Factories are called once per env, each time with a fresh dict.
+        env: See `EnvSource`. Factories are called once per env, each time with a fresh dict, fresh at every depth.
         env_config: Settings for the env.
         num_envs: Number of envs; a ready vector env must have exactly so many.
         mode: "sync" steps the envs in turn in this process, "async" in one process each, "vector_entry_point" uses the
@@ -204,19 +205,20 @@ def _from_id(
     settings = {"disable_env_checker": True, **env_config}  # EnvGuard does that work, and for longer.
     again = spec_to_send(env_id) or full_id  # a process that was spawned has not what a script registered
 
-    def guard(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    def make_single() -> gym.Env[Any, Any]:
         guarding.begin()
-        return guarding.guard(env, None, functools.partial(gym.make, again, **settings))
+        here = os.getpid() == guarding.maker_pid
+        env = gym.make(full_id if here else again, **rebuilt(settings))  # by its id it warns of an old version
+        return guarding.guard(env, None, lambda: gym.make(again, **rebuilt(settings)))
 
     try:
         if mode == "vector_entry_point":
-            made = gym.make_vec(full_id, num_envs, mode, **env_config)
+            made = gym.make_vec(full_id, num_envs, mode, **rebuilt(env_config))
         elif mode == "sync":
-            made = SyncEnvs([lambda: guard(gym.make(full_id, **settings))] * num_envs)
+            made = SyncEnvs([make_single] * num_envs)
         else:
-            kwargs = {"vector_kwargs": _ASYNC_KWARGS.copy(), "wrappers": [guard], **settings}
             with workers_ignore_ctrl_c():
-                made = in_lasting_thread(lambda: gym.make_vec(full_id, num_envs, mode, **kwargs))
+                made = in_lasting_thread(lambda: AsyncVectorEnv([make_single] * num_envs, **_ASYNC_KWARGS))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         remedy = install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
@@ -332,7 +334,7 @@ def _call(
     source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, index: int
 ) -> gym.Env[Any, Any] | VectorEnv[Any, Any, Any]:
     """Make one env, or a vector env, from a class or factory; see `make_vector_env` for the errors."""
-    config = dict(env_config)
+    config = rebuilt(dict(env_config))
     if isinstance(source, type) and issubclass(source, VectorEnv):
         config.setdefault("num_envs", num_envs)
     try:

@@ -17,6 +17,7 @@ from catalog.errors import explain_error
 from catalog.memory import PREV_ACTION
 from rlmodule.columns import Columns
 from rlmodule.env_mending import FAULT
+from rlmodule.infos import last_infos
 from rlmodule.module import RLModule
 from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, take_slot, unbind_rows, write_row
 
@@ -103,13 +104,12 @@ class Fragment:
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
         """Keep which steps of row ``t`` raised, as their ``info`` says. Their envs observed nothing more: the final
         observation, which goes into ``info``, is the one before."""
-        part = info["final_info"]
-        if FAULT not in part:
-            return
-        for slot in np.flatnonzero(part[f"_{FAULT}"]).tolist():
-            self.faults.append((t, slot))
-            info["final_obs"][slot] = tree.map_structure(lambda x, slot=slot: x[t, slot], self.env_obs)
-            logger.warning("%s. It is made anew.", part[FAULT][slot].partition("\n\n")[0])
+        ended = self.truncateds[t]
+        for slot, of_env in zip(np.flatnonzero(ended).tolist(), last_infos(info, ended, True), strict=True):
+            if FAULT in of_env:
+                self.faults.append((t, slot))
+                info["final_obs"][slot] = tree.map_structure(lambda x, slot=slot: x[t, slot], self.env_obs)
+                logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
 
     def finals(self, module: RLModule) -> tuple[Tensor, Tree]:
         """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, beside them the last

@@ -26,6 +26,11 @@ def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool)
     return [_part_of(info, slot, len(ended)) for slot in np.flatnonzero(ended).tolist()]
 
 
+def own_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``info`` of one env, which may write into its own again; copied as by :func:`last_infos`."""
+    return {key: _own(value) for key, value in info.items()}
+
+
 def _part_of(value: Any, slot: int, num_envs: int) -> Any:
     """What of an entry of a vector env's info belongs to one env."""
     if not isinstance(value, Mapping):
@@ -55,6 +60,6 @@ def _own(value: Any) -> Any:
         return value.copy()
     if type(value) in (list, tuple):
         return type(value)(_own(item) for item in value)
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {key: _own(item) for key, item in value.items()}
     return value

@@ -11,11 +11,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
+from rlmodule.infos import own_info
+
 
 class SyncEnvs(SyncVectorEnv):
     """Gymnasium's own, which begins the next episode in the step that ends one, with less beside the envs' steps.
 
-    Of ``info`` there is what a runner reads: ``final_obs`` and ``final_info`` of episodes that end. Observations are
+    Of ``info`` there is what a runner reads: ``final_obs`` and ``final_info`` of episodes that end, arrays ``[N]`` of
+    what each env returned, and None for the others; infos of envs need not have anything in common. Observations are
     memory that the next step writes anew.
 
     Args:
@@ -32,18 +35,20 @@ class SyncEnvs(SyncVectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env with its part of ``actions``: observations, rewards, terminateds, truncateds, ``info``."""
         all_obs: list[Any] = self._env_obs
-        num, infos = self.num_envs, dict[str, Any]()
+        num, finals = self.num_envs, dict[str, Any]()
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
         each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             obs, rewards[i], terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 terminateds[i], truncateds[i] = terminated, truncated
-                infos = self._add_info(infos, {"final_obs": obs, "final_info": info}, i)
+                if not finals:
+                    finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
+                finals["final_obs"][i], finals["final_info"][i] = obs, own_info(info)
                 obs, _ = env.reset()
             all_obs[i] = obs
         if self._rows is None:
             self._observations = concatenate(self.single_observation_space, all_obs, self._observations)
         else:
             np.concatenate(all_obs, out=self._rows)
-        return self._observations, rewards, terminateds, truncateds, infos
+        return self._observations, rewards, terminateds, truncateds, finals

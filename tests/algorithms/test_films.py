@@ -134,6 +134,16 @@ def test_classes_and_factories_are_filmed_with_their_config(how: str, tmp_path: 
     assert painted.closed == 2  # that of the policy's run, and that of the films, each once
 
 
+def test_a_factory_may_take_its_config_apart(tmp_path: Path, painted: type[Painted]) -> None:
+    def factory(env_config: dict[str, Any]) -> Painted:
+        return painted(env_config.get("render_mode"), env_config["how"].pop("long"))
+
+    config = config_for(factory, env_config={"how": {"long": 7}}).freeze()
+    with config.build() as algorithm:
+        (one,) = film(algorithm.policy, config, num_episodes=1, seed=1, folder=tmp_path)
+    assert one.length == 7
+
+
 def test_an_env_that_names_no_speed_has_one(tmp_path: Path, painted: type[Painted]) -> None:
     painted.metadata = {}
     (one,) = shoot(painted, tmp_path, env_config={"length": 29})

@@ -457,6 +457,25 @@ def test_step_in_messages_counts_over_fragments() -> None:
         runner.sample(5, explore=False)
 
 
+@pytest.mark.parametrize("fragment", [1, 4, 40])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_true_final_observation_is_looked_at_too(source: str, fragment: int) -> None:
+    class Ends(Counter):
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, info = super().step(action)
+            # env 1 truncates at the first step of episode 0, and at the fourth of episode 2, after five of episode 1
+            bad = self.index == 1 and self.episode == 2 and truncated and not terminated
+            return (obs * np.nan if bad else obs), reward, terminated, truncated, info
+
+    make: Any = counters_one_by_one(Ends) if source == "one by one" else None
+    runner = runner_for(env=make or counters(AutoresetMode[source.replace(" ", "_").upper()], Ends))
+    step = 12 if source == "next step" else 10  # there, each of two resets was a step
+    for _ in range((step - 1) // fragment):
+        runner.sample(fragment, explore=False)
+    with pytest.raises(ValueError, match=rf"env 1, step {step}, obs: expected finite numbers, got nan at index \(0,\)"):
+        runner.sample(fragment, explore=False)
+
+
 def test_env_that_chokes_on_a_nan_action_is_not_blamed() -> None:
     class Chokes(Counter):
         def step(self, action: Any) -> Any:
@@ -490,6 +509,104 @@ def test_same_step_vector_env_without_final_observations_is_refused() -> None:
     runner = runner_for(env=lambda config: Forgets([Counter] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
     with pytest.raises(ValueError, match=r"Forgets\.step\(\): expected final_obs.*got \d+ truncated"):
         runner.sample(40, explore=False)
+
+
+class Simulates(Counter):
+    """Steps a state by a gradient, and resets it where it is."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        self.state = torch.zeros(3)
+
+    def _obs(self) -> Any:
+        return self.state.numpy().copy()
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.state.zero_()
+        return super().reset(**given)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        at = self.state.clone().requires_grad_()
+        (at - 1).square().sum().backward()
+        assert at.grad is not None
+        self.state = self.state - at.grad / 4
+        return super().step(action)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_env_may_use_torch_as_it_likes(source: str) -> None:
+    make: Any = counters_one_by_one(Simulates) if source == "one by one" else None
+    runner = runner_for(Small, env=make or counters(AutoresetMode[source.replace(" ", "_").upper()], Simulates))
+    rollouts = [runner.sample(7) for _ in range(2)]
+    runner.reset()  # here as in a step
+    rollouts.append(runner.sample(7))
+    for rollout in rollouts:
+        assert not rollout[Columns.ACTION_DIST_INPUTS].is_inference()
+    # half of the way to 1 in each step, from 0: 0, 1/2, 3/4, 7/8, ...
+    seen = {float(x) for x in torch.stack([rollout[Columns.OBS] for rollout in rollouts]).flatten()}
+    assert seen <= {1 - 2.0**-n for n in range(6)}
+    assert {0.0, 0.5, 0.75} <= seen
+
+
+LATE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "shape": (lambda good: (np.zeros(4, np.float32), *good[1:]), ValueError, r", obs: expected shape \(3,\)"),
+    "obs None": (lambda good: (None, *good[1:]), TypeError, ", obs: .* got NoneType"),
+    "of the old gym": (lambda good: (good[0], *good[2:]), ValueError, r", step\(\): .* got a tuple of 4"),
+    "nothing": (lambda good: None, TypeError, r", step\(\): .* got NoneType"),
+    "no info": (lambda good: (*good[:2], True, False, None), TypeError, ", info: expected a dict"),
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_what_goes_wrong_in_a_step_that_is_not_checked_is_named_too(what: str) -> None:
+    class Late(Counter):
+        def step(self, action: Any) -> Any:
+            good = super().step(action)
+            return LATE[what][0](good) if (self.index, self.t) == (1, 150) else good
+
+    runner = runner_for(env=counters_one_by_one(Late, lengths=(999,)))
+    runner.sample(140, explore=False)
+    with pytest.raises(LATE[what][1], match="env 1, step 150" + LATE[what][2]) as caught:
+        runner.sample(20, explore=False)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("place", ["step", "reset"])
+@pytest.mark.parametrize("source", ["same step", "one by one"])
+def test_an_observation_that_a_module_chokes_on_is_named(source: str, place: str) -> None:
+    class Late(Counter):
+        def __init__(self, index: int = 0) -> None:
+            super().__init__(index, lengths=(150 if place == "reset" else 999,))
+            self.observation_space = spaces.Discrete(5)  # type: ignore[assignment]
+
+        def _obs(self) -> Any:
+            at = (self.episode, self.t) == ((1, 0) if place == "reset" else (0, 150))
+            return 7 if self.index == 2 and at else self.t % 5
+
+    runner = runner_for(
+        Small, env=counters_one_by_one(Late) if source == "one by one" else counters(AutoresetMode.SAME_STEP, Late)
+    )
+    when = "reset after step 150" if (source, place) == ("one by one", "reset") else "step 150"
+    with pytest.raises(ValueError, match=f"env 2, {when}, obs: expected values in .* got 7"):
+        runner.sample(170)
+
+
+def test_an_error_of_a_module_is_its_own_where_the_envs_did_nothing_wrong() -> None:
+    runner = runner_for(env=counters_one_by_one())
+    runner.sample(1)
+    runner.module._forward_exploration = lambda batch: batch["nothing"]  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="nothing"):
+        runner.sample(1)
+
+
+def test_an_error_of_the_guard_is_told_once() -> None:
+    class This(Broken):
+        what = "text reward"
+
+    runner = runner_for(env=counters_one_by_one(This, lengths=(9,)))
+    with pytest.raises(TypeError, match="env 1, step 3, reward") as caught:
+        runner.sample(6, explore=False)
+    assert caught.value.__cause__ is None
 
 
 def test_stop_closes_the_envs() -> None:

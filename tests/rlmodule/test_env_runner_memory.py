@@ -281,12 +281,13 @@ def test_after_a_reset_nothing_was_before() -> None:
     assert not runner.sample(3)[Columns.OBS]["prev_reward"][0].any()
 
 
-def test_a_bad_observation_is_named_by_its_place_in_the_env() -> None:
+@pytest.mark.parametrize("length", [9, 2])  # in an episode, and as the last one
+def test_a_bad_observation_is_named_by_its_place_in_the_env(length: int) -> None:
     class Bad(Counter):
         def step(self, action: Any) -> Any:
             obs, *rest = super().step(action)
             return (obs * np.nan if self.t == 2 and self.index == 1 else obs), *rest
 
-    runner = runner_for(counters(AutoresetMode.SAME_STEP, Bad, lengths=(9,)), lstm_use_prev_reward=True)
+    runner = runner_for(counters(AutoresetMode.SAME_STEP, Bad, lengths=(length,)), lstm_use_prev_reward=True)
     with pytest.raises(ValueError, match="env 1, step 2, obs: "):
         runner.sample(4)

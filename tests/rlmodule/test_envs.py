@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithms.frozen import frozen_copy
 from rlmodule import env_guard
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite, find_fault, is_due
 from rlmodule.envs import autoreset_mode, guard_for, make_vector_env
@@ -113,6 +114,36 @@ def test_env_config_is_fresh_for_each_factory_call() -> None:
         return Toy()
 
     make_vector_env(factory, {"once": 1}, 3)
+
+
+class Configured(Toy):
+    """Takes its settings out of what it is given."""
+
+    def __init__(self, sim: dict[str, Any], layers: list[int], nested: tuple[dict[str, Any]], shared: object) -> None:
+        super().__init__()
+        self.dt, self.shared = sim.pop("dt"), id(shared)
+        nested[0]["more"] = layers.append(1)
+        self.layers = len(layers)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("source", ["Configured-v0", Configured, lambda config: Configured(**config)])
+def test_env_config_is_fresh_at_every_depth(source: Any, mode: Any) -> None:
+    gym.register("Configured-v0", Configured)
+    shared = object()
+    config = frozen_copy({"sim": {"dt": 0.2}, "layers": [], "nested": ({},), "shared": shared})
+    try:
+        env = make_vector_env(source, config, 3, mode)
+        try:
+            assert env.get_attr("dt") == (0.2,) * 3
+            assert env.get_attr("layers") == (1,) * 3
+            if mode == "sync":
+                assert env.get_attr("shared") == (id(shared),) * 3
+        finally:
+            env.close()
+    finally:
+        del gym.registry["Configured-v0"]
+    assert config == {"sim": {"dt": 0.2}, "layers": [], "nested": ({},), "shared": shared}
 
 
 def test_the_guard_replaces_the_checker_of_gymnasium() -> None:
@@ -329,6 +360,11 @@ BAD_STEPS: list[tuple[Callable[[int, Any], Any], type[Exception], list[str]]] = 
     (changed(2, 0), TypeError, ["terminated", "int 0", "bool(terminated)"]),
     (changed(3, None), TypeError, ["truncated", "NoneType"]),
     (changed(4, None), TypeError, ["info", "a dict", "Return {}"]),
+    (
+        changed(0, nested(pose=torch.zeros(2, requires_grad=True))),
+        TypeError,
+        ["obs['pose']", "gradient", "obs.detach()"],
+    ),
 ]
 
 
@@ -422,16 +458,26 @@ def test_every_form_of_a_real_number_is_a_reward(mode: Any) -> None:
         env.close()
 
 
+BUFFERS: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.zeros(1, np.float32),
+    "tensor": lambda: torch.zeros(1),
+    "list": lambda: [0.0],
+}
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_env_that_reuses_its_buffer_keeps_its_final_observation(mode: Any) -> None:
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("count", [1, 5])  # five take turns: one is the same at the end of each episode of five steps
+def test_an_env_that_reuses_its_buffer_keeps_its_final_observation(mode: Any, buffer: str, count: int) -> None:
     class Reuser(Toy):
         def __init__(self) -> None:
             super().__init__(spaces.Dict({"x": spaces.Box(0, 100, (1,), np.float32)}))
-            self.buffer = {"x": np.zeros(1, np.float32)}
+            self.buffers = [{"x": BUFFERS[buffer]()} for _ in range(count)]
 
         def obs(self) -> Any:
-            self.buffer["x"][:] = self.in_episode
-            return self.buffer
+            chosen = self.buffers[self.in_episode % count]
+            chosen["x"][0] = self.in_episode
+            return chosen
 
     env = make_vector_env(Reuser, {}, 2, mode)
     try:
@@ -459,9 +505,9 @@ def test_the_check_runs_on_100_steps_and_then_on_every_hundredth(monkeypatch: py
 
 def test_an_unchecked_step_is_the_envs_own_result() -> None:
     results: list[Any] = []
-    guard = EnvGuard(Toy(result=lambda step, good: results.append(good) or good))
+    guard = EnvGuard(Toy(result=lambda step, good: results.append(good) or good, length=10**9))
     guard.reset()
-    assert all(guard.step(0) is results[-1] for _ in range(150))
+    assert all(guard.step(0) is results[-1] for _ in range(150))  # of one episode
 
 
 # Values against spaces.

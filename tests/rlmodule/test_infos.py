@@ -194,6 +194,14 @@ def told(index: int) -> list[dict[str, Any]]:
     return infos
 
 
+class Odd(Telling):
+    """Tells of nothing that the other envs tell of in the same way."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *rest, info = super().step(action)
+        return *rest, {**info, "odd": (self.t, "lost", {"t": self.t})[self.index], "_path": self.index}
+
+
 class Merging(VectorEnv[Any, Any, Any]):
     """A ready vector env that hands out tensors, and the same memory at every step."""
 
@@ -255,6 +263,14 @@ def test_tensors_of_a_ready_vector_env_are_numbers_of_their_time() -> None:
     ends = [(info["t"], info["all"]) for info in stats["episode_infos"]]
     assert ends == [(t, 7) for t in range(1, 7) for n in (2, 3, 4) if t % n == 0]
     assert all(type(t) is int for t, _ in ends)
+
+
+def test_envs_that_end_together_may_tell_of_unlike_things() -> None:
+    for settings in ({}, {"records_episode_infos": True}):
+        runner = runner_for(env=counters_one_by_one(Odd, lengths=(2,)), **settings)
+        infos = runner.sample(4, explore=False).stats.get("episode_infos", [])
+        assert [info["odd"] for info in infos] == [2, "lost", {"t": 2}] * 2 * bool(settings)
+        assert [info["_path"] for info in infos] == [0, 1, 2] * 2 * bool(settings)
 
 
 def test_infos_are_recorded_only_if_asked_for() -> None:
