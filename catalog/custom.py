@@ -55,7 +55,7 @@ class CustomEncoderConfig(ModelConfig):
         """Found by building the model once and trying it, with torch's random state kept as it was.
 
         Raises:
-            ValueError: As :func:`~catalog.probing.probe_encoder`.
+            ValueError: If it does not take the observation, or gives anything but one latent for each.
         """
         return self._probed_dims
 

@@ -140,6 +140,7 @@ def test_a_killed_learner_is_made_again_and_the_update_is_done_again(run: Run) -
     assert run.check_recovers(rollouts(), restarts=size) < 30
 
 
+@pytest.mark.faults
 def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> None:
     run.plan.clear()
     run.group.set_state(run.initial)

@@ -439,6 +439,7 @@ def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup,
     assert dict(remote.num_env_steps_lost) == lost
 
 
+@pytest.mark.faults
 def test_a_runner_that_was_lost_is_there_again_after_a_state() -> None:
     group = group_of(num_env_runners=2, num_envs_per_env_runner=1, ignore_env_runner_failures=True)
     list(group.sample(3))
