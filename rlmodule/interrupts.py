@@ -19,8 +19,11 @@ _heard = False
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Have Ctrl-C wait for the end of the block, or for the next part of it that is :func:`interruptible`."""
+    if _held_back is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     handler = signal.getsignal(signal.SIGINT)
-    if _held_back is not None or not callable(handler) or threading.current_thread() is not threading.main_thread():
+    if not callable(handler):
         yield
         return
     _hold_back(handler)
