@@ -32,7 +32,7 @@ from rlmodule.env_guard import EnvError, check_finals_finite
 from rlmodule.env_mending import FAULT
 from rlmodule.env_processes import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.env_streams import EnvStreams
-from rlmodule.envs import autoreset_mode, check_finite, guard_for, make_vector_env
+from rlmodule.envs import autoreset_mode, check_finite, guard_for, last_error, make_vector_env
 from rlmodule.episode_totals import EpisodeTotals
 from rlmodule.fragment import Fragment, allocate_fragments
 from rlmodule.infos import last_infos
@@ -47,7 +47,6 @@ from rlmodule.rollout import (
 )
 from rlmodule.sequences import initial_states, state_out_of
 from rlmodule.settings import RunnerSettings
-from rlmodule.sync_envs import SyncEnvs
 from rlmodule.tally import Tally
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
@@ -332,9 +331,10 @@ class EnvRunner:
                         action = from_logits(logits).sample(generator)
                     fitted = convert(action)
                 # out here, as what an env makes in inference mode could not be changed elsewhere, nor have gradients
-                sent = sampled = _as_arrays(action) if nested else action.numpy()
+                sampled: Any = tree.map_structure(Tensor.numpy, action) if nested else action.numpy()
+                sent = sampled
                 if fitted is not action:
-                    sent = _own_arrays(fitted) if nested else fitted.numpy()
+                    sent = tree.map_structure(lambda x: x.numpy().copy(), fitted) if nested else fitted.numpy()
                 elif copies:
                     sent = sampled.copy()
                 if t == 0:
@@ -365,7 +365,7 @@ class EnvRunner:
             # a module or an env that chokes on a NaN observation is not the culprit
             env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
             check_finite(env_obs, data.rewards[:t], self._steps, self._first)
-            found = None if isinstance(error, EnvError) else self._last_error()
+            found = None if isinstance(error, EnvError) else last_error(env, guard)
             if found is not None and str(found) != str(error):
                 raise found from error
             raise
@@ -377,14 +377,6 @@ class EnvRunner:
         # stacked out here, since tensors made in inference mode cannot enter a loss
         recorded = torch.stack(dist_inputs) if self._records_action_dist else None
         return recorded, {"env_step": in_env, "forward": in_forward}
-
-    def _last_error(self) -> Exception | None:
-        """What is wrong with what the envs returned last, perhaps in a step in which nobody looked; those in processes
-        of their own are not asked."""
-        if self._guard is not None:
-            return self._guard.last_error()
-        errors = self.env.call("last_error") if isinstance(self.env, SyncEnvs) else ()
-        return next((error for error in errors if error is not None), None)
 
     def _forward_along(self, data: Fragment, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""
@@ -485,13 +477,3 @@ class EnvRunner:
             assert isinstance(self.env.unwrapped, AsyncVectorEnv)
             end_processes(self.env.unwrapped)
         close_vector_env(self.env)
-
-
-def _as_arrays(actions: Tree) -> Tree:
-    """Nested actions as arrays."""
-    return tree.map_structure(lambda x: x.numpy(), actions)
-
-
-def _own_arrays(actions: Tree) -> Tree:
-    """Copies of nested actions as arrays, which the env may write into."""
-    return tree.map_structure(lambda x: x.numpy().copy(), actions)

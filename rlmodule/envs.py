@@ -191,6 +191,15 @@ def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> Vector
     return None if env.unwrapped in _guarded else VectorGuard(env, first_env_index)
 
 
+def last_error(env: VectorEnv[Any, Any, Any], guard: VectorGuard | None) -> Exception | None:
+    """What is wrong with what `env` returned last, perhaps in a step in which nobody looked; `guard` is that of its
+    caller. Envs in processes of their own are not asked."""
+    if guard is not None:
+        return guard.last_error()
+    errors = env.call("last_error") if isinstance(env, SyncEnvs) else ()
+    return next((error for error in errors if error is not None), None)
+
+
 def _from_id(
     env_id: str, env_config: dict[str, Any], num_envs: int, mode: VectorizeMode, guarding: _Guarding
 ) -> VectorEnv[Any, Any, Any]:
