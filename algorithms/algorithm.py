@@ -8,7 +8,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -193,7 +193,9 @@ class Algorithm(ABC):
                 runners in other processes fail for good (:class:`WorkerFailed`).
         """
         length, rollouts = self.config.get_rollout_fragment_length(), list[Rollout]()
-        with uninterrupted():  # but where it waits: each step that an env made is counted
+        # in this process nothing waits, and what it costs would be felt with fragments of one step
+        elsewhere = not self.env_runner_group.workers.shares_memory
+        with uninterrupted() if elsewhere else nullcontext():  # each step that an env made is counted
             try:
                 for rollout in self.env_runner_group.sample(length, policy_version=self.learner_group.num_updates):
                     rollouts.append(rollout)

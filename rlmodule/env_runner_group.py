@@ -22,7 +22,6 @@ from catalog.errors import explain_error
 from rlmodule.env_runner import EnvRunner
 from rlmodule.env_streams import last_incarnation
 from rlmodule.envs import spec_to_send
-from rlmodule.interrupts import interruptible
 from rlmodule.module import RLModule
 from rlmodule.os_processes import file_prefix, remove_leftovers, this_machine
 from rlmodule.resources import room_remedy
@@ -163,8 +162,7 @@ class EnvRunnerGroup:
             runner = self.local_runner
             lost_before = Counter(runner.num_env_steps_lost)
             try:
-                with interruptible():
-                    rollout = runner.sample(num_steps, explore=explore, policy_version=policy_version)
+                rollout = runner.sample(num_steps, explore=explore, policy_version=policy_version)
             except BaseException:
                 self.num_env_steps_lost += Counter(runner.num_env_steps_lost) - lost_before
                 raise

@@ -324,17 +324,19 @@ def seen(group: EnvRunnerGroup, num_steps: int) -> dict[int, dict[str, Any]]:
     ids=["0 to 2", "2 to 0", "1x4 to 2x2", "4 envs to 8"],
 )
 def test_envs_go_on_in_other_runners(before: tuple[int, int], after: tuple[int, int]) -> None:
-    groups = [group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for runners, envs in (before, after)]
+    groups = [
+        group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for runners, envs in (before, before, after)
+    ]
     try:
         seen(groups[0], 9)
         state = clone(groups[0].get_state())
-        for group in groups:
+        for group in groups[1:]:
             group.set_state(state)
-        same, other = (seen(group, 20) for group in groups)
+        same, other = (seen(group, 20) for group in groups[1:])
         assert {*same} <= {*other} == {*range(max(1, after[0]) * after[1])}
         for env, columns in same.items():
             assert differences(columns, other[env]) == []
-        states = [group.get_state() for group in groups]
+        states = [group.get_state() for group in groups[1:]]
         assert {index: one["noise"] for index, one in states[0].items()}.items() <= {
             index: one["noise"] for index, one in states[1].items()
         }.items()
