@@ -5,7 +5,6 @@
 
 import sys
 import time
-import time
 from pathlib import Path
 
 from tests.fault_envs import num_step_calls
