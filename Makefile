@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+CORE := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+# The first release of every minor version that pyproject.toml names.
+PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
 PYTEST := $(BIN)/python -m pytest
 
 # No display is needed, and the type checker does not look for newer versions of itself.
@@ -15,54 +18,67 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning test-faults check format stubs docs bench bench-peers clean
+.PHONY: help install train test test-learning test-faults check check-pins format stubs docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## set up .venv with the package, editable, and its tested dependencies
+install: $(DEV) ## set up .venv with the package, editable, and all that is needed to work on it
 
-# Made again when the dependencies change. The stamp comes last, so that a broken set-up is not taken for a finished one.
-$(STAMP): pyproject.toml constraints.txt
-	@echo "==> $(VENV): made with $$($(PYTHON) --version) ($(PYTHON))"
+# Redone when the dependencies change. A stamp is written last, so that a broken set-up never looks like a finished one.
+$(CORE): pyproject.toml constraints.txt
+	@echo "==> $(VENV): $$($(PYTHON) --version) ($(PYTHON)), with the versions in constraints.txt"
 	$(PYTHON) -m venv $(VENV)
-	@echo "==> $(VENV): installing catalog-rl[dev] and the versions in constraints.txt (2.1 GB with the CPU build of PyTorch, 5.6 GB with the one that pip takes on Linux)"
+	@echo "==> $(VENV): installing what training needs (SIZE GB with the CPU build of PyTorch, SIZE GB with the one that pip chooses on Linux)"
+	$(BIN)/python -m pip install -e . -c constraints.txt
+	@touch $@
+
+$(DEV): $(CORE)
+	@echo "==> $(VENV): adding what the tests, the checks and the docs need (SIZE GB)"
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
-train: $(STAMP) ## train PPO on CartPole until it is solved: the first thing to try
+train: $(CORE) ## train PPO on CartPole until it is solved: the first thing to try
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
-test: $(STAMP) ## the tests, but for the slow ones
+test: $(DEV) ## the tests, but for the slow ones
 	$(PYTEST) -m "not slow and not faults" -n 2
 
-test-learning: $(STAMP) ## the slow tests: every algorithm learns
+test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow
 
-test-faults: $(STAMP) ## the long fault tests: processes that are killed, stopped and lost
+test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped and lost
 	$(PYTEST) -m faults
 
-check: $(STAMP) ## everything a change must pass: format, lint, stubs, types, tests
+check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, stubs, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m algorithms.stubs --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(PYTEST) -m "not slow and not faults" -n 2
 
-format: $(STAMP) ## format the code and fix what the linter can
+# uv takes the versions from what the index says of each package: nothing is downloaded, and no other Python is needed.
+check-pins: $(DEV) ## whether constraints.txt holds on the first release of every supported Python
+	@for version in $(PYTHONS); do \
+		echo "==> constraints.txt on Python $$version"; \
+		$(BIN)/uv pip compile --quiet --no-header --system-certs --no-build --no-python-downloads \
+			--python-version $$version --extra dev -c constraints.txt pyproject.toml >/dev/null || exit 1; \
+	done
+
+format: $(DEV) ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-stubs: $(STAMP) ## write the type stubs of the config builders anew
+stubs: $(DEV) ## write the type stubs of the config builders anew
 	$(BIN)/python -m algorithms.stubs
 
-docs: $(STAMP) ## build the documentation as a site: site/index.html
+docs: $(DEV) ## build the documentation as a site: site/index.html
 	$(BIN)/mkdocs build --strict
 
-bench: $(STAMP) ## our speed beside bare PyTorch loops, in one run
+bench: $(DEV) ## our speed beside bare PyTorch loops, in one run
 	$(BIN)/python -m benchmarks.run
 
-bench-peers: $(STAMP) ## our speed beside other libraries, each in an environment of its own (.peers)
+bench-peers: $(DEV) ## our speed beside other libraries, each in an environment of its own (.peers)
 	$(BIN)/python -m benchmarks.peers.run
 
 clean: ## remove .venv and everything built

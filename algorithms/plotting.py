@@ -1,4 +1,4 @@
-"""Learning curves: of one run, and of several compared by mean and confidence interval over their seeds.
+"""Learning curves: of one run, and of several compared by mean and spread over their seeds.
 
 A picture is drawn without pyplot, which would choose a backend for the user's own figures.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Told apart with any kind of colour vision: the palette of Okabe and Ito (2008)."""
 STYLES = ("-", "--", ":")
 """Of the lines; the next one when all colours are used."""
+FEWEST_SEEDS = 5
+"""Seeds from which on a band is a confidence interval. That of two seeds is 18 times as wide as what they span."""
+HALF_WIDTH, FULL_WIDTH = 42, 78
+"""Letters of a line of the legend in two columns, and of a label in one."""
 MOST_DIFFERENCES = 3
 """Settings in a label; where runs differ in more, they are told apart by their folders."""
 
@@ -62,7 +67,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and 95 % confidence interval over seeds.
+    """Mean over seeds, and how far they spread.
 
     Attributes:
         path: The folder that was named.
@@ -70,7 +75,9 @@ class Curve:
         label: What it is called.
         x: ``[P]`` env steps or seconds: wherever a seed has a value, as far as all of them reach.
         mean: ``[P]`` mean of the seeds, each joined by lines between its own values.
-        margin: ``[P]`` half the width of the interval; None for one seed.
+        margin: ``[P]`` half the width of the 95 % confidence interval of the mean; None for one seed.
+        band: Two arrays ``[P]``, below and above: the interval within what any seed had, or, below
+            :data:`FEWEST_SEEDS`, the range of the seeds; None for one seed.
         seeds: What it was made of.
         waiting: Run folders beside those, in which the metric has no value yet.
     """
@@ -81,6 +88,7 @@ class Curve:
     x: Floats
     mean: Floats
     margin: Floats | None
+    band: tuple[Floats, Floats] | None
     seeds: tuple[Series, ...]
     waiting: tuple[Path, ...] = ()
 
@@ -104,7 +112,7 @@ def plot_runs(
     labels: Sequence[str] | None = None,
     title: str | None = None,
 ) -> list[Curve]:
-    """Draw one curve for each of ``runs``: mean and 95 % confidence interval over its seeds.
+    """Draw one curve for each of ``runs``: the mean of its seeds in a band of their spread.
 
     Args:
         runs: Run folders, or folders that hold run folders, one for each seed, at most two levels down.
@@ -116,10 +124,11 @@ def plot_runs(
         title: Title; None says what ran, if all ran the same.
 
     Returns:
-        The curves, in the order of ``runs``; without those of runs that have finished no iteration, if others have.
+        The curves, in the order of ``runs``; without those of runs that have finished no iteration, and of files and
+        folders that are no runs, if others are.
 
     Raises:
-        FileNotFoundError: If there is no such folder, or no run in it.
+        FileNotFoundError: If there is no such folder, or no run in any.
         ValueError: If runs cannot be averaged, have no values of the metric, or an argument is wrong.
         OSError: If the picture cannot be written.
     """
@@ -135,15 +144,18 @@ def plot_runs(
         expected, got = f"one for each of {len(runs)} runs", f"{len(labels)}: {', '.join(labels)}"
         raise ValueError(explain_error("labels", expected=expected, got=got, remedy="Leave them out, or name all."))
     every = [_Group(Path(run)) for run in runs]
-    groups = [group for group in every if group.metrics]
+    told = [group for group in every if group.rows]
+    if not told:
+        raise _no_run(every[0].path)
+    groups = [group for group in told if group.metrics]
     if not groups:
         expected, got = "a run with finished iterations", "none yet"
         remedy = "Wait for the first iteration, or leave it out."
         where = ", ".join(repr(str(group.path)) for group in every)
         raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
     metric = _chosen_metric(groups, metric)
-    given = labels if labels is not None else _labels(every)
-    names = [name for name, group in zip(given, every, strict=True) if group.metrics]
+    given = dict(zip(every, labels, strict=True)) if labels else dict(zip(told, _labels(told), strict=True))
+    names = [given[group] for group in groups]
     curves = [_curve(group, name, by, metric) for group, name in zip(groups, names, strict=True)]
     if title is None:
         title = _common_title(groups)
@@ -175,7 +187,7 @@ class _Group:
 
     Attributes:
         path: The folder that was named.
-        rows: Run folder → what its progress.jsonl holds.
+        rows: Run folder → what its progress.jsonl holds; empty if there is no run.
         algorithm, env: What ran; both empty if the runs do not tell.
         settings: Those that change what is learned; empty if the runs do not tell.
         metrics: The names of all numbers in it, in order; none if no iteration is finished.
@@ -183,7 +195,7 @@ class _Group:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = {run: read_rows(run / "progress.jsonl") for run in _run_folders(path)}
+        self.rows = {run: read_rows(run / "progress.jsonl") for run in run_folders(path)}
         told = [about for run in self.rows if (about := read_about(run))]
         names = dict.fromkeys(str(about["name"]) for about in told)
         if len(names) > 1:
@@ -208,27 +220,28 @@ def _not_seeds(path: Path, got: str) -> ValueError:
     return ValueError(explain_error(repr(str(path)), expected=expected, got=got, remedy=remedy))
 
 
-def _run_folders(path: Path) -> list[Path]:
+def run_folders(path: Path) -> list[Path]:
     """``path`` itself if it is a run folder, else those at most two levels below it, by name (seed-9 before seed-10).
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is nothing at ``path``.
     """
+    if not path.exists():
+        raise _no_run(path)
     if (path / "progress.jsonl").is_file():
         return [path]
     found = [file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/progress.jsonl")]
-    if not found:
-        where, expected = repr(str(path)), "a run folder, or a folder of run folders"
-        got = "one without a progress.jsonl" if path.is_dir() else "a file" if path.exists() else "no such folder"
-        beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        remedy = "Pass the run_dir of a run that the logger 'jsonl' wrote to, as it does by default."
-        raise FileNotFoundError(
-            explain_error(
-                where, expected=expected, got=got, remedy=remedy + ("" if path.exists() else closest(path.name, beside))
-            )
-        )
     # text and numbers take turns in what the pattern splits
     return sorted(found, key=lambda run: [int(p) if i % 2 else p for i, p in enumerate(re.split(r"(\d+)", str(run)))])
+
+
+def _no_run(path: Path) -> FileNotFoundError:
+    where, expected = repr(str(path)), "a run folder, or a folder of run folders"
+    got = "one without a progress.jsonl" if path.is_dir() else "a file" if path.exists() else "no such folder"
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    remedy = "Pass the run_dir of a run that the logger 'jsonl' wrote to, as it does by default."
+    remedy += "" if path.exists() else closest(path.name, beside)
+    return FileNotFoundError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -312,7 +325,7 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
             explain_error(repr(str(group.path)), expected=f"seeds with common {by}", got=got, remedy=remedy)
         )
     mean, margin = mean_and_margin(values)
-    return Curve(group.path, metric, label, x, mean, margin, seeds, waiting)
+    return Curve(group.path, metric, label, x, mean, margin, _band(values, mean, margin), seeds, waiting)
 
 
 def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
@@ -356,6 +369,16 @@ def mean_and_margin(values: Floats) -> tuple[Floats, Floats | None]:
     if count == 1:
         return mean, None
     return mean, student_t(count - 1) * values.std(0, ddof=1) / math.sqrt(count)
+
+
+def _band(values: Floats, mean: Floats, margin: Floats | None) -> tuple[Floats, Floats] | None:
+    if margin is None:
+        return None
+    if len(values) < FEWEST_SEEDS:
+        return values.min(0), values.max(0)
+    # an interval of Student's knows no limit of the metric: it would reach above 500 where no return can
+    low, high = values.min(), values.max()
+    return (mean - margin).clip(low, high), (mean + margin).clip(low, high)
 
 
 def student_t(freedom: int) -> float:
@@ -422,18 +445,16 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title:
         count = f"{len(curve.seeds)} seed{'s' if len(curve.seeds) > 1 else ''}"
         marker = "o" if len(curve.x) < 3 else ""
         x = curve.x / size
-        axes.plot(x, curve.mean, style, marker=marker, color=colour, lw=2, label=f"{curve.label} ({count})", zorder=3)
-        if curve.margin is not None:
-            axes.fill_between(
-                x, curve.mean - curve.margin, curve.mean + curve.margin, color=colour, alpha=0.15, lw=0, zorder=1
-            )
+        label = f"{textwrap.fill(curve.label, FULL_WIDTH)} ({count})"
+        axes.plot(x, curve.mean, style, marker=marker, color=colour, lw=2, label=label, zorder=3)
+        if curve.band is not None:
+            axes.fill_between(x, *curve.band, color=colour, alpha=0.15, lw=0, zorder=1)
             for seed in curve.seeds:
                 axes.plot(seed.x / size, seed.y, style, color=colour, lw=0.8, alpha=0.35, zorder=2)
-    _keep_lines_in_sight(axes, curves)
     _finish(axes, title or "", unit if by == "steps" else f"training time ({unit})", metric_text(metric))
-    several = any(curve.margin is not None for curve in curves)
-    heading = "mean of seeds, 95 % confidence interval" if several else None
-    figure.legend(title=heading, loc="outside lower center", ncols=2 if len(curves) > 1 else 1, frameon=False)
+    _, names = axes.get_legend_handles_labels()
+    columns = 2 if len(curves) > 1 and max(map(len, names)) <= HALF_WIDTH else 1
+    figure.legend(title=_heading(curves), loc="outside lower center", ncols=columns, frameon=False)
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
@@ -441,12 +462,14 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title:
         raise OSError(explain_error(repr(str(out)), expected=expected, got=got, remedy=remedy)) from error
 
 
-def _keep_lines_in_sight(axes: Axes, curves: Iterable[Curve]) -> None:
-    """Let the lines choose the range of y: the interval of two seeds may be a hundred times as wide."""
-    values = np.concatenate([array for c in curves for array in (c.mean, *(seed.y for seed in c.seeds))])
-    low, high = float(values.min()), float(values.max())
-    room = 0.15 * (high - low) or abs(high) * 0.1 or 1.0
-    axes.set_ylim(low - room, high + room)
+def _heading(curves: Sequence[Curve]) -> str | None:
+    """What the bands are."""
+    counts = {len(curve.seeds) for curve in curves} - {1}
+    kinds = {count >= FEWEST_SEEDS for count in counts}
+    interval, spread = "95 % confidence interval", "range of the seeds"
+    if len(kinds) == 2:
+        return f"mean of seeds; band: {interval}, below {FEWEST_SEEDS} seeds their range"
+    return f"mean of seeds; band: {interval if True in kinds else spread}" if kinds else None
 
 
 def _finish(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:

@@ -2,6 +2,7 @@
 fails because a machine is busy."""
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from tests.together import Fleet, fleet_of
 
 torch.set_num_threads(1)
+# Ray starts workers at the lowest priority, at which they get next to nothing of cores that others use.
+os.environ.setdefault("RAY_worker_niceness", "0")
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 

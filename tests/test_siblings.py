@@ -36,7 +36,7 @@ def run(script: str, folder: Path, site: Path) -> subprocess.CompletedProcess[st
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(script)
     command = [sys.executable, "-I", "-S", "-c", RUN, str(folder), str(site)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_nothing_hidden(installed: Path, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import tree
 
 from rlmodule import Learner
 from rlmodule.peers import Connected, MeetingPlace
+from tests.waiting import PATIENCE_S
 
-START_S = 300.0
-"""Seconds that a busy machine may take to start the processes."""
+ANSWER_S = 2 * PATIENCE_S
+"""Seconds after which a process counts as hung: longer than what it runs may wait itself."""
 PEER_TIMEOUT_S = 20.0
 """Seconds that one waits for the others, unless a case is about that."""
 
@@ -37,13 +38,12 @@ class Fleet:
             self.processes.append(process)
         self.calls = 0
         for rank in range(size):
-            self._answer(rank, START_S)
+            self._answer(rank)
 
     def run(
         self,
         function: Callable[..., Any],
         *args_of_each: tuple[Any, ...],
-        timeout_s: float = 120.0,
         peer_timeout_s: float = PEER_TIMEOUT_S,
     ) -> list[Any]:
         """What ``function`` returned or raised in as many processes as there are arguments."""
@@ -52,13 +52,13 @@ class Fleet:
         for rank, args in enumerate(args_of_each):
             call = (self.calls, rank, size, place.host, place.port, peer_timeout_s, function, args)
             self.pipes[rank].send_bytes(pickle.dumps(call))
-        return [self._answer(rank, timeout_s) for rank in range(size)]
+        return [self._answer(rank) for rank in range(size)]
 
-    def _answer(self, rank: int, timeout_s: float) -> Any:
-        call, answer, deadline = -1, None, time.monotonic() + timeout_s
+    def _answer(self, rank: int) -> Any:
+        call, answer, deadline = -1, None, time.monotonic() + ANSWER_S
         while call < self.calls:  # that of a call which was given up comes late
             left = max(0.0, deadline - time.monotonic())
-            assert self.pipes[rank].poll(left), f"process {rank} has not answered for {timeout_s} s"
+            assert self.pipes[rank].poll(left), f"process {rank} has not answered for {ANSWER_S:g} s"
             try:
                 call, answer = pickle.loads(self.pipes[rank].recv_bytes())
             except EOFError:

@@ -11,12 +11,12 @@ import tyro
 
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import parse
-from algorithms.plotting import TRAINING_RETURN, metric_text, plot_runs, table_of
+from algorithms.plotting import TRAINING_RETURN, metric_text, plot_runs, run_folders, table_of
 
 
 @dataclass(kw_only=True)
 class PlotFlags:
-    """Draw the learning curve of each RUN: mean and 95 % interval over its seeds."""
+    """Draw the learning curve of each RUN: the mean of its seeds in a band of their spread."""
 
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
@@ -37,14 +37,15 @@ class PlotFlags:
 
 
 def plot(args: Sequence[str]) -> int:
-    """Draw learning curves, with intervals over seeds, and compare them."""
+    """Draw learning curves, with the spread over seeds, and compare them."""
     flags = parse(PlotFlags, "rlmodule plot", args)
     runs, out = [Path(run) for run in flags.runs], Path(flags.out)
     curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)
     print(_about(curves[0].metric, chosen=flags.metric is not None))
     print(table_of(curves))
     for run in sorted({*runs} - {curve.path for curve in curves}):
-        print(f"Left out, as it has finished no iteration yet: {run}")
+        why = "it has finished no iteration yet" if run_folders(run) else "it is no run, or has no progress.jsonl"
+        print(f"Left out, as {why}: {run}")
     for run in (run for curve in curves for run in curve.waiting):
         print(f"Left out, as it has no value yet: {run}")
     print(f"\nWrote {out}")

@@ -247,7 +247,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def draw(kept: dict[str, Any]) -> None:
-    """The same as bars: the speed of each side as a fraction of ours."""
+    """The speed of each library as a fraction of ours, as bars."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -262,16 +262,16 @@ def draw(kept: dict[str, Any]) -> None:
         axis.axis("off")
     for axis, job in zip(axes.flat, jobs, strict=False):
         figures: Figures = kept[job]["figures"]
-        sides = [side for side in (OURS, BARE, *PEERS) if side in figures]
+        sides = [side for side in (OURS, *PEERS) if side in figures]
         heights = [1 / ratio(figures[OURS], figures[side], job) for side in sides]
-        names = ["ours" if s == OURS else "bare loop" if s == BARE else PEERS[s].name for s in sides]
-        colors = ["#1f77b4" if s == OURS else "#bbbbbb" if s == BARE else "#ff9f4a" for s in sides]
+        names = ["ours" if s == OURS else PEERS[s].name for s in sides]
+        colors = ["#1f77b4" if s == OURS else "#ff9f4a" for s in sides]
         bars = axis.barh(names[::-1], heights[::-1], color=colors[::-1])
         axis.bar_label(bars, [f"{height:.2f}" for height in heights[::-1]], fontsize=7, padding=2)
         axis.set_title(CONTESTS[job].title, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.set_xlim(0, 1.45)
-        axis.set_ylim(len(sides) - 7.5, len(sides) - 0.5)  # so that all bars are as thick
+        axis.set_ylim(len(sides) - 6.5, len(sides) - 0.5)  # so that all bars are as thick
         axis.spines[["top", "right"]].set_visible(False)
     fig.supxlabel("speed, as a fraction of ours", fontsize=8)
     fig.tight_layout()

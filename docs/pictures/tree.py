@@ -10,20 +10,60 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-OBSERVATIONS = [
-    ("Box, rank 0, 1\nMultiBinary", "MLP"),
-    ("Discrete\nMultiDiscrete", "one-hot or embedding\n→ MLP"),
-    ("Box, rank 2", "flatten → MLP, image → CNN\nor sequence → GRU"),
-    ("Box, rank 3, 4", "CNN by size, listed,\nnature or impala"),
-    ("Dict, Tuple", "an encoder per part, fused\nor one vector → MLP"),
-]
-ACTIONS = [
-    ("Discrete", "Categorical", "add start"),
-    ("MultiDiscrete\nBox of integers", "MultiCategorical", "add start, low"),
-    ("MultiBinary", "Bernoulli", "as it is"),
-    ("Box of floats", "DiagGaussian\nor SquashedGaussian", "stretch, clip"),
-    ("Dict, Tuple", "MultiDistribution,\nof the parts", "each part"),
-]
+OBSERVATIONS = {
+    "Box, rank 0, 1\nMultiBinary": ("MLP", ["Box of rank 0 or 1 → MLP", "MultiBinary → MLP"]),
+    "Discrete\nMultiDiscrete": (
+        "one-hot or embedding\n→ MLP",
+        ["Discrete → one-hot → MLP", "Discrete → embedding → MLP", "MultiDiscrete → one-hot per part → MLP"],
+    ),
+    "Box, rank 2": (
+        "flatten → MLP, image → CNN\nor sequence → GRU",
+        [
+            "Box of rank 2 → one vector → MLP",
+            "Box of rank 2 as a grey image → CNN",
+            "Box of rank 2 as a sequence of rows → GRU",
+        ],
+    ),
+    "Box, rank 3, 4": (
+        "CNN by size, listed,\nnature or impala",
+        ["Box of rank 3 → CNN", "Box of rank 4 → frames as channels → CNN"],
+    ),
+    "Dict, Tuple": (
+        "an encoder per part, fused\nor one vector → MLP",
+        [
+            "Dict → an encoder per part, fused",
+            "Tuple → an encoder per part, fused",
+            "Dict → one vector → MLP",
+            "Tuple → one vector → MLP",
+        ],
+    ),
+}
+"""Spaces → their net, and the names of the rules that choose it."""
+ANY_SPACE = ["custom_model"]
+"""Rules that the words above the first row stand for."""
+ACTIONS = {
+    "Discrete": ("Categorical", ["Discrete → Categorical"], "add start", ["Discrete → add start"]),
+    "MultiDiscrete\nBox of integers": (
+        "MultiCategorical",
+        ["MultiDiscrete → MultiCategorical", "integer Box → MultiCategorical over its numbers"],
+        "add start, low",
+        ["MultiDiscrete → add start", "integer Box → add low"],
+    ),
+    "MultiBinary": ("Bernoulli", ["MultiBinary → Bernoulli"], "as it is", ["MultiBinary → as it is"]),
+    "Box of floats": (
+        "DiagGaussian,\nSquashedGaussian, Beta",
+        ["float Box → DiagGaussian"],
+        "stretch, clip",
+        ["float Box → stretch and clip to the bounds"],
+    ),
+    "Dict, Tuple": (
+        "MultiDistribution,\nof the parts",
+        ["Dict → MultiDistribution, one per key", "Tuple → MultiDistribution, one per part"],
+        "each part",
+        ["Dict → each part", "Tuple → each part"],
+    ),
+}
+"""Spaces → their distribution and converter, each with the names of the rules that choose it."""
 COLUMNS = [1.05 + 1.98 * i for i in range(5)]
 WIDTH = 1.82
 
@@ -41,47 +81,47 @@ def row_name(axes: Axes, y: float, text: str) -> None:
 
 
 def draw(path: Path) -> None:
-    """Write the picture to ``path``."""
-    figure = Figure(figsize=(10, 7.2))
+    """Write the picture to ``path``, and what it says into the file's description."""
+    figure = Figure(figsize=(10, 8.4))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, 10), ylim=(0, 7.2))
+    axes.set(xlim=(0, 10), ylim=(0, 8.4))
     axes.axis("off")
     middle, wide = 5.01, 9.74
 
-    row_name(axes, 7.0, "observation space: every part of a Dict or Tuple goes through this row again")
-    for x, (space, net) in zip(COLUMNS, OBSERVATIONS, strict=True):
-        cell(axes, x, 6.58, SLATE, space)
-        cell(axes, x, 5.72, CATALOG, net)
-        arrow(axes, (x, 6.32), (x, 5.98))
-        arrow(axes, (x, 5.46), (x, 5.12))
-    cell(
-        axes,
-        middle,
-        4.86,
-        MODULE,
-        "use_lstm, use_gru, use_attention: a memory, which may see previous action and reward",
-        wide,
-        0.44,
-    )
-    arrow(axes, (middle, 4.66), (middle, 4.3))
-    label(axes, middle + 1.5, 4.48, "latent: one for all functions, or one each")
+    row_name(axes, 8.2, "observation space: every part of a Dict or Tuple goes through this row again; or custom_model")
+    for x, (space, (net, _)) in zip(COLUMNS, OBSERVATIONS.items(), strict=True):
+        cell(axes, x, 7.78, SLATE, space)
+        cell(axes, x, 6.92, CATALOG, net)
+        arrow(axes, (x, 7.52), (x, 7.18))
+        arrow(axes, (x, 6.66), (x, 6.32))
+    memory = "use_lstm, use_gru, use_attention: a memory, which may see previous action and reward"
+    cell(axes, middle, 6.06, MODULE, memory, wide, 0.44)
+    arrow(axes, (middle, 5.86), (middle, 5.5))
+    label(axes, middle + 1.5, 5.68, "latent: one for all functions, or one each")
     heads = [(1.9, "policy head"), (middle, "value head"), (8.12, "further heads (functions)")]
     for x, head in heads:
-        cell(axes, x, 4.06, LEARNER, head, 2.9, 0.4)
-    arrow(axes, (1.9, 3.88), (1.9, 3.52))
-    label(axes, 3.0, 3.7, "logits, means, …")
-    cell(axes, middle, 3.28, MODULE, "action_mask: what is forbidden gets no probability", wide, 0.44)
+        cell(axes, x, 5.26, LEARNER, head, 2.9, 0.4)
+    arrow(axes, (1.9, 5.08), (1.9, 4.72))
+    label(axes, 3.0, 4.9, "logits, means, …")
+    bars = [
+        "avail_actions: action embeddings, of which the observation has one for each action, make the logits",
+        "autoregressive_actions: each part is chosen in sight of those before it (AutoregressiveDistribution)",
+        "action_mask: what is forbidden gets no probability",
+    ]
+    for y, bar in zip((4.48, 3.98, 3.48), bars, strict=True):
+        cell(axes, middle, y, MODULE, bar, wide, 0.44)
 
-    row_name(axes, 2.88, "action space: the distribution, and the way to the environment")
-    for x, (space, distribution, converter) in zip(COLUMNS, ACTIONS, strict=True):
-        cell(axes, x, 2.46, SLATE, space)
-        cell(axes, x, 1.6, CATALOG, distribution)
-        cell(axes, x, 0.8, RUNNER, converter, height=0.44)
-        arrow(axes, (x, 2.2), (x, 1.86))
-        arrow(axes, (x, 1.34), (x, 1.0))
-        arrow(axes, (x, 0.6), (x, 0.32))
-    label(axes, middle, 0.16, "env.step: an action of the space")
-    figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None})
+    row_name(axes, 3.04, "action space: the distribution, or custom_action_dist, and the way to the environment")
+    for x, (space, (distribution, _, converter, _)) in zip(COLUMNS, ACTIONS.items(), strict=True):
+        cell(axes, x, 2.62, SLATE, space)
+        cell(axes, x, 1.76, CATALOG, distribution)
+        cell(axes, x, 0.96, RUNNER, converter, height=0.44)
+        arrow(axes, (x, 2.36), (x, 2.02))
+        arrow(axes, (x, 1.5), (x, 1.16))
+        arrow(axes, (x, 0.76), (x, 0.48))
+    label(axes, middle, 0.3, "env.step: an action of the space")
+    said = "\n".join(text.get_text() for text in axes.texts)
+    figure.savefig(path, dpi=160, transparent=True, metadata={"Software": None, "Description": said})
 
 
 if __name__ == "__main__":

@@ -278,8 +278,44 @@ def test_the_picture_has_a_band_for_the_interval_and_a_thin_line_for_each_seed(
     assert len(axes.collections) == 1
     assert axes.get_legend_handles_labels()[1] == ["lr 0.0003 (2 seeds)", "lr 0.001 (1 seed)"]
     assert axes.get_xlabel() == "env steps"
-    # the interval of two seeds reaches far beyond what there is to see
-    assert axes.get_ylim() == pytest.approx((5 - 0.15 * 35, 40 + 0.15 * 35))
+
+
+def edges_of(band: Any) -> list[float]:
+    return sorted({float(y) for y in band.get_paths()[0].vertices[:, 1]})
+
+
+def test_a_band_reaches_no_further_than_the_seeds_and_the_legend_says_what_it_is(
+    tmp_path: Path, out: Path, figures: list[Figure]
+) -> None:
+    for seed, value in enumerate((440, 500, 500, 500, 500)):  # 488 ± 33.3
+        write_run(tmp_path / f"five/seed-{seed}", [(100, value), (200, 500)])
+        if seed < 2:
+            write_run(tmp_path / f"two/seed-{seed}", [(100, value), (200, 500)])
+    curves = [*plot_runs([tmp_path / "five"], out), *plot_runs([tmp_path / "two"], out)]
+    plot_runs([tmp_path / "five", tmp_path / "two"], out)
+    assert curves[0].margin[0] == pytest.approx(33.3, abs=0.05)
+    bands = [edges_of(band) for figure in figures for band in figure.axes[0].collections]
+    assert bands[0] == pytest.approx([488 - curves[0].margin[0], 500])
+    assert bands[1] == [440, 500]
+    assert [figure.legends[0].get_title().get_text() for figure in figures] == [
+        "mean of seeds; band: 95 % confidence interval",
+        "mean of seeds; band: range of the seeds",
+        "mean of seeds; band: 95 % confidence interval, below 5 seeds their range",
+    ]
+
+
+@pytest.mark.parametrize("labels", [None, ["word " * 60, "x" * 200]])
+def test_a_legend_is_in_the_picture_however_long_its_labels(
+    tmp_path: Path, out: Path, figures: list[Figure], labels: list[str] | None
+) -> None:
+    other: dict[str, Any] = {"lr": [[0, 3e-4], [500_000, 0.0]], "train_batch_size_per_learner": 4096, "num_epochs": 4}
+    runs = [write_run(tmp_path / name, [(100, 1), (200, 2)], **more) for name, more in (("a", {}), ("b", other))]
+    plot_runs(runs, out, labels=labels)
+    (figure,) = figures
+    legend, picture = figure.legends[0].get_window_extent(), figure.bbox
+    assert picture.x0 <= legend.x0 < legend.x1 <= picture.x1
+    assert picture.y0 <= legend.y0
+    assert legend.y1 < figure.axes[0].get_window_extent().y0
 
 
 def test_more_curves_than_colours_are_still_told_apart(tmp_path: Path, out: Path, figures: list[Figure]) -> None:

@@ -3,8 +3,7 @@
 import os
 import re
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from gymnasium import spaces
 from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec, Rollout
 from tests.fault_envs import HANGS, FaultEnv, num_step_calls, seeds_of_lives
 from tests.rlmodule.toys import Settings, Small
+from tests.waiting import wait_for
 
 HANGS |= {
     "hold the GIL": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
@@ -114,13 +114,15 @@ class Crowd:
         seeds = [seed for life in seeds_of_lives(self.folder) for seed in life]
         assert len(set(seeds)) == len(seeds) >= self.settings.num_env_runners
 
-    def wait_until_healthy(self, seconds: float) -> float:
-        """Sample until all runners are back; returns the seconds that took, at most ``seconds``."""
-        start = time.monotonic()
-        while self.group.num_healthy < self.settings.num_env_runners:
-            self.sample(5)
-            assert time.monotonic() - start < seconds
-        return time.monotonic() - start
+    def wait_until_healthy(self) -> None:
+        """Sample until all runners are back."""
+
+        def all_are_back() -> bool:
+            if self.group.num_healthy < self.settings.num_env_runners:
+                self.sample(5)
+            return self.group.num_healthy == self.settings.num_env_runners
+
+        wait_for(all_are_back)
 
 
 @contextmanager
@@ -135,20 +137,3 @@ def crowd(folder: Path, *args: Any, **settings: Any) -> Iterator[Crowd]:
 def files_of(pid: int) -> list[Path]:
     """Files of a driver in shared memory."""
     return [*Path("/dev/shm").glob(f"rlmodule-{pid}-*")]
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and more than a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], object], seconds: float) -> float:
-    """Wait until ``condition()``; returns the seconds it took, at most ``seconds``."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds
-        time.sleep(0.02)
-    return time.monotonic() - start

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from tests.faults.commanded import wait_for
+from tests.waiting import wait_for
 
 NEEDED = ("unshare", "nsenter", "ip", "mount", "hostname")
 
@@ -39,9 +39,9 @@ class Machine:
             start_new_session=True,
         )
         children = Path(f"/proc/{self._power.pid}/task/{self._power.pid}/children")
-        wait_for(lambda: children.read_text().strip(), 10)
+        wait_for(lambda: children.read_text().strip())
         self.first = children.read_text().strip()  # its first process, whose networks and mounts all others share
-        wait_for(lambda: Path(f"/proc/{self.first}/comm").read_text().strip() == "sleep", 10)
+        wait_for(lambda: Path(f"/proc/{self.first}/comm").read_text().strip() == "sleep")
         ours = (
             f"hostname {name} && mkdir -p /tmp/ray && mount -t tmpfs {name} /tmp/ray && mount -t tmpfs {name} /dev/shm"
         )

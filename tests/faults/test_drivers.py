@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.faults import driver
-from tests.faults.commanded import files_of, is_running, wait_for
+from tests.faults.commanded import files_of
+from tests.waiting import PATIENCE_S, is_running, wait_for
 
 
 def start(folder: Path, num_env_steps: int) -> subprocess.Popen[str]:
@@ -29,14 +30,14 @@ def start(folder: Path, num_env_steps: int) -> subprocess.Popen[str]:
 
 
 def pids_of(folder: Path) -> dict[str, Any]:
-    wait_for((folder / "pids.json").exists, 90)
+    wait_for((folder / "pids.json").exists)
     return json.loads((folder / "pids.json").read_text())
 
 
-def check_nothing_is_left(folder: Path, driver_pid: int, seconds: float) -> None:
+def check_nothing_is_left(folder: Path, driver_pid: int) -> None:
     pids = pids_of(folder)
     assert len(pids["envs"]) == 2
-    wait_for(lambda: not any(map(is_running, [pids["runner"], *pids["envs"]])), seconds)
+    wait_for(lambda: not any(map(is_running, [pids["runner"], *pids["envs"]])))
     assert not [*files_of(driver_pid), *(folder / "tmp").glob("rlmodule-*")]
 
 
@@ -46,7 +47,7 @@ def test_ctrl_c_at_a_terminal_ends_the_driver_alone(tmp_path: Path) -> None:
     try:
         runner = pids_of(tmp_path)["runner"]
         os.killpg(process.pid, signal.SIGINT)  # which a terminal sends to all in the foreground
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 0, err
@@ -55,15 +56,15 @@ def test_ctrl_c_at_a_terminal_ends_the_driver_alone(tmp_path: Path) -> None:
     assert result["num_env_steps_lost_lifetime"] == 0
     assert "Stopped by Ctrl-C" in err
     assert "Traceback" not in err
-    check_nothing_is_left(tmp_path, process.pid, 1)
+    check_nothing_is_left(tmp_path, process.pid)
 
 
 @pytest.mark.faults
 def test_a_training_that_ends_says_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, 2_000)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, "", "")
-    check_nothing_is_left(tmp_path, process.pid, 1)
+    check_nothing_is_left(tmp_path, process.pid)
 
 
 @pytest.mark.faults
@@ -73,5 +74,5 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
         pids_of(tmp_path)
     finally:
         process.kill()
-        process.communicate(timeout=10)
-    check_nothing_is_left(tmp_path, process.pid, 10)
+        process.communicate(timeout=PATIENCE_S)
+    check_nothing_is_left(tmp_path, process.pid)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from rlmodule.testing import differences
 from rlmodule.workers import WorkerFailed
 from tests.fault_envs import ANY, ERRORS, num_lives, num_step_calls, seeds_of_lives
 from tests.faults import cluster
-from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of, is_running, wait_for
+from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of
+from tests.waiting import is_running, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
-
-BACK = 30.0
-"""Seconds within which a process is replaced, on cores that others use too; 3 to 5 on free ones."""
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +41,27 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
         yield made
 
 
-def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture) -> float:
-    """Let runner 1 do as ``kind`` says; returns the seconds of the sampling it happens in."""
-    made.wait_until_healthy(BACK)
+def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Let runner 1 do as ``kind`` says: the other one is not disturbed, and this one is replaced."""
+    made.wait_until_healthy()
     lost, restarts = made.lost(), made.group.workers.num_restarts
     made.command(1, kind)
-    start = time.monotonic()
     with caplog.at_level("WARNING", "rlmodule.actors"):
         (rollout,) = made.sample()
-    seconds = time.monotonic() - start
     assert rollout.first_env_index == 0  # the other one is not disturbed
     assert told in caplog.text
     assert 1 <= made.lost() - lost <= rollout.num_env_steps
-    made.wait_until_healthy(BACK)
+    made.wait_until_healthy()
     assert made.group.workers.num_restarts == restarts + 1
     assert len(made.sample()) == 2
     made.check_accounts()
     made.check_seeds()
-    return seconds
 
 
 def test_an_env_that_raises_costs_its_fragment_and_no_process(tough: Crowd, caplog: pytest.LogCaptureFixture) -> None:
-    pid, start = tough.pid(1), time.monotonic()
+    pid = tough.pid(1)
     survive(tough, "plain", "raised ZeroDivisionError", caplog)
     assert tough.pid(1) == pid
-    assert time.monotonic() - start < 5.0
 
 
 ENDED = [
@@ -84,7 +77,7 @@ ENDED = [
 def test_an_env_that_ends_its_process_is_replaced(
     tough: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert survive(tough, kind, told, caplog) < 5.0
+    survive(tough, kind, told, caplog)
 
 
 HUNG = ["stop", "hold the GIL", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("sleep", "spin"))]
@@ -93,7 +86,7 @@ HUNG = ["stop", "hold the GIL", *(pytest.param(kind, marks=pytest.mark.faults) f
 @pytest.mark.parametrize("kind", HUNG)
 def test_an_env_that_hangs_is_found_in_time(tough: Crowd, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     pid = tough.pid(1)
-    assert 1.5 < survive(tough, kind, "no progress for 2 s", caplog) < 2.0 + 1.0 + 1.0  # a second for busy cores
+    survive(tough, kind, "no progress for 2 s", caplog)
     assert not is_running(pid)
     assert ("It is in, most recent call first:" in caplog.text) == (kind != "stop")  # one that is stopped cannot say
     assert kind == "stop" or re.search(r"  strike \(.*fault_envs\.py:\d+\)", caplog.text)
@@ -102,14 +95,14 @@ def test_an_env_that_hangs_is_found_in_time(tough: Crowd, kind: str, caplog: pyt
 def kill_after(pid: int, num_steps: int, folder: Path) -> None:
     """Kill a process once some more steps were made."""
     calls = num_step_calls(folder)
-    wait_for(lambda: num_step_calls(folder) > calls + num_steps, 10)
+    wait_for(lambda: num_step_calls(folder) > calls + num_steps)
     os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.faults)])
 def test_a_runner_that_is_killed_while_it_samples_is_replaced(tough: Crowd, times: int) -> None:
     for victim in range(times):
-        tough.wait_until_healthy(BACK)
+        tough.wait_until_healthy()
         pid, lost = tough.pid(victim % 2), tough.lost()
         killer = threading.Thread(target=kill_after, args=(pid, 20, tough.folder))
         killer.start()
@@ -119,25 +112,23 @@ def test_a_runner_that_is_killed_while_it_samples_is_replaced(tough: Crowd, time
         assert rollout.first_env_index == 2 * (1 - victim % 2)
         assert 0 < tough.lost() - lost <= 200
         tough.check_accounts()
-    tough.wait_until_healthy(BACK)
+    tough.wait_until_healthy()
     tough.check_seeds()
 
 
 def test_when_all_are_killed_sampling_waits_for_the_next(tough: Crowd) -> None:
-    tough.wait_until_healthy(BACK)
+    tough.wait_until_healthy()
     restarts = tough.group.workers.num_restarts
     for worker in range(2):
         os.kill(tough.pid(worker), signal.SIGKILL)
-    start = time.monotonic()
     assert tough.sample()  # no iteration is empty
-    tough.wait_until_healthy(BACK)
-    assert time.monotonic() - start < BACK
+    tough.wait_until_healthy()
     assert tough.group.workers.num_restarts == restarts + 2
     tough.check_accounts()
 
 
 def test_state_is_that_of_all_though_one_was_killed(tough: Crowd) -> None:
-    tough.wait_until_healthy(BACK)
+    tough.wait_until_healthy()
     os.kill(tough.pid(0), signal.SIGKILL)
     state = tough.group.get_state()
     incarnations = [state[str(2 * worker)]["incarnation"] for worker in range(2)]
@@ -148,7 +139,7 @@ def test_state_is_that_of_all_though_one_was_killed(tough: Crowd) -> None:
 
 
 def test_it_stops_in_the_middle_and_leaves_nothing(tough: Crowd) -> None:
-    tough.wait_until_healthy(BACK)
+    tough.wait_until_healthy()
     pids = [tough.pid(worker) for worker in range(2)]
 
     def interrupt(*_: Any) -> None:
@@ -159,10 +150,8 @@ def test_it_stops_in_the_middle_and_leaves_nothing(tough: Crowd) -> None:
     with pytest.raises(KeyboardInterrupt):
         tough.sample(1_000_000)
     signal.signal(signal.SIGALRM, before)
-    start = time.monotonic()
     tough.group.stop()
-    assert time.monotonic() - start < 10
-    wait_for(lambda: not any(map(is_running, pids)), 1)
+    wait_for(lambda: not any(map(is_running, pids)))
     assert not files_of(os.getpid())
 
 
@@ -181,10 +170,8 @@ SAYS = {
 @pytest.mark.parametrize("kind", ERRORS)
 def test_an_error_is_told_whole_and_the_next_call_goes_on(frail: Crowd, kind: str) -> None:
     frail.command(1, kind)
-    start = time.monotonic()
     with pytest.raises(WorkerFailed) as caught:
         frail.sample()
-    assert time.monotonic() - start < 2.0
     text, place = str(caught.value), caught.value.failure.place
     assert all(part in text for part in [*SAYS[kind], "env runner 1", "fault_envs.py", "Traceback"])
     assert len(text) < 10_000
@@ -199,10 +186,8 @@ def test_an_error_is_told_whole_and_the_next_call_goes_on(frail: Crowd, kind: st
 
 def test_who_is_lost_for_good_ends_the_run(frail: Crowd) -> None:
     frail.command(0, "os._exit")
-    start = time.monotonic()
     with pytest.raises(WorkerFailed, match=r"env runner 0: .*os\._exit\(0\).*restart_failed_env_runners=True"):
         frail.sample()
-    assert time.monotonic() - start < 5.0
     with pytest.raises(WorkerFailed, match="1 other runners are left"):
         frail.sample()
 
@@ -218,10 +203,8 @@ def test_failures_are_ignored_as_long_as_one_is_left(tmp_path: Path) -> None:
         assert made.group.num_healthy == 1
         made.check_accounts()
         made.command(1, "kill")
-        start = time.monotonic()
         with pytest.raises(WorkerFailed, match=r"env runner 1: .*SIGKILL.*all env runners are lost"):
             made.sample()
-        assert time.monotonic() - start < 5.0
 
 
 # --- nothing works ----------------------------------------------------------------------------------------------------
@@ -231,51 +214,43 @@ def test_failures_are_ignored_as_long_as_one_is_left(tmp_path: Path) -> None:
 def test_a_crash_loop_ends(tmp_path: Path, restarts: int) -> None:
     faults = {"steps": {ANY: {1: "plain"}}}
     with crowd(tmp_path, faults, num_env_runners=1, max_restarts_in_a_row=restarts) as made:
-        start = time.monotonic()
         with pytest.raises(WorkerFailed, match=rf"of all things.*failed {restarts + 1} times in a row"):
             made.sample()
-        assert time.monotonic() - start < 60
         made.check_accounts()
 
 
 @pytest.mark.faults
 def test_an_env_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    start = time.monotonic()
     with (
         pytest.raises(WorkerFailed, match=r"env runner 0.*of all things"),
         crowd(tmp_path, {"lives": {0: "plain"}}, num_env_runners=1),
     ):
         pass
-    assert time.monotonic() - start < BACK
     assert num_lives(tmp_path) == 1
 
 
-def test_what_cannot_be_built_is_told_in_time() -> None:
+def test_what_cannot_be_built_is_told_and_leaves_nothing() -> None:
     def build(**settings: Any) -> EnvRunnerGroup:
         return EnvRunnerGroup(CrowdSettings(**settings), run_seed=1)  # type: ignore[arg-type]
 
-    lock, start = threading.Lock(), time.monotonic()
+    lock = threading.Lock()
     with pytest.raises(TypeError, match=r"num_env_runners=2, env: .*cannot be pickled .*lock"):
         build(env=lambda config: lock)
     with pytest.raises(ValueError, match=r"expected at most the 8 CPUs .*, got 16 CPUs"):
         build(num_env_runners=16, num_cpus_per_env_runner=1.0)
-    assert time.monotonic() - start < 1
     with pytest.raises(ValueError, match="CartPoll"):
         build(env="CartPoll-v1", num_env_runners=1)
-    assert time.monotonic() - start < 1
     assert not files_of(os.getpid())
 
 
 @pytest.mark.faults
-def test_more_than_is_free_is_told_in_time() -> None:
+def test_more_than_is_free_is_told() -> None:
     settings: Any = CrowdSettings(env="CartPole-v1", num_env_runners=1, num_cpus_per_env_runner=4.0)
     group = EnvRunnerGroup(settings, run_seed=1)
     settings.num_cpus_per_env_runner = 8.0
-    start = time.monotonic()
     try:
         with pytest.raises(WorkerFailed, match=r"it asks for 8 CPUs, and [\d.]+ of 8 CPUs are free"):
             EnvRunnerGroup(settings, run_seed=1)
-        assert time.monotonic() - start < 30
     finally:
         group.stop()
 

@@ -60,8 +60,8 @@ class Run:
         workers = self.processes.workers
         return [digest(state) for state in workers.values(workers.call("get_state"))]
 
-    def check_recovers(self, data: Sequence[Any], *, restarts: int, strikes: int = 1) -> float:
-        """That learning from ``data`` comes to what it does without the fault that is planned; the seconds it took."""
+    def check_recovers(self, data: Sequence[Any], *, restarts: int, strikes: int = 1) -> None:
+        """Learning from ``data`` gives what it does without the fault that is planned."""
         planned = (self.plan.folder / "plan").read_text()
         self.plan.clear()
         self.group.set_state(self.initial)
@@ -69,16 +69,13 @@ class Run:
         self.group.set_state(self.initial)
         (self.plan.folder / "plan").write_text(planned)
         before = self.group.num_restarts
-        start = time.monotonic()
         results = [told(each) for each in self.learn(data)]
-        seconds = time.monotonic() - start
         assert self.plan.times_left == 0
         assert self.group.num_restarts - before == restarts * strikes
         assert self.digests() == bits
         assert len({*bits}) == 1
         assert results == expected
         assert self.group.num_env_steps_dropped == 0
-        return seconds
 
 
 def told(result: dict[str, Any]) -> Any:
@@ -137,7 +134,7 @@ def test_a_killed_learner_is_made_again_and_the_update_is_done_again(run: Run) -
     """Where there are two, the other one waits in the sum of the gradients meanwhile."""
     size = len(run.pids())
     run.plan.write("die", rank=size - 1, step=2)
-    assert run.check_recovers(rollouts(), restarts=size) < 30
+    run.check_recovers(rollouts(), restarts=size)
 
 
 @pytest.mark.faults
@@ -147,18 +144,16 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
     size, (data,) = len(run.pids()), rollouts(1)
     before, restarts = run.group.num_env_steps_dropped, run.group.num_restarts
     run.plan.write("die", rank=size - 1, step=1)
-    told_of, seconds = list[Any](), list[float]()
+    told_of, num_calls = list[Any](), 0
     while len(told_of) < 2:
-        start = time.monotonic()
         told_of += run.group.update_from_episodes(data, env_steps=0, async_update=True)
-        seconds.append(time.monotonic() - start)
+        num_calls += 1
         time.sleep(0.02)
-    assert max(seconds) < 0.5
     assert run.plan.times_left == 0
     assert run.group.num_restarts - restarts == size
     dropped = (run.group.num_env_steps_dropped - before) // data.num_env_steps
-    assert dropped > 0
-    bits, learned = run.digests(), len(seconds) - dropped
+    assert dropped > 0  # calls that returned while the learners were away
+    bits, learned = run.digests(), num_calls - dropped
     run.processes.num_env_steps_dropped = 0
     run.group.set_state(run.initial)
     for _ in range(learned):  # what was not dropped, without an accident
@@ -174,12 +169,10 @@ def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
     run.learn(data[:1])
     before = run.digests()
     run.plan.write("raise", rank=len(run.pids()) - 1, step=1)
-    start = time.monotonic()
     with pytest.raises(
         WorkerFailed, match=r"learner \d.*ArithmeticError: the loss of one's own.*num_learners=0"
     ) as caught:
         run.learn(data[1:2], first=1)
-    assert time.monotonic() - start < 5
     assert caught.value.failure.kind == "raised"
     assert caught.value.name == f"learner {len(run.pids()) - 1}"
     assert "compute_loss_for_module" in str(caught.value)
@@ -219,11 +212,11 @@ def test_updates_from_batches_since_the_last_state_are_done_again(made: Any) -> 
 
 
 @pytest.mark.faults
-def test_a_stopped_learner_is_replaced_after_the_time_limit(run: Run) -> None:
+def test_a_stopped_learner_is_replaced_after_the_time_limit(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     size = len(run.pids())
     run.plan.write("stop", rank=size - 1, step=1)
-    seconds = run.check_recovers(rollouts(), restarts=size)
-    assert 5 <= seconds < 40
+    run.check_recovers(rollouts(), restarts=size)
+    assert "no progress for 5 s" in caplog.text
 
 
 def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(made: Any) -> None:
@@ -231,10 +224,8 @@ def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(mad
     run.learn(rollouts(1))
     state = run.group.get_state()
     run.plan.write("exit", rank=1, step=1)
-    start = time.monotonic()
     with pytest.raises(WorkerFailed, match=r"learner 1.*os\._exit.*restart_failed_learners=True") as caught:
         run.learn(rollouts(1))
-    assert time.monotonic() - start < 5
     assert caught.value.failure.kind == "died"
     with pytest.raises(WorkerFailed, match="learner 1"):
         run.learn(rollouts(1))
@@ -296,7 +287,7 @@ def test_learners_that_are_killed_again_and_again_lose_nothing(made: Any, num_le
     for _ in range(20):
         kind = draw.choice(["die", "kill peer"]) if num_learners > 1 else "die"
         run.plan.write(kind, rank=draw.randrange(num_learners), step=draw.randrange(4))
-        assert run.check_recovers(data, restarts=num_learners) < 200
+        run.check_recovers(data, restarts=num_learners)
 
 
 @pytest.mark.faults

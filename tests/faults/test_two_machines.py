@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.commanded import wait_for
 from tests.faults.machines import Machine, can_be_made, connect
 from tests.faults.two_machines import CPUS, FIRST
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 HEAD, OTHER = "10.77.0.1", "10.77.0.2"
@@ -56,7 +56,7 @@ def training(machine: Machine, folder: Path, how: str, **env: str) -> Iterator["
     driver = machine.start(f"{SHELL} exec python -m tests.faults.two_machines {folder} {how}", **env)
     began = lambda: (folder / "told").exists() and len(told(folder)["weights"]) == FIRST  # noqa: E731
     try:
-        wait_for(lambda: driver.poll() is not None or began(), 120)
+        wait_for(lambda: driver.poll() is not None or began())
         yield driver
     finally:
         driver.kill()
@@ -81,7 +81,7 @@ def end(driver: "subprocess.Popen[str]", folder: Path) -> str:
 
 def test_two_machines_come_to_the_weights_of_one(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
     first, _ = machines
-    wait_for(lambda: first.run(f"{SHELL} ray status", **TOKEN).count(" node_") == 2, 30)
+    wait_for(lambda: first.run(f"{SHELL} ray status", **TOKEN).count(" node_") == 2)
     found = []
     for name, env in (("two", CLUSTER), ("one", {})):
         with training(first, tmp_path / name, "learners", **env) as driver:
@@ -102,14 +102,14 @@ def test_a_machine_that_is_cut_off_is_lived_without_and_replaced(
         assert [sorted(group) for group in told(folder)["where"]] == [[HEAD, OTHER]] * (1 + (how == "learners"))
         second.cut_off()
         if how == "runners":  # the other one goes on
-            wait_for(lambda: told(folder)["workers"]["num_healthy_env_runners"] == 1, 30)
+            wait_for(lambda: told(folder)["workers"]["num_healthy_env_runners"] == 1)
         second.close()
         before = told(folder)["iterations"]
         with Machine(tmp_path, "third", OTHER) as third:
             connect(first, third)
             join(first, third)
             is_whole = lambda now: now["workers"]["num_healthy_env_runners"] == 2  # noqa: E731
-            wait_for(lambda: is_whole(told(folder)) and told(folder)["iterations"] > before + 3, 120)
+            wait_for(lambda: is_whole(told(folder)) and told(folder)["iterations"] > before + 3)
             said = end(driver, folder)
     workers = told(folder)["workers"]
     (lost,) = workers["num_env_steps_lost_by_cause"].values()

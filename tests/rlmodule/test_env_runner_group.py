@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,11 +181,10 @@ def test_what_a_script_registers_is_known_to_runners_too() -> None:
         del gym.registry[name]
 
 
-def test_an_unknown_id_is_told_before_a_process_is_started() -> None:
-    start = time.monotonic()
+def test_an_unknown_id_is_told_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmodule.actors.RayWorkers", None)
     with pytest.raises(ValueError, match=r"env 'CartPol-v1': expected a registered id.* 'CartPole-v1'\?") as caught:
         group_of(env="CartPol-v1", num_env_runners=1)
-    assert time.monotonic() - start < 0.5
     assert caught.value.__cause__ is None
 
 

@@ -31,7 +31,7 @@ def test_a_tally_without_a_file_counts() -> None:
 
 def test_what_was_counted_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "tally"
-    done = subprocess.run([sys.executable, "-c", COUNTS, str(path)], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", COUNTS, str(path)], check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
     tally = Tally.attach(str(path))
     assert tally is not None

@@ -142,7 +142,7 @@ shell()
 """
     command = [sys.executable, "-c", script, "list"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nInterrupted.\n")
 
 

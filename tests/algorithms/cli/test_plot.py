@@ -72,6 +72,16 @@ def test_runs_without_an_iteration_are_left_out_and_named(capsys: pytest.Capture
     assert told[3] == "Left out, as it has finished no iteration yet: slow/seed-3"
 
 
+def test_files_and_folders_that_are_no_runs_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("learning_curve.png").touch()
+    Path("without_jsonl").mkdir()
+    assert main(["plot", *sorted(map(str, Path().iterdir()))]) == 0  # as *, which the shell fills in
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in told[2:4]] == ["fast", "slow"]
+    why = "Left out, as it is no run, or has no progress.jsonl"
+    assert told[4:6] == [f"{why}: learning_curve.png", f"{why}: without_jsonl"]
+
+
 @pytest.mark.parametrize(
     ("args", "code", "parts"),
     [
