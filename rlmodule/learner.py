@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.hooks import Hooks
 from rlmodule.acceleration import GradientPass, gradient_pass, learner_device, moved
 from rlmodule.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
@@ -51,7 +52,7 @@ from rlmodule.update_metrics import ROWS, SKIPPED, Metrics, count_in_a_row, join
 Batch = dict[str, Tree]
 
 
-class Learner(ABC):
+class Learner(Hooks, ABC):
     """Holds the modules and their optimizers and takes gradient steps.
 
     Override points:
@@ -336,6 +337,8 @@ class EpisodeLearner(Learner):
     ``summarize`` are given, which are those of all. ``self.peers`` tells the rest of the whole. A part may be without a
     valid row.
     """
+
+    _foreign_hooks = "episode learner hook"
 
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
