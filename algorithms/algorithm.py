@@ -514,9 +514,7 @@ def _unknown_attribute(cls: type[Algorithm], name: str) -> AttributeError:
 def _wrong_call(where: str, args: tuple[Any, ...], foreign: Mapping[str, Any]) -> TypeError:
     """The error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
     steps = args[0] if args else foreign.get("total_timesteps", "...")
-    remedies = [remedy_for("learn", name) for name in foreign if name != "total_timesteps"]
-    if args or "total_timesteps" in foreign or not any(remedies):
-        remedies = [f"Call learn(num_env_steps={steps}).", *remedies]
+    remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)])
     remedy = " ".join(filter(None, remedies))
     return TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))

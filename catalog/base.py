@@ -19,7 +19,7 @@ Tree = Any
 """A tensor (or array), or a nested dict/tuple of them shaped like the space it belongs to."""
 
 
-def _item(output: tuple[Any, ...], index: Any) -> Any:
+def _item(output: Any, index: Any) -> Any:
     """``output[index]``, which takes no names of other libraries."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."

@@ -6,10 +6,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from catalog.errors import explain_error
-from catalog.migration import Place, remedy_for
+from catalog.migration import remedy_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,9 +22,6 @@ class Hooks:
         TypeError: If a method cannot be called as the one it overrides, or has the name of a hook of another library.
     """
 
-    _foreign_hooks: ClassVar[Place | None] = None
-    """Where the hooks of other libraries stand that this class does not have."""
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, method in vars(cls).items():
@@ -36,7 +33,7 @@ class Hooks:
             where = f"{cls.__qualname__}.{name}()"
             if isinstance(overridden, FunctionType | classmethod | staticmethod):
                 _check_signature(where, name, method, overridden)
-            elif overridden is None and cls._foreign_hooks and (remedy := remedy_for(cls._foreign_hooks, name)):
+            elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
                 got = "one that nothing calls"
                 raise TypeError(explain_error(where, expected="a hook of this class", got=got, remedy=remedy))
 
@@ -72,7 +69,7 @@ def _check_signature(where: str, name: str, method: Any, overridden: Any) -> Non
     except TypeError:
         fits = False
     if not fits:
-        hints = "".join(f" {remedy_for('argument', word)}" for word in foreign)
+        hints = "".join(f" {word}: {remedy_for('argument', word)}" for word in foreign)
         remedy = f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
         got = f"{_decorator(method)}def {name}{theirs}"
         raise TypeError(explain_error(where, expected=f"the arguments {ours}", got=got, remedy=remedy))

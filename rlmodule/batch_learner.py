@@ -26,8 +26,6 @@ class BatchLearner(Learner):
     update not the loss and ``prepare_batch``: what draws from ``generator`` belongs into the former.
     """
 
-    _foreign_hooks = "batch learner hook"
-
     def before_gradient_step(self, module_id: str) -> None:
         """Runs under ``no_grad`` before ``prepare_batch``. Default: nothing."""
 

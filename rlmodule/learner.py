@@ -338,8 +338,6 @@ class EpisodeLearner(Learner):
     valid row.
     """
 
-    _foreign_hooks = "episode learner hook"
-
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings

@@ -58,8 +58,6 @@ class RLModule(Hooks, nn.Module, ABC):
         inference_only: Drop what only learning needs; see :class:`InferenceOnlyAPI`.
     """
 
-    _foreign_hooks = "module hook"
-
     def __init__(
         self,
         *,
