@@ -103,7 +103,7 @@ class Algorithm(metaclass=_AlgorithmType):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             if name in dir(self):  # a property that raised an AttributeError, which says more
                 return object.__getattribute__(self, name)
-            raise _unknown_attribute(type(self), name)
+            raise _unknown_attribute(self, name)
 
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
         runners, config = self.env_runner_group, self.config
@@ -504,8 +504,8 @@ def _described(module: RLModule) -> dict[str, Any]:
     return {"class": type(module).__name__, "parameters": [name for name, _ in module.named_parameters()]}
 
 
-def _unknown_attribute(cls: type[Algorithm], name: str) -> AttributeError:
-    known = [other for other in dir(cls) if not other.startswith("_")]
+def _unknown_attribute(owner: Algorithm | type[Algorithm], name: str) -> AttributeError:
+    cls, known = owner if isinstance(owner, type) else type(owner), [x for x in dir(owner) if not x.startswith("_")]
     remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, known)}"
     where, expected = f"{cls.__name__}.{name}", "a method or attribute of an algorithm"
     return AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
