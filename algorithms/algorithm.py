@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,9 +18,11 @@ from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class
 from algorithms.run_folder import RunReport, last_checkpoint, run_name
+from algorithms.settings import SettingsBase
 from algorithms.threads import SMALL_NET, Threads, one_thread
 from catalog.errors import closest, explain_error
 from catalog.explain import Format
+from catalog.migration import remedy_for
 from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.interrupts import uninterrupted
@@ -31,47 +32,24 @@ from rlmodule.randomness import int_seed, torch_stream
 from rlmodule.workers import WorkerFailed
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
     from algorithms.config import AlgorithmConfig
 
-_FROM_ELSEWHERE = {
-    "predict": "Call policy.act(obs), which returns the action and the next state.",
-    "compute_single_action": "Call policy.act(obs), which returns the action and the next state.",
-    "compute_actions": "Call policy.act(obs) for each observation.",
-    "get_policy": "Use policy, which acts, or get_module(), the net.",
-    "get_weights": "Call get_module().state_dict().",
-    "set_weights": "Call get_module().load_state_dict(weights).",
-    "restore": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
-    "restore_from_path": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
-    "save_to_path": "Call save(path).",
-    "load": "Call Algorithm.from_checkpoint(path), which makes the algorithm as well.",
-    "fit": "Call learn(num_env_steps=...).",
-    "step": "Call train(), which does one iteration.",
-    "env": "Make one as config.env says; algo.env_runner_group has those of the training.",
-}
-"""What users of RLlib and others may call, and what to do instead."""
+if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+    _AlgorithmType = ABCMeta
+else:
 
-P = ParamSpec("P")
-T = TypeVar("T")
+    class _AlgorithmType(ABCMeta):
+        """Explains words of other libraries on the class too, such as ``PPO.load``."""
+
+        def __getattr__(cls, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+            raise _unknown_attribute(cls, name)
 
 
-def _by_keyword(learn: Callable[P, T]) -> Callable[P, T]:
-    """Say how to call :meth:`Algorithm.learn` to who calls it as in other libraries."""
-
-    @functools.wraps(learn)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        steps = kwargs.get("total_timesteps", args[1] if len(args) > 1 else None)
-        if len(args) > 1 or "total_timesteps" in kwargs:
-            where, got = f"{type(args[0]).__name__}.learn()", "total_timesteps=" if len(args) == 1 else repr(args[1])
-            remedy = f"Call learn(num_env_steps={steps!r})."
-            raise TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))
-        return learn(*args, **kwargs)
-
-    return checked
-
-
-class Algorithm(ABC):
+class Algorithm(metaclass=_AlgorithmType):
     """A run: samples, learns, evaluates, saves.
 
     Override points:
@@ -109,18 +87,23 @@ class Algorithm(ABC):
         self._stopped = False
         self._threads = Threads(self._num_threads)
 
-    if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
+    if not TYPE_CHECKING:  # checkers must keep on reporting other arguments and unknown attributes
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+            values = (*args, *kwargs.values())
+            if not any(isinstance(value, SettingsBase) for value in values):
+                ids = [value for value in values if isinstance(value, str) and not value.endswith("Policy")]
+                remedy = f"Write {cls.__name__}Config().environment({', '.join(map(repr, ids[:1])) or '...'}).build()."
+                got = ", ".join(map(repr, values)) or "nothing"
+                raise TypeError(explain_error(f"{cls.__name__}()", expected="a config", got=got, remedy=remedy))
+            return super().__new__(cls)
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            known = [other for other in dir(self) if not other.startswith("_")]
-            if name in known:  # a property that raised an AttributeError, which is the one to tell
+            if name in dir(self):  # a property that raised an AttributeError, which says more
                 return object.__getattribute__(self, name)
-            remedy = _FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
-            where = f"{type(self).__name__}.{name}"
-            expected = "a method or attribute of an algorithm"
-            raise AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+            raise _unknown_attribute(self, name)
 
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
         runners, config = self.env_runner_group, self.config
@@ -295,9 +278,13 @@ class Algorithm(ABC):
         for section, means in self.metrics.take_logged().items():
             result.setdefault(section, {}).update(means)
 
-    @_by_keyword
     def learn(
-        self, *, num_env_steps: int, target_return: float | None = None, progress: bool = False
+        self,
+        *args: Never,
+        num_env_steps: int = 0,
+        target_return: float | None = None,
+        progress: bool = False,
+        **foreign: Never,
     ) -> dict[str, Any]:
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled or ``target_return`` is reached.
 
@@ -309,7 +296,7 @@ class Algorithm(ABC):
         :meth:`stop_learning`.
 
         Args:
-            num_env_steps: Steps to sample from now on, over all envs.
+            num_env_steps: Steps to sample from now on, over all envs; required.
             target_return: Stop once the mean return of an evaluation, or of recent training episodes if
                 ``evaluation_interval`` is None, is at least this.
             progress: Show a live display (on a terminal).
@@ -318,12 +305,16 @@ class Algorithm(ABC):
             The last iteration's result.
 
         Raises:
+            TypeError: For an argument by position or of another library.
+            ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number.
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
             KeyboardInterrupt: On the second Ctrl-C.
             SystemExit: With code 143, after saving, on SIGTERM.
         """
         from algorithms.session import TrainingSession
 
+        if args or foreign:
+            raise _wrong_call(f"{type(self).__name__}.learn()", args, foreign)
         self._refuse_if_stopped("learn")
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
@@ -511,3 +502,19 @@ class Algorithm(ABC):
 def _described(module: RLModule) -> dict[str, Any]:
     """What a checkpoint tells of a module to who only looks at it; what is not a parameter is a buffer."""
     return {"class": type(module).__name__, "parameters": [name for name, _ in module.named_parameters()]}
+
+
+def _unknown_attribute(owner: Algorithm | type[Algorithm], name: str) -> AttributeError:
+    cls, known = owner if isinstance(owner, type) else type(owner), [x for x in dir(owner) if not x.startswith("_")]
+    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, known)}"
+    where, expected = f"{cls.__name__}.{name}", "a method or attribute of an algorithm"
+    return AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+
+
+def _wrong_call(where: str, args: tuple[Any, ...], foreign: Mapping[str, Any]) -> TypeError:
+    """The error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
+    steps = args[0] if args else foreign.get("total_timesteps", "...")
+    remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
+    got = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)])
+    remedy = " ".join(filter(None, remedies))
+    return TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))

@@ -27,6 +27,7 @@ from gymnasium.vector import VectorEnv
 
 from algorithms.encoding import check_allowed, is_of_another_script
 from catalog.errors import closest, explain_error
+from catalog.migration import remedy_for
 from rlmodule.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Callbacks:
         for name in dir(cls):  # which has the methods of a mixin too
             if name.startswith("on_") and name not in CALLBACKS:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
+                remedy = remedy_for("setting", name) or remedy
                 expected = f"one of {', '.join(CALLBACKS)}"
                 raise TypeError(explain_error(cls.__qualname__, expected=expected, got=name, remedy=remedy))
             if name in CALLBACKS and _overrides(cls, name):

@@ -25,6 +25,7 @@ from algorithms.checks import Bounds, check_value, type_text
 from algorithms.encoding import decode, encode
 from algorithms.frozen import frozen_copy, mutable_copy
 from catalog.errors import closest, explain_error
+from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 
 if TYPE_CHECKING:
@@ -46,111 +47,6 @@ else:
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
         """Nothing: only type checkers read it, and Python 3.10 does not have it in ``typing``."""
         return lambda decorator: decorator
-
-
-FROM_ELSEWHERE = {
-    "framework": "Leave it out: PyTorch is the only framework.",
-    "api_stack": "Leave it out: there is one API.",
-    "build_algo": "Call build().",
-    "resources": "Leave it out: resources are settings of .env_runners() and .learners().",
-    "train_batch_size": "Use .training(train_batch_size_per_learner=...).",
-    "sgd_minibatch_size": "Use .training(minibatch_size=...).",
-    "num_sgd_iter": "Use .training(num_epochs=...).",
-    "learning_rate": "Use .training(lr=...).",
-    "num_epochs": "It is a setting of PPO; DQN has .training(training_intensity=...).",
-    "minibatch_size": "It is a setting of PPO; the batch of DQN is train_batch_size_per_learner.",
-    "batch_size": "Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.",
-    "buffer_size": "Use .replay(replay_capacity=...).",
-    "learning_starts": "Use .training(num_steps_sampled_before_learning_starts=...).",
-    "train_freq": "Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).",
-    "gradient_steps": "Use .training(training_intensity=...), the steps trained on per step sampled.",
-    "target_update_interval": "Use .training(target_network_update_freq=...).",
-    "exploration_config": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
-    "exploration_fraction": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
-    "exploration_initial_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
-    "exploration_final_eps": "Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).",
-    "n_steps": "Use .training(train_batch_size_per_learner=...), of all environments together, or DQN's n_step=...",
-    "num_steps": "Use .training(train_batch_size_per_learner=...), of all environments together.",
-    "n_epochs": "Use .training(num_epochs=...).",
-    "update_epochs": "Use .training(num_epochs=...).",
-    "num_minibatches": "Use .training(minibatch_size=...).",
-    "gae_lambda": "Use .training(lambda_=...).",
-    "clip_range": "Use .training(clip_param=...).",
-    "clip_coef": "Use .training(clip_param=...).",
-    "clip_range_vf": "Use .training(vf_clip_param=...), in standard deviations of the returns.",
-    "normalize_advantage": "Leave it out: advantages are standardised over each train batch.",
-    "ent_coef": "Use .training(entropy_coeff=...).",
-    "vf_coef": "Use .training(vf_loss_coeff=...).",
-    "stats_window_size": "Use .reporting(metrics_num_episodes_for_smoothing=...).",
-    "replay_buffer_class": "Use .replay(prioritized_replay=...).",
-    "tensorboard_log": "Use .reporting(run_dir=...).",
-    "device": "Use .learners(num_gpus_per_learner=1) for a GPU; the default 0 is the CPU.",
-    "n_envs": "Use .env_runners(num_envs_per_env_runner=...).",
-    "num_envs": "Use .env_runners(num_envs_per_env_runner=...).",
-    "total_timesteps": "Pass it to learn(num_env_steps=...).",
-    "policy_kwargs": "Use .rl_module(model_config={'fcnet_hiddens': [256, 256]}).",
-    "max_grad_norm": "Use .training(grad_clip=...).",
-    "hiddens": "Use .rl_module(model_config={'head_fcnet_hiddens': [...]}).",
-    "replay_buffer_config": "Use .replay(replay_capacity=..., prioritized_replay=..., ...).",
-    "model": "Use .rl_module(model_config=...).",
-    "normalize_actions": "Use .rl_module(model_config={'normalize_actions': ...}).",
-    "num_rollout_workers": "Use .env_runners(num_env_runners=...).",
-    "num_workers": "Use .env_runners(num_env_runners=...).",
-    "num_envs_per_worker": "Use .env_runners(num_envs_per_env_runner=...).",
-    "sample_timeout_s": "Use .env_runners(env_step_timeout_s=...), the limit of one step.",
-    "env_runner_health_probe_timeout_s": "Use .env_runners(env_step_timeout_s=...), the limit of one step.",
-    "env_runner_restore_timeout_s": "Use .env_runners(env_step_timeout_s=...), the limit of one step.",
-    "delay_between_env_runner_restarts_s": "Leave it out: delays grow from 0.1 to 10 seconds.",
-    "delay_between_worker_restarts_s": "Leave it out: delays grow from 0.1 to 10 seconds.",
-    "max_num_env_runner_restarts": "Use .fault_tolerance(max_restarts_in_a_row=...).",
-    "max_num_worker_restarts": "Use .fault_tolerance(max_restarts_in_a_row=...).",
-    "num_consecutive_env_runner_failures_tolerance": "Use .fault_tolerance(max_restarts_in_a_row=...).",
-    "num_consecutive_worker_failures_tolerance": "Use .fault_tolerance(max_restarts_in_a_row=...).",
-    "recreate_failed_workers": "Use .fault_tolerance(restart_failed_env_runners=...).",
-    "recreate_failed_env_runners": "Use .fault_tolerance(restart_failed_env_runners=...).",
-    "num_gpus_per_env_runner": "Leave it out: runners act on the CPU.",
-    "custom_resources_per_env_runner": "Leave it out: runners ask for CPUs alone.",
-    "remote_worker_envs": "Use .env_runners(gym_env_vectorize_mode='async').",
-    "remote_env_batch_wait_ms": "Leave it out: a vector step waits for all of its environments.",
-    "create_local_env_runner": "Leave it out: with num_env_runners=0 there is one in this process.",
-    "create_env_on_local_worker": "Leave it out: with num_env_runners=0 there is one in this process.",
-    "validate_env_runners_after_construction": "Leave it out: build() waits until all are up.",
-    "max_requests_in_flight_per_env_runner": "Leave it out: each has one fragment to sample at a time.",
-    "max_requests_in_flight_per_learner": "Leave it out: each has two updates before it at most.",
-    "num_aggregator_actors_per_learner": "Leave it out: rollouts are joined in this process.",
-    "local_gpu_idx": "Set CUDA_VISIBLE_DEVICES.",
-    "observation_filter": "Use .rl_module(model_config={'normalize_observations': True}).",
-    "rollouts": "Use .env_runners(...).",
-    "callbacks": "Use .callbacks(MyCallbacks) or .callbacks(on_train_result=...).",
-    "callback": "Use .callbacks(MyCallbacks) or .callbacks(on_train_result=...).",
-    "on_algorithm_init": "Do it after build(), or in on_environment_created.",
-    "on_episode_created": "Episodes are told of when they end: .callbacks(on_episode_end=...).",
-    "on_episode_start": "Episodes are told of when they end: .callbacks(on_episode_end=...).",
-    "on_episode_step": "Steps are told of by rollouts: .callbacks(on_sample_end=...).",
-    "on_step": "Steps are told of by rollouts: .callbacks(on_sample_end=...).",
-    "on_evaluate_start": "Use .callbacks(on_evaluate_end=...).",
-    "on_checkpoint_loaded": "Do it after Algorithm.from_checkpoint().",
-    "evaluation_num_env_runners": "Leave it out: evaluations play in this process, in evaluation_num_envs envs.",
-    "evaluation_num_workers": "Leave it out: evaluations play in this process, in evaluation_num_envs envs.",
-    "evaluation_parallel_to_training": "Leave it out: training waits for an evaluation.",
-    "evaluation_config": "Use .evaluation(evaluation_env_config=..., evaluation_explore=...).",
-    "custom_evaluation_function": "Call evaluate() in .callbacks(on_train_result=...), and add to the result there.",
-    "eval_freq": "Use .evaluation(evaluation_interval=...), in iterations.",
-    "n_eval_episodes": "Use .evaluation(evaluation_duration=...).",
-    "eval_env": "Use .evaluation(evaluation_env_config=...).",
-    "log_level": "Use logging.getLogger('algorithms').setLevel(...).",
-    "verbose": "Pass progress=True to learn().",
-    "log_interval": "Leave it out: every iteration is logged.",
-    "logger_config": "Use .reporting(run_dir=..., loggers=[...]).",
-    "logger_creator": "Use .reporting(run_dir=..., loggers=[...]).",
-    "storage_path": "Use .reporting(run_dir=...).",
-    "checkpoint_frequency": "Use .checkpointing(checkpoint_interval=...), in iterations.",
-    "save_freq": "Use .checkpointing(checkpoint_interval=...), in iterations.",
-    "num_checkpoints_to_keep": "Leave it out: the last checkpoint and the best one are kept.",
-    "num_to_keep": "Leave it out: the last checkpoint and the best one are kept.",
-    "policies": "There is one policy per run in this version.",
-}
-"""What users of RLlib and others may type, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +139,7 @@ class SettingsBase:
             if name.startswith("__"):
                 raise AttributeError(name)
             known = [*settings_of(type(self)), *(item.section for item in settings_of(type(self)).values())]
-            remedy = FROM_ELSEWHERE.get(name, f"help({type(self).__name__}) lists them.{closest(name, known)}")
+            remedy = remedy_for("setting", name) or f"help({type(self).__name__}) lists them.{closest(name, known)}"
             where = f"{type(self).__name__}.{name}"
             raise AttributeError(explain_error(where, expected="a setting or section", got=repr(name), remedy=remedy))
 
@@ -483,12 +379,11 @@ def refuse_unknown(
         if name in known:
             owner = known[name].section
             remedy = f"It belongs to another section: write .{owner}({name}=...)."
-        elif name in FROM_ELSEWHERE:
-            remedy = FROM_ELSEWHERE[name]
         elif name in DefaultModelConfig.__dataclass_fields__:
             remedy = f"It is a model setting: write .rl_module(model_config={{{name!r}: ...}})."
         else:
             hint = closest(name, here) or closest(name, known)
             remedy = f"Look up its name.{hint}" if hint else "help() of the method or class lists them."
+            remedy = remedy_for("setting", name) or remedy
         expected = "a setting" if section is None else f"one of {', '.join(here)}"
         raise TypeError(explain_error(where, expected=expected, got=f"the unknown name {name!r}", remedy=remedy))

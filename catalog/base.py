@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import tree
 from torch import Tensor, nn
 
 from catalog.errors import explain_error
+from catalog.hooks import Hooks
+from catalog.migration import remedy_for
 from catalog.rules import RuleTable
 
 Tree = Any
 """A tensor (or array), or a nested dict/tuple of them shaped like the space it belongs to."""
+
+
+def _item(output: Any, index: Any) -> Any:
+    """``output[index]``, which takes no names of other libraries."""
+    if isinstance(index, str):
+        remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
+        where = f"{type(output).__name__}[{index!r}]"
+        raise TypeError(explain_error(where, expected="an attribute", got="a key", remedy=remedy))
+    return tuple.__getitem__(output, index)
 
 
 class EncoderOutput(NamedTuple):
@@ -25,6 +38,9 @@ class EncoderOutput(NamedTuple):
 
     latent: Tensor
     state: Tree | None = None
+
+    if not TYPE_CHECKING:
+        __getitem__ = _item
 
 
 class ActorCriticOutput(NamedTuple):
@@ -40,8 +56,11 @@ class ActorCriticOutput(NamedTuple):
     critic: Tensor | None
     state: Tree | None = None
 
+    if not TYPE_CHECKING:
+        __getitem__ = _item
 
-class ModelConfig(ABC):
+
+class ModelConfig(Hooks, ABC):
     """Describes a net from its dimensions; ``output_dims`` is known before anything is built."""
 
     @property
@@ -72,6 +91,21 @@ class Encoder(nn.Module, ABC):
     def parts(self) -> Sequence[nn.Module]:
         """The encoders this one is made of, in the order of the tree's nodes; none by default."""
         return ()
+
+    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return nn.Module.__call__(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
+                is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
+                if not (is_batch or is_numpy) or ": expected " in str(error):  # or explained by an encoder within
+                    raise
+                got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
+                remedy = remedy_for("encoder", "obs" if is_batch else "numpy")
+                where, expected = f"{type(self).__name__}()", "tensors in the structure of the observation space"
+                raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
 
 
 class ModuleEncoder(Encoder):

@@ -19,8 +19,9 @@ from catalog.actor_critic import ActorCriticEncoder
 from catalog.attention import attention_encoder_config, wrap_attention
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
 from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
-from catalog.errors import closest, explain_error, refuses
+from catalog.errors import closest, explain_error
 from catalog.explain import Format, explain
+from catalog.hooks import Hooks, refuses_foreign
 from catalog.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.memory import OBS, MemoryEncoder, input_space
 from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
@@ -35,15 +36,8 @@ from catalog.registry import distributions
 from catalog.rules import Node
 from catalog.setting import ENCODER
 
-FROM_RLLIB = {
-    "model_config_dict": "Pass model_config={...}.",
-    "framework": "Leave it out: every net is a torch module.",
-    "view_requirements": "Leave it out: previous actions and rewards come with lstm_use_prev_action and _reward.",
-}
-"""Keywords of RLlib's catalogs that there are not, and what to write instead."""
 
-
-class Catalog:
+class Catalog(Hooks):
     """Decides encoders and distributions for a pair of spaces; subclasses add an algorithm's heads.
 
     The tree runs at construction. Nets are built by the ``build_*`` methods, as many as asked for; distributions are
@@ -72,7 +66,7 @@ class Catalog:
 
     Raises:
         ValueError: If a space has no branch (the path into the space is named), or a model setting is wrong.
-        TypeError: For a keyword of RLlib's that is not known here; says what to write.
+        TypeError: For a keyword or a hook of RLlib's; says what to write.
     """
 
     functions: ClassVar[tuple[str, ...]] = ()
@@ -90,7 +84,7 @@ class Catalog:
     action_node: Node[type[Distribution]]
     converter_node: Node[ActionConverter]
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def __init__(
         self,
         observation_space: Space,
@@ -234,7 +228,7 @@ class Catalog:
         node = self._action_node or action_distribution_rules.root(action_space, self.model_config, "action_space")
         return action_distribution_rules.resolve(action_space, self.model_config, node)
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
         """The class whose instances are made by ``from_logits(head_output)``."""
         return self.action_dist_cls
@@ -337,14 +331,14 @@ class Catalog:
             )
         return dims
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_encoder(self) -> nn.Module:
         """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``."""
         if self.encoder_config is None:
             self.encoder_config = self._decide_encoder_config()
         return self.encoder_config.build()
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
 

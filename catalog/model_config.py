@@ -11,6 +11,7 @@ from typing import Any, Literal
 from typing_extensions import Self
 
 from catalog.errors import closest, explain_error
+from catalog.migration import remedy_for
 from catalog.nn import Activation, Initializer
 from catalog.setting import (
     ENCODER,
@@ -52,22 +53,6 @@ _ANY_MEMORY = ("lstm_use_prev_action", "lstm_use_prev_reward")
 Filters = tuple[tuple[Any, ...], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("attention_memory_inference", "attention_memory_training"),
-        "It is attention_memory, one number for acting and training: with two, training computes what nobody acted on.",
-    ),
-    "attention_use_n_prev_actions": "It is lstm_use_prev_action, of which the memory of attention holds the last ones.",
-    "attention_use_n_prev_rewards": "It is lstm_use_prev_reward, of which the memory of attention holds the last ones.",
-    "net_arch": "The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.",
-    "post_fcnet_hiddens": "The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.",
-    "custom_model_kwargs": "They are custom_model_config.",
-    **dict.fromkeys(
-        ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0"),
-        "It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.",
-    ),
-}
-"""Names from other libraries or of one algorithm, and what to write instead."""
 _SQRT_2 = "gain=√2 for orthogonal_, else "
 
 
@@ -478,7 +463,9 @@ class DefaultModelConfig:
                         f"model_config[{key!r}]",
                         expected="a model setting",
                         got=f"the unknown name {key!r}",
-                        remedy=_ELSEWHERE.get(key) or closest(key, known).strip() or f"Use one of {', '.join(known)}.",
+                        remedy=remedy_for("model setting", key)
+                        or closest(key, known).strip()
+                        or f"Use one of {', '.join(known)}.",
                     )
                 )
         return cls(**value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,20 @@ def is_atari(env: object) -> bool:
 def importing_id(env_id: str) -> str:
     """``env_id``, with the module that registers it where it is a game that nobody has registered yet."""
     return f"ale_py:{env_id}" if env_id.startswith(NAMESPACE) and env_id not in gym.registry else env_id
+
+
+def current_id(env_id: str) -> str | None:
+    """``"ALE/Breakout-v5"`` for an older id of that game, such as ``"BreakoutNoFrameskip-v4"``; None for other ids."""
+    old = re.fullmatch(r"(ale_py:)?([A-Z][A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]", env_id)
+    if old is None:
+        return None
+    module, game, ram, frames = old.groups()
+    spec, current = gym.registry.get(env_id.rpartition(":")[2]), f"{NAMESPACE}{game}-v5"
+    if spec is not None:  # a wrapper of one's own may have such a name
+        return current if str(spec.entry_point).startswith("ale_py") else None
+    if not (module or ram or frames) and importlib.util.find_spec("ale_py"):
+        importlib.import_module("ale_py")  # which registers the games
+    return current if module or ram or frames or current in gym.registry else None
 
 
 def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]:

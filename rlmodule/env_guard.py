@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 
 from catalog.errors import explain_error
+from catalog.migration import remedy_for
 from rlmodule.tally import Tally
 
 logger = logging.getLogger("rlmodule.envs")
@@ -194,7 +195,10 @@ def _reward_fault(reward: Any) -> Fault | None:
         if array.size == 1 and array.dtype.kind in "biuf":
             return None
     error = ValueError if isinstance(reward, np.ndarray) and reward.dtype.kind in "biuf" else TypeError
-    return Fault(error, "reward", "one real number", _describe(reward), "Return float(reward) from step().")
+    remedy = "Return float(reward) from step()."
+    if isinstance(reward, dict):
+        remedy = remedy_for("setting", "multi_agent")
+    return Fault(error, "reward", "one real number", _describe(reward), remedy)
 
 
 def _flag_fault(flag: Any, name: str) -> Fault | None:

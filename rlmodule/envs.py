@@ -12,7 +12,8 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from catalog.errors import closest, explain_error
-from rlmodule.atari import atari_settings, importing_id, is_atari
+from catalog.migration import remedy_for
+from rlmodule.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.env_guard import EnvGuard, VectorGuard, check_finite
 from rlmodule.env_mending import TRIES, Mended, pause_before_try
 from rlmodule.env_processes import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
@@ -119,6 +120,8 @@ def make_vector_env(
         raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
     guarding = _Guarding(first_env_index, None if mode == "async" else tally, mends)
     if isinstance(env, str):
+        if current_id(env):
+            raise _unknown_id(env)
         make = functools.partial(_from_id, env, dict(env_config), num_envs, mode, guarding)
     elif callable(env):
         make = functools.partial(_from_callable, env, env_config, num_envs, mode, guarding)
@@ -256,6 +259,11 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
 
 def _unknown_id(env_id: str) -> ValueError:
     where, name = f"env {env_id!r}", env_id.rpartition(":")[2]
+    if current := current_id(env_id):
+        remedy = f"Use {current!r}, whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
+        return ValueError(
+            explain_error(where, expected="a current id", got="an old one of an Atari game", remedy=remedy)
+        )
     remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
     return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
 
@@ -362,6 +370,8 @@ def _call(
     remedy = "Return the env from the factory."
     if made is not None:
         remedy = "Envs of the old gym must be wrapped, e.g. in shimmy.GymV21CompatibilityV0(env=...)."
+        if "possible_agents" in dir(made):  # as PettingZoo's have
+            remedy = remedy_for("setting", "multi_agent")
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     raise TypeError(explain_error(f"env {_name(source)}, env index {index}", expected=expected, got=got, remedy=remedy))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.hooks import Hooks
 from rlmodule.acceleration import GradientPass, gradient_pass, learner_device, moved
 from rlmodule.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.columns import Columns
@@ -51,7 +52,7 @@ from rlmodule.update_metrics import ROWS, SKIPPED, Metrics, count_in_a_row, join
 Batch = dict[str, Tree]
 
 
-class Learner(ABC):
+class Learner(Hooks, ABC):
     """Holds the modules and their optimizers and takes gradient steps.
 
     Override points:

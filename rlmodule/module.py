@@ -23,6 +23,7 @@ from catalog import (
 )
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
+from catalog.hooks import Hooks
 from catalog.masks import ActionMask
 from catalog.probing import probe_action_model, probe_embeddings
 from rlmodule.apis import InferenceOnlyAPI
@@ -31,7 +32,7 @@ from rlmodule.columns import Columns
 DEFAULT_MODULE_ID = "default_policy"
 
 
-class RLModule(nn.Module, ABC):
+class RLModule(Hooks, nn.Module, ABC):
     """The nets of one policy.
 
     Override points:

@@ -16,8 +16,8 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.checks import check_value
-from algorithms.cli.elsewhere import hint_for
 from algorithms.cli.exits import UsageError
+from algorithms.cli.hints import hint_for
 from algorithms.cli.values import ValueReader, is_typeable
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import config_class

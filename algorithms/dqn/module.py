@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from catalog import Catalog, Categorical, DefaultModelConfig, Encoder, EncoderOutput
 from catalog.base import Tree
-from catalog.catalog import FROM_RLLIB
-from catalog.errors import explain_error, refuses
+from catalog.errors import explain_error
+from catalog.hooks import refuses_foreign
 from catalog.masks import MASKED
 from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
@@ -127,14 +127,14 @@ class DQNCatalog(Catalog):
             "vf_share_layers": (True, "since DQN's heads share their encoder"),
         }
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_af_head(self) -> nn.Module:
         """From the latent to ``[..., num_actions · num_atoms]``: advantages with dueling nets, else values; logits of
         atoms action by action if there are several. With action embeddings to as many intents as there are atoms,
         ``[..., action_head_dim · num_atoms]``."""
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_vf_head(self) -> nn.Module:
         """From the latent to the state's value ``[..., num_atoms]`` of dueling nets."""
         return self._build_head("state_value", self.model_config.num_atoms)

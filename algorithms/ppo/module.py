@@ -7,10 +7,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog import Catalog, RunningMoments
+from catalog import ActorCriticEncoder, Catalog, RunningMoments
 from catalog.base import Tree
-from catalog.catalog import FROM_RLLIB
-from catalog.errors import explain_error, refuses
+from catalog.errors import explain_error
+from catalog.hooks import refuses_foreign
 from catalog.nn import Init
 from catalog.probing import probe_head
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
@@ -55,7 +55,7 @@ class PPOCatalog(Catalog):
         given += [overrides for config in configs for overrides in config.leaf_overrides.values()]
         return any(settings.get("custom_model") is not None for settings in given)
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_pi_head(self) -> nn.Module:
         """From the actor's latent to the inputs of the action distribution, or to the intent that action embeddings
         make them of."""
@@ -63,7 +63,7 @@ class PPOCatalog(Catalog):
         log_stds = dist_cls.log_std_indices(self.action_space)
         return self.head_config("policy", self.action_head_dim, POLICY_INIT).with_log_stds(log_stds, config).build()
 
-    @refuses(FROM_RLLIB)
+    @refuses_foreign
     def build_vf_head(self) -> nn.Module:
         """From the critic's latent to one value ``[..., 1]``, in units of the value normaliser."""
         return self.head_config("value", 1, VALUE_INIT).build()
@@ -91,6 +91,10 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
             raise TypeError(explain_error("catalog of PPOModule", expected="a PPOCatalog", got=got, remedy=remedy))
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
+        if not isinstance(self.encoder, ActorCriticEncoder):
+            where, got = f"{type(catalog).__name__}.build_actor_critic_encoder()", type(self.encoder).__name__
+            remedy = "Override build_encoder() for a net of your own; this one joins an actor's and a critic's."
+            raise TypeError(explain_error(where, expected="an ActorCriticEncoder", got=got, remedy=remedy))
         self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
         self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from catalog.hooks import Hooks
 from catalog.rules import RuleTable
 
 D = TypeVar("D", bound="Distribution")
 
 
-class Distribution(ABC):
+class Distribution(Hooks, ABC):
     """A batch of action distributions over one action space.
 
     Override points: every abstract method. :meth:`draw_noise` and :meth:`sample_from` may be left alone; the runner

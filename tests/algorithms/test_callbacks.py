@@ -19,7 +19,8 @@ from algorithms import Algorithm, evaluation
 from algorithms.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, FinishedEpisode, parameters_of
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.settings import FROM_ELSEWHERE, settings_of
+from algorithms.settings import settings_of
+from catalog.migration import REMEDIES
 from rlmodule import Rollout
 from rlmodule.testing import differences
 
@@ -555,14 +556,14 @@ def test_a_config_for_evaluation_differs_in_what_it_should() -> None:
 
 def test_hints_to_users_of_other_libraries_name_settings_there_are() -> None:
     known = settings_of(PPOConfig) | settings_of(DQNConfig)
-    for hint in FROM_ELSEWHERE.values():
+    for hint in REMEDIES["setting"].values():
         for section, arguments in re.findall(r"\.(\w+)\(((?:\w+=[^()]*)+)\)", hint):
             for name in re.findall(r"(?:^|, )(\w+)=", arguments):
                 assert known[name].section == section, hint
     for name in ("eval_freq", "callback", "checkpoint_frequency", "log_level", "on_episode_start"):
         with pytest.raises(TypeError) as caught:
             PPOConfig().update({name: 1})
-        assert str(caught.value).endswith(FROM_ELSEWHERE[name])
+        assert str(caught.value).endswith(REMEDIES["setting"][name])
 
 
 def test_a_run_says_what_it_is() -> None:

@@ -22,15 +22,17 @@ from hypothesis import strategies as st
 from algorithms.callbacks import CALLBACKS
 from algorithms.checks import Bounds, is_schedule
 from algorithms.cli import COMMANDS, main, train_plan
-from algorithms.cli.elsewhere import _IN_A_SHELL, hint_for
 from algorithms.cli.exits import UsageError
+from algorithms.cli.flags import SPEC_FLAGS
+from algorithms.cli.hints import hint_for
 from algorithms.cli.values import ValueReader, environment, is_typeable, whole_number
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import FROM_ELSEWHERE, settings_of
+from algorithms.settings import settings_of
 from catalog import DefaultModelConfig
+from catalog.migration import REMEDIES
 from rlmodule import RLModuleSpec
 
 MODULE = """
@@ -227,7 +229,7 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
         for config in (PPOConfig, DQNConfig)
         for name in (*settings_of(config), *vars(DefaultModelConfig()), "num_env_steps", "quiet")
     }
-    for name in (*FROM_ELSEWHERE, *_IN_A_SHELL):
+    for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*SPEC_FLAGS}:
         hint = hint_for(flag(name), known)
         assert hint, name
         assert "=..." not in hint

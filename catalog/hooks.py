@@ -1,0 +1,86 @@
+"""Methods that users override or call as in another library: refused where they are written, with what to write."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
+
+from catalog.errors import explain_error
+from catalog.migration import remedy_for
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Hooks:
+    """Base of classes whose methods users override. Checks the overrides of a subclass when it is defined.
+
+    Raises:
+        TypeError: If a method cannot be called as the one it overrides, or has the name of a hook of another library.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            if name.startswith("__") or not isinstance(method, FunctionType | classmethod | staticmethod):
+                continue
+            overridden = next(
+                (vars(base)[name] for base in cls.__mro__[1:] if issubclass(base, Hooks) and name in vars(base)), None
+            )
+            where = f"{cls.__qualname__}.{name}()"
+            if isinstance(overridden, FunctionType | classmethod | staticmethod):
+                _check_signature(where, name, method, overridden)
+            elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
+                got = "one that nothing calls"
+                raise TypeError(explain_error(where, expected="a hook of this class", got=got, remedy=remedy))
+
+
+def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: a keyword argument of another library raises a TypeError that says what to write instead."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if remedy := remedy_for("argument", name):
+                where = f"{function.__qualname__}()".replace(".__init__", "")
+                raise TypeError(
+                    explain_error(where, expected="its documented arguments", got=f"{name}=", remedy=remedy)
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _check_signature(where: str, name: str, method: Any, overridden: Any) -> None:
+    """Refuse a ``method`` that cannot be called with the arguments of the one it overrides."""
+    theirs, ours = _signature(method), _signature(overridden)
+    by_name = [p.name for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    by_position = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if isinstance(method, staticmethod) and not isinstance(overridden, staticmethod):
+        by_position = by_position[1:]
+    foreign = [name for name in theirs.parameters if name not in ours.parameters and remedy_for("argument", name)]
+    on_class = isinstance(overridden, FunctionType) or not isinstance(method, FunctionType)
+    try:
+        theirs.bind(*by_position, **dict.fromkeys(by_name))
+        fits = on_class and not foreign
+    except TypeError:
+        fits = False
+    if not fits:
+        hints = "".join(f" {word}: {remedy_for('argument', word)}" for word in foreign)
+        remedy = f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
+        got = f"{_decorator(method)}def {name}{theirs}"
+        raise TypeError(explain_error(where, expected=f"the arguments {ours}", got=got, remedy=remedy))
+
+
+def _signature(method: Any) -> inspect.Signature:
+    """Names and defaults of all arguments, ``self`` or ``cls`` included."""
+    signature = inspect.signature(method if isinstance(method, FunctionType) else method.__func__)
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return inspect.Signature(bare)
+
+
+def _decorator(method: Any) -> str:
+    return "" if isinstance(method, FunctionType) else f"@{type(method).__name__} "

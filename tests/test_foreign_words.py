@@ -1,0 +1,336 @@
+"""Words, calls and overrides of other libraries: each raises one error, which says what to write here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import tree
+from gymnasium import spaces
+from torch import nn
+
+from algorithms.callbacks import Callbacks
+from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
+from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner
+from catalog import Catalog, Categorical, ModelConfig
+from catalog.base import as_encoder
+from rlmodule import BatchLearner, EpisodeLearner, RLModule, RLModuleSpec
+from rlmodule.envs import make_vector_env
+
+OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
+BY_FIELD = spaces.Dict(speed=OBS, place=OBS)
+
+
+# --- hooks with other signatures --------------------------------------------------------------------------------------
+
+
+@classmethod
+def of_the_class(cls: Any, observation_space: Any, **kwargs: Any) -> Any: ...
+@classmethod
+def with_framework_by_keyword(cls: Any, action_space: Any, *, framework: str) -> Any: ...
+@classmethod
+def with_a_dict(cls: Any, observation_space: Any, model_config_dict: Any, action_space: Any = None) -> Any: ...
+def with_framework(self: Any, framework: str) -> Any: ...
+def with_default_framework(self: Any, framework: str = "torch") -> Any: ...
+def by_keyword(self: Any, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any: ...
+def with_config(self: Any, module_id: str, config: Any = None) -> Any: ...
+def with_sample_shape(self: Any, sample_shape: Any = ()) -> Any: ...
+def of_the_object(self: Any, space: Any) -> Any: ...
+def without_default(self: Any, batch: Any, **kwargs: Any) -> Any: ...
+
+
+SIGNATURES = [
+    (Catalog, "_get_encoder_config", of_the_class, "def _get_encoder_config(self, observation_space, model_config)."),
+    (PPOCatalog, "_get_encoder_config", with_a_dict, "model_config_dict: Pass model_config={...}."),
+    (
+        PPOCatalog,
+        "_get_dist_cls_from_action_space",
+        with_framework_by_keyword,
+        "def _get_dist_cls_from_action_space(self, action_space). framework: Leave it out",
+    ),
+    (PPOCatalog, "get_action_dist_cls", with_framework, "Write def get_action_dist_cls(self). framework: Leave it out"),
+    (DQNCatalog, "build_encoder", with_framework, "Write def build_encoder(self). framework: Leave it out"),
+    (DQNCatalog, "build_af_head", with_default_framework, "Write def build_af_head(self). framework: Leave it out"),
+    (ModelConfig, "build", with_framework, "Write def build(self)."),
+    (
+        PPOLearner,
+        "compute_loss_for_module",
+        by_keyword,
+        "got def compute_loss_for_module(self, *, module_id, config, batch, fwd_out). "
+        "Write def compute_loss_for_module(self, module_id, batch, fwd_out).",
+    ),
+    (DQNLearner, "compute_loss_for_module", by_keyword, "def compute_loss_for_module(self, module_id, batch, fwd_out)"),
+    (Categorical, "sample", with_sample_shape, "Write def sample(self, generator=None). sample_shape: One action"),
+    (Categorical, "required_input_dim", of_the_object, "Write @classmethod def required_input_dim(cls, space)."),
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "method", "remedy"), SIGNATURES, ids=[f"{base.__name__}.{name}" for base, name, *_ in SIGNATURES]
+)
+def test_a_hook_with_another_signature_is_refused_with_ours(base: type, name: str, method: Any, remedy: str) -> None:
+    with pytest.raises(TypeError, match=rf"^Mine\.{name}\(\): .*{re.escape(remedy)}"):
+        type("Mine", (base,), {name: method})
+
+
+HOOKS = [
+    (EpisodeLearner, "_postprocess_episodes", "preprocess_train_data(rollout)"),
+    (PPOLearner, "_preprocess_train_data", "preprocess_train_data(rollout)"),
+    (PPOLearner, "prepare_batch", "preprocess_train_data(rollout)"),
+    (PPOLearner, "after_gradient_based_update", "after_update(module_id, batch)"),
+    (BatchLearner, "preprocess_train_data", "prepare_batch(module_id, batch)"),
+    (DQNLearner, "preprocess_train_data", "prepare_batch(module_id, batch)"),
+    (DQNLearner, "_postprocess_episodes", "prepare_batch(module_id, batch)"),
+    (DQNLearner, "additional_update_for_module", "after_gradient_step(module_id)"),
+    (DQNLearner, "before_gradient_based_update", "before_gradient_step(module_id)"),
+    *(
+        (learner, name, remedy)
+        for learner in (PPOLearner, DQNLearner)
+        for name, remedy in (
+            ("compute_loss", "compute_loss_for_module(module_id, batch, fwd_out)"),
+            ("compute_losses", "compute_loss_for_module(module_id, batch, fwd_out)"),
+            ("configure_optimizers_for_module", "configure_optimizer_for_module(module_id, parameters)"),
+            ("postprocess_gradients", "configure_optimizer_for_module()"),
+            ("should_module_be_updated", "not available yet"),
+        )
+    ),
+    (RLModule, "compute_self_supervised_loss", "ExtraLossAPI"),
+    (RLModule, "get_train_action_dist_cls", "get_action_dist_cls() of a catalog"),
+]
+
+
+@pytest.mark.parametrize(("base", "name", "remedy"), HOOKS, ids=[f"{base.__name__}.{name}" for base, name, _ in HOOKS])
+def test_a_hook_that_nothing_calls_is_refused(base: type, name: str, remedy: str) -> None:
+    with pytest.raises(TypeError, match=rf"^Mine\.{name}\(\): .*one that nothing calls\. .*{re.escape(remedy)}"):
+        type("Mine", (base,), {name: with_config})
+
+
+def test_hooks_of_ones_own_and_further_arguments_are_welcome() -> None:
+    class Mine(PPOLearner):
+        def helper(self, *, module_id: str) -> None: ...
+
+        def compute_loss_for_module(self, module_id: str, *args: Any, **kwargs: Any) -> Any: ...
+
+    class Other(PPOCatalog):
+        @staticmethod
+        def build_encoder(width: int = 3) -> nn.Module: ...  # type: ignore
+
+        def _get_dist_cls_from_action_space(self, space: Any, name: str = "") -> Any: ...  # type: ignore
+
+
+def test_on_episode_start_of_callbacks_is_refused_with_what_is_there() -> None:
+    with pytest.raises(
+        TypeError, match=r"got on_episode_start\. Callbacks see episodes when they end: .*on_episode_end"
+    ):
+        type("Mine", (Callbacks,), {"on_episode_start": with_config})
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    'PPO("MlpPolicy", env)': (
+        lambda: PPO("MlpPolicy", "CartPole-v1"),  # type: ignore
+        "PPO(): expected a config, got 'MlpPolicy', 'CartPole-v1'. Write PPOConfig().environment('CartPole-v1').bui",
+    ),
+    'PPO("MlpPolicy", env=env, verbose=1)': (
+        lambda: PPO("MlpPolicy", env=gym.Env, verbose=1),  # type: ignore
+        "Write PPOConfig().environment(...).build()",
+    ),
+    'PPO("CartPole-v1")': (
+        lambda: PPO("CartPole-v1"),  # type: ignore
+        "got 'CartPole-v1'. Write PPOConfig().environment('CartPole-v1').build()",
+    ),
+    "PPO.load": (lambda: PPO.load("model"), "PPO.load: expected"),  # type: ignore
+    "PPO.restore": (lambda: PPO.restore("model"), "Call Algorithm.from_checkpoint(path)"),  # type: ignore
+    "catalog_class=": (
+        lambda: PPOConfig().rl_module(catalog_class=PPOCatalog),  # type: ignore
+        "Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...))",
+    ),
+    "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), "not available yet"),  # type: ignore
+    "multi_agent": (lambda: PPOConfig().multi_agent(policies={"a"}), "not available yet"),  # type: ignore
+    "env_to_module_connector=": (
+        lambda: PPOConfig().env_runners(env_to_module_connector=print),  # type: ignore
+        "There are no connectors: wrap the env, or override build_encoder()",
+    ),
+    "module_to_env_connector=": (
+        lambda: PPOConfig().env_runners(module_to_env_connector=print),  # type: ignore
+        "There are no connectors: wrap the env.",
+    ),
+    "learner_connector=": (
+        lambda: PPOConfig().learners(learner_connector=print),  # type: ignore
+        "There are no connectors: override preprocess_train_data(rollout)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=list(CALLS))
+def test_a_call_is_refused_with_what_to_write(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, AttributeError), match=re.escape(message)):
+        call()
+
+
+METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "learn(10_000)": (lambda algo: algo.learn(10_000), "got 10000. Call learn(num_env_steps=10000)."),
+    "learn(total_timesteps=)": (
+        lambda algo: algo.learn(total_timesteps=10_000, progress_bar=True),
+        "got total_timesteps=, progress_bar=. Call learn(num_env_steps=10000). Pass progress=True.",
+    ),
+    "learn(callback=)": (
+        lambda algo: algo.learn(num_env_steps=1, callback=print),
+        "got callback=. Call learn(num_env_steps=...). Use config.callbacks(...) before build().",
+    ),
+    "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
+    "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected an int >= 1, got 0"),
+    "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
+    "set_env": (lambda algo: algo.set_env(None), "Call Algorithm.from_checkpoint(path, env=...)."),
+}
+
+
+@pytest.fixture(scope="module")
+def algorithm() -> Any:
+    with PPOConfig().environment("CartPole-v1").build() as made:
+        yield made
+
+
+@pytest.mark.parametrize(("call", "message"), METHODS.values(), ids=list(METHODS))
+def test_a_method_is_refused_with_what_to_write(algorithm: PPO, call: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises((TypeError, AttributeError, ValueError), match=re.escape(message)):
+        call(algorithm)
+
+
+# --- encoders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "space", [OBS, spaces.Discrete(3), spaces.Box(0, 255, (3, 16, 16), np.uint8), BY_FIELD], ids=str
+)
+@pytest.mark.parametrize("build", ["build_encoder", "build_actor_critic_encoder"])
+def test_encoders_take_the_observation_itself_as_tensors(space: spaces.Space, build: str) -> None:
+    encoder = getattr(PPOCatalog(space, ACTIONS), build)()
+    obs = space.sample()
+    arrays = {key: part[None] for key, part in obs.items()} if isinstance(obs, dict) else np.asarray(obs)[None]
+    batch = tree.map_structure(torch.from_numpy, arrays)
+    with pytest.raises(TypeError, match=r"got a batch with obs\. Pass the observation itself: encoder\(obs\)\.latent"):
+        encoder({"obs": batch})
+    with pytest.raises(TypeError, match=r"got arrays\. Pass a tensor: torch\.from_numpy\(obs\)"):
+        encoder(arrays)
+    out = encoder(batch)
+    with pytest.raises(TypeError, match=r"\['encoder_out'\]: .* Use out\.latent, or out\.actor and out\.critic"):
+        out["encoder_out"]
+    assert out[0] is next(iter(out))
+
+
+def test_an_error_of_an_encoder_that_got_tensors_stays_as_it_is() -> None:
+    class Faulty(nn.Module):
+        def forward(self, obs: Any) -> Any:
+            return obs.nothing
+
+    with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nothing'"):
+        as_encoder(Faulty())(torch.zeros(2, 5))
+
+
+def test_a_plain_net_from_build_actor_critic_encoder_is_refused() -> None:
+    class Plain(PPOCatalog):
+        def build_actor_critic_encoder(self) -> Any:
+            return nn.Sequential(nn.Linear(4, 8))
+
+    config = PPOConfig().environment("CartPole-v1").rl_module(rl_module_spec=RLModuleSpec(catalog_class=Plain))
+    with pytest.raises(
+        TypeError, match=r"Plain\.build_actor_critic_encoder\(\): .*got Sequential\. Override build_enc"
+    ):
+        config.build()
+
+
+# --- model settings ---------------------------------------------------------------------------------------------------
+
+MODEL_SETTINGS = {
+    "fcnet_weights_initializer": "It is fcnet_kernel_initializer.",
+    "fcnet_weights_initializer_config": "They are fcnet_kernel_initializer_kwargs.",
+    "lstm_weights_initializer": "It is lstm_kernel_initializer.",
+    "head_fcnet_bias_initializer_config": "They are head_fcnet_bias_initializer_kwargs.",
+    "post_fcnet_activation": "head_fcnet_activation of heads",
+    "post_fcnet_weights_initializer": "head_fcnet_kernel_initializer of heads",
+    "no_final_linear": "Override build_pi_head() of a catalog.",
+    "framestack": "gymnasium.wrappers.FrameStackObservation",
+    "dim": "gymnasium.wrappers.ResizeObservation",
+    "grayscale": "gymnasium.wrappers.GrayscaleObservation",
+    "zero_mean": "Set normalize_observations=True",
+    "custom_preprocessor": "begin a custom_model with it",
+    "encoder_latent_dim": "It is the last of fcnet_hiddens.",
+    "use_prev_action": "It is lstm_use_prev_action.",
+}
+
+
+@pytest.mark.parametrize(("word", "remedy"), MODEL_SETTINGS.items(), ids=list(MODEL_SETTINGS))
+def test_an_old_model_setting_names_the_one_in_its_place_alone(word: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        DQNConfig().rl_module(model_config={word: 1})
+    assert len(str(caught.value)) < 250  # not all settings there are
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+OLD_IDS = {
+    "BreakoutNoFrameskip-v4": "Breakout",
+    "SpaceInvadersDeterministic-v0": "SpaceInvaders",
+    "Seaquest-ramNoFrameskip-v4": "Seaquest",
+    "ale_py:BreakoutNoFrameskip-v4": "Breakout",
+    "ale_py:Pong-v4": "Pong",
+}
+
+
+@pytest.mark.parametrize(("env_id", "game"), OLD_IDS.items(), ids=list(OLD_IDS))
+@pytest.mark.parametrize("mode", [None, "sync"])
+def test_an_old_id_of_an_atari_game_names_the_current_one(env_id: str, game: str, mode: Any) -> None:
+    with pytest.raises(ValueError, match=rf"got an old one of an Atari game\. Use 'ALE/{game}-v5', whose frames"):
+        make_vector_env(env_id, {}, 1, mode)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_plain_old_ids_name_the_current_one(registered: bool) -> None:
+    ale_py = pytest.importorskip("ale_py")
+    assert not registered or "Breakout-v4" in gym.registry, ale_py
+    with pytest.raises(ValueError, match=r"Use 'ALE/Breakout-v5', whose frames"):
+        make_vector_env("Breakout-v4", {}, 1)
+
+
+def test_an_env_of_ones_own_may_be_called_like_an_old_game() -> None:
+    gym.register("MineNoFrameskip-v4", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+    try:
+        make_vector_env("MineNoFrameskip-v4", {}, 1).close()
+    finally:
+        del gym.registry["MineNoFrameskip-v4"]
+
+
+class Parallel:
+    """As PettingZoo's envs are."""
+
+    possible_agents = ("a", "b")
+
+
+class Shares(gym.Env[Any, Any]):
+    observation_space, action_space = OBS, ACTIONS
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(4, np.float32), {"a": 1.0, "b": 0.0}, False, False, {}
+
+
+def test_an_env_of_several_agents_is_refused() -> None:
+    with pytest.raises(TypeError, match="Several agents are not available yet: one agent only so far"):
+        make_vector_env(Parallel, {}, 1)
+
+
+def test_rewards_by_agent_are_refused() -> None:
+    env = make_vector_env(Shares, {}, 1)
+    env.reset(seed=1)
+    with pytest.raises(TypeError, match=r"reward: expected one real number, got .* one agent only so far"):
+        env.step(np.zeros(1, np.int64))
+    env.close()
