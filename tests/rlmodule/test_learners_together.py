@@ -102,7 +102,7 @@ def learn_targets(peers: Peers, cls: type[Regression], targets: list[float]) -> 
     learner.connect(peers)
     seen = []
     for seed, target in enumerate(targets):
-        metrics = learner.update_from_batch(batch_of(target, seed), env_steps=0)
+        metrics = learner.step_on_batch(batch_of(target, seed), env_steps=0)
         seen.append(told(learner, skipped=float(metrics[ID]["update_skipped"])))
     return seen
 
@@ -126,8 +126,8 @@ def learn_until_it_ends(peers: Peers, target: float) -> tuple[str, int]:
     learner = make(Regression, max_nonfinite_updates_in_a_row=3)
     learner.connect(peers)
     for seed in range(2):
-        learner.summarize_updates([learner.update_from_batch(batch_of(target, seed), env_steps=0)])
-    metrics = learner.update_from_batch(batch_of(target), env_steps=0)
+        learner.summarize_updates([learner.step_on_batch(batch_of(target, seed), env_steps=0)])
+    metrics = learner.step_on_batch(batch_of(target), env_steps=0)
     with pytest.raises(FloatingPointError) as caught:
         learner.summarize_updates([metrics])
     return str(caught.value), learner.num_updates
@@ -273,7 +273,7 @@ def test_one_alone_needs_data() -> None:
     with pytest.raises(ValueError, match="an update: expected data for at least one learner, got None"):
         make(Reinforce).update_from_episodes(None, env_steps=0)
     with pytest.raises(ValueError, match="an update: expected data for at least one learner, got None"):
-        make(Regression).update_from_batch(None, env_steps=0)
+        make(Regression).step_on_batch(None, env_steps=0)
     rollout = rollout_of(0)
     rollout.columns[Columns.VALID] = torch.zeros(12, 4, dtype=torch.bool)
     with pytest.raises(ValueError, match="got no valid row"):
@@ -342,7 +342,7 @@ def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small
     learner.connect(peers)
     assert differences(learner.module.get_state(), before) == []
     for update in range(1, 3):
-        learner.update_from_batch(batch_of(), env_steps=0)
+        learner.step_on_batch(batch_of(), env_steps=0)
         assert peers.sums == update * sums
 
 
@@ -458,7 +458,7 @@ def test_a_module_that_lacks_an_ability_is_not_taken_in() -> None:
 def learn_batches(peers: Peers, batches: list[Batch | None]) -> tuple[dict[str, Any], list[Metrics]]:
     learner = make(Regression)
     learner.connect(peers)
-    history = [learner.update_from_batch(batch, env_steps=0)[ID] for batch in batches]
+    history = [learner.step_on_batch(batch, env_steps=0)[ID] for batch in batches]
     return told(learner), history
 
 
