@@ -31,8 +31,8 @@ class LearnerGroup:
 
     With ``num_learners=0`` there is one, in this process. Otherwise there are as many processes on Ray, which take the
     same gradient steps on a part of the data each; all have the same weights at any time. What they come to is handed
-    over to :attr:`module` after every update, by :meth:`summarize_updates`, and after 64 calls of :meth:`step_on_batch` at
-    the latest.
+    over to :attr:`module` after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of
+    :meth:`step_on_batch`.
 
     If a learner dies or hangs, all are made again with the state that was last handed over, and what they did since is
     done again; nothing is lost.
@@ -221,7 +221,8 @@ class LearnerGroup:
         return update(method, split(self.processes.workers.size), kwargs, rows, reduce_fn)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on a GPU, hand over their weights, too.
+        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on a
+        GPU, hand over their weights, too.
 
         Raises:
             TypeError: If the learner learns from episodes.

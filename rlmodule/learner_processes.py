@@ -27,7 +27,7 @@ Steps = Generator[None, None, T]
 """What comes to a ``T`` in several steps: it stops where learners are to be waited for, and is gone on with later."""
 
 MOST_TO_DO_AGAIN = 64
-"""Single steps after which the state is asked for at the latest; what came since it last was is kept, to be done again."""
+"""Single steps after which the state is asked for at the latest; what came since then is kept, to be done again."""
 
 PATIENCE = 0.8
 """For how much of ``learner_timeout_s`` learners wait for each other."""

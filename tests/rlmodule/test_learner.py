@@ -248,8 +248,7 @@ def test_gradients_are_clipped_before_the_step_and_their_norm_is_reported_before
     batch = {Columns.OBS: torch.rand(8, 4, generator=torch.Generator().manual_seed(0)), "target": torch.ones(8, 3)}
     before = learner.parameters["default_policy"].tensor.detach().clone()
     results = [
-        each.summarize_updates([each.step_on_batch(batch, env_steps=0)])["default_policy"]
-        for each in (learner, free)
+        each.summarize_updates([each.step_on_batch(batch, env_steps=0)])["default_policy"] for each in (learner, free)
     ]
     assert results[0]["gradient_norm"] == results[1]["gradient_norm"] > 0.1
     moved, moved_free = (before - each.parameters["default_policy"].tensor.detach() for each in (learner, free))

@@ -1,5 +1,6 @@
 """Learners that train together: faults on one, hooks that go by their own mind, nets with statistics, modules."""
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -470,3 +471,41 @@ def test_learners_from_batches_come_to_what_one_does(fleet: Fleet, rows: int) ->
     assert first["digest"] == second["digest"]
     assert float((first["weights"] - one["weights"]).abs().max()) < 1e-6
     assert all(metrics["rows_trained_on"] == -(-rows // 2) for metrics in history)
+
+
+# --- data of one's own ------------------------------------------------------------------------------------------------
+
+
+class Doubles(Reinforce):
+    def preprocess_train_data(self, rollout: Rollout) -> Rollout:
+        twice = rollout[Columns.REWARDS] * 2
+        return dataclasses.replace(rollout, columns=rollout.columns | {"twice": twice})
+
+    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+        assert torch.equal(batch["twice"], batch[Columns.REWARDS] * 2)
+        return super().compute_loss_for_module(module_id, batch, fwd_out)
+
+
+def test_columns_that_preprocessing_adds_reach_the_loss_of_all(fleet: Fleet) -> None:
+    parts = shard_rollout(rollout_of(0), 2)
+    several = fleet.values(learn, *[(Doubles, Small, [part], {}) for part in parts])
+    assert several[0]["digest"] == several[1]["digest"]
+
+
+def learn_uncounted(peers: Peers, parts: list[Any], cls: type[Learner]) -> tuple[int, dict[str, float]]:
+    learner = make(cls)
+    learner.connect(peers)
+    update = learner.update_from_batch if cls is Regression else learner.update_from_episodes
+    results = [update(part)[ID] for part in parts]
+    return learner.env_steps, results[-1]
+
+
+def test_env_steps_of_all_are_counted_and_numbers_are_of_all_rows(fleet: Fleet) -> None:
+    rollout, batch = rollout_of(0), batch_of(rows=9)
+    several = fleet.values(learn_uncounted, *[([part], Reinforce) for part in shard_rollout(rollout, 2)])
+    assert [steps for steps, _ in several] == [rollout.num_env_steps] * 2
+    several = fleet.values(learn_uncounted, *[([part], Regression) for part in shard_batch(batch, 2)])
+    steps, numbers = learn_uncounted(Alone(), [batch], Regression)
+    assert [count for count, _ in several] == [steps] * 2 == [9] * 2
+    for _, mine in several:
+        assert mine == pytest.approx(numbers, rel=1e-5)
