@@ -57,8 +57,10 @@ FROM_ELSEWHERE = {
     "sgd_minibatch_size": "Use .training(minibatch_size=...).",
     "num_sgd_iter": "Use .training(num_epochs=...).",
     "learning_rate": "Use .training(lr=...).",
-    "num_epochs": "It is a setting of PPO; DQN has .training(training_intensity=...).",
-    "minibatch_size": "It is a setting of PPO; the batch of DQN is train_batch_size_per_learner.",
+    "num_epochs": "PPO has it, and configs of yours that derive from EpisodeLearnerConfig; DQN has "
+    ".training(training_intensity=...).",
+    "minibatch_size": "PPO has it, and configs of yours that derive from EpisodeLearnerConfig; the batch of DQN is "
+    "train_batch_size_per_learner.",
     "batch_size": "Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.",
     "buffer_size": "Use .replay(replay_capacity=...).",
     "learning_starts": "Use .training(num_steps_sampled_before_learning_starts=...).",

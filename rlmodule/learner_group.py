@@ -221,8 +221,8 @@ class LearnerGroup:
         return update(method, split(self.processes.workers.size), kwargs, rows, reduce_fn)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on a
-        GPU, hand over their weights, too.
+        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on
+        a GPU, hand over their weights, too.
 
         Raises:
             TypeError: If the learner learns from episodes.
