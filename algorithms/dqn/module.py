@@ -306,8 +306,9 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return value.squeeze(-1) if self.support is None else value.softmax(-1) @ self.support
 
     def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms, the
-        mean over the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for :meth:`compute_q_values`.
+        """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms,
+        their mean over the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for
+        :meth:`compute_q_values`.
 
         Raises:
             ValueError: If ``dueling`` is False.

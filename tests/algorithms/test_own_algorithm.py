@@ -80,8 +80,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_learner_from_episodes_has_its_settings_with_defaults() -> None:
     config = ReinforceConfig(env="CartPole-v1", num_envs_per_env_runner=2, seed=1)
-    for training, updates in (({}, 1), ({"num_epochs": 3, "minibatch_size": 16}, 6)):
-        with config.copy().training(**training).build() as algorithm:
+    for more, updates in ((config, 1), (config.copy().training(num_epochs=3, minibatch_size=16), 6)):
+        with more.build() as algorithm:
             algorithm.train()
             assert algorithm.learner_group.num_updates == updates
     with pytest.raises(ValueError, match=r"minibatch_size.*at most train_batch_size_per_learner=32"):
@@ -163,7 +163,7 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     del ALGORITHMS["CALM"]
     assert main(["train", "--load", "run", "--allow", own_module, "--num-env-steps", "32", "--quiet"]) == 0
     with Algorithm.from_checkpoint("run") as algorithm:
-        assert algorithm.config.clip_param == 0.05
+        assert algorithm.config.to_dict()["clip_param"] == 0.05
         assert algorithm.env_steps == 64
 
 
@@ -196,8 +196,8 @@ def test_a_learner_group_is_built_from_a_config(here: Path) -> None:
         assert torch.equal(torch.random.get_rng_state(), threads)
     for group in groups:
         assert differences(group.get_module(ID).get_state(), expected) == []
-    rollout = random_rollout(group.get_module(ID), 16, 2)
-    assert group.update_from_episodes(rollout)[ID]["total_loss"] != 0
+    rollout = random_rollout(groups[0].get_module(ID), 16, 2)
+    assert groups[0].update_from_episodes(rollout)[ID]["total_loss"] != 0
 
 
 def test_a_learner_group_is_built_of_another_module_and_without_an_env() -> None:
