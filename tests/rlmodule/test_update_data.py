@@ -206,6 +206,18 @@ def test_a_key_error_of_ones_own_is_left_alone() -> None:
         make(Small, Buggy).update_from_batch(batch())
 
 
+def test_an_ability_that_is_no_abstract_class_is_required_by_its_methods() -> None:
+    class Curious:
+        def compute_surprise(self, batch: Batch) -> torch.Tensor:
+            raise NotImplementedError
+
+    class Requires(Regression):
+        required_apis = (Curious,)
+
+    with pytest.raises(TypeError, match=r"implements Curious \(compute_surprise\), got Small, which does not"):
+        make(Small, Requires)
+
+
 def test_the_kinds_of_learner_offer_their_own_updates_only() -> None:
     assert not hasattr(EpisodeLearner, "step_on_batch")
     assert not hasattr(BatchLearner, "update_from_episodes")
