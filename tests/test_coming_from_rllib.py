@@ -96,14 +96,17 @@ def test_every_request_names_a_test_or_says_when(row: tuple[str, ...]) -> None:
 
 
 # RLlib's connectors: those it ships for users, and those of its default pipelines.
-CONNECTORS_OF_RLLIB = """
+CONNECTORS_OF_RLLIB = re.findall(
+    r"\w+",
+    """
     FlattenObservations FrameStacking MeanStdFilter PrevActionsPrevRewards SingleAgentObservationPreprocessor
     MultiAgentObservationPreprocessor WriteObservationsToEpisodes ComputeReturnsToGo AddInfosFromEpisodesToTrainBatch
     AddObservationsFromEpisodesToBatch AddTimeDimToBatchAndZeroPad AddStatesFromEpisodesToBatch AgentToModuleMapping
     BatchIndividualItems NumpyToTensor GetActions TensorToNumpy UnBatchToIndividualItems ModuleToAgentUnmapping
     RemoveSingleTsTimeRankFromBatch NormalizeAndClipActions ListifyDataForVectorEnv AddColumnsFromEpisodesToTrainBatch
     AddOneTsToEpisodesAndTruncate GeneralAdvantageEstimation AddNextObservationsFromEpisodesToTrainBatch
-    """.split()
+    """,
+)
 
 
 def test_every_connector_of_rllib_has_its_place() -> None:
