@@ -461,10 +461,13 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
             raise UsageError(explain_error("ALGO", expected=expected, got=repr(name), remedy=remedy))
         register_own(found)
         return found
-    try:
-        return config_class(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    if name.upper() not in ALGORITHMS:
+        remedy = (
+            f"Use a name from this list, or my_module:MyConfig for one of yours.{closest(name.upper(), ALGORITHMS)}"
+        )
+        expected = f"one of {', '.join(ALGORITHMS)}"
+        raise UsageError(explain_error("algorithm", expected=expected, got=repr(name), remedy=remedy))
+    return config_class(name)
 
 
 def is_config_class(thing: Any) -> bool:
