@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from abc import ABCMeta, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from algorithms.encoding import modules_to_allow
 from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.ops.rewards import clipped_rewards
-from algorithms.registry import config_class
+from algorithms.registry import config_class, name_of
 from algorithms.run_folder import RunReport, last_checkpoint, run_name
 from algorithms.settings import SettingsBase
 from algorithms.threads import SMALL_NET, Threads, one_thread
@@ -85,6 +87,7 @@ class Algorithm(metaclass=_AlgorithmType):
         """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._stopped = False
+        self._has_warned_of_script = False
         self._threads = Threads(self._num_threads)
 
     if not TYPE_CHECKING:  # checkers must keep on reporting other arguments and unknown attributes
@@ -108,9 +111,7 @@ class Algorithm(metaclass=_AlgorithmType):
     def _build_modules(self) -> tuple[RLModuleSpec, LearnerGroup]:
         runners, config = self.env_runner_group, self.config
         spec = config.get_rl_module_spec(runners.observation_space, runners.action_space)
-        learner_class = config.learner_class or config.default_learner_class()
-        settings = config.for_learners() if config.num_learners else config
-        learners = LearnerGroup(settings, learner_class, spec.as_multi(DEFAULT_MODULE_ID), run_seed=self.run_seed)
+        learners = config.learner_group_for(spec, self.run_seed)
         try:
             runners.build_modules(spec, learners.get_module(DEFAULT_MODULE_ID))
         except BaseException:
@@ -415,17 +416,31 @@ class Algorithm(metaclass=_AlgorithmType):
             processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`."""
+        """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`.
+
+        Warns once if a setting names a class or function of the script that runs, which no other program can import.
+        """
+        settings = self.config.to_dict()
+        self._warn_of_script(settings)
         content = {
-            "algorithm": type(self).__name__,
+            "algorithm": name_of(self.config),
             "run_seed": self.run_seed,
-            "config": self.config.to_dict(),
+            "config": settings,
             "modules": {DEFAULT_MODULE_ID: _described(self.get_module())},
             "state": self.get_state(),
         }
         written = save_checkpoint(path, content)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
+
+    def _warn_of_script(self, settings: dict[str, Any]) -> None:
+        names = modules_to_allow(settings).get("__main__", [])
+        if names and not self._has_warned_of_script:
+            self._has_warned_of_script = True
+            objects = ", ".join(f"{name}=..." for name in names)
+            expected, got = "code in modules, which other programs can import", f"{', '.join(names)} of this script"
+            remedy = f"Move it to a module of its own, or pass it again: from_checkpoint(path, {objects})."
+            warnings.warn(explain_error("save()", expected=expected, got=got, remedy=remedy), stacklevel=3)
 
     @staticmethod
     def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:

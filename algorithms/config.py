@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import gymnasium as gym
+import torch
 from gymnasium import Space
+from gymnasium.vector import VectorEnv
 
 from algorithms.callbacks import (
     CALLBACK_SETTINGS,
@@ -24,10 +28,14 @@ from algorithms.encoding import check_all_allowed, check_allowed, check_named_im
 from algorithms.loggers import check_loggers
 from algorithms.presets import Preset, find_preset
 from algorithms.settings import SettingsBase, on_the_class, refuse_unknown, setting, settings
+from algorithms.threads import one_thread
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
+from rlmodule.envs import make_vector_env
 from rlmodule.learner import Learner
-from rlmodule.specs import RLModuleSpec
+from rlmodule.learner_group import LearnerGroup
+from rlmodule.randomness import int_seed
+from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -352,10 +360,66 @@ class AlgorithmConfig(SettingsBase, ABC):
         Raises:
             ValueError, TypeError: See :meth:`validate`.
         """
+        if self.env is None:
+            raise self._without_env()
         config = self.copy()
         config.validate()
         frozen: Any = config.freeze()  # Any: a checker takes this class and the one of its stub for two
         return config.algo_class(frozen)
+
+    def build_learner_group(
+        self,
+        *,
+        env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None,
+        spaces: tuple[Space[Any], Space[Any]] | None = None,
+        rl_module_spec: RLModuleSpec | None = None,
+    ) -> LearnerGroup:
+        """Build only the learners, to feed them yourself. With one ``seed``, their weights are those of ``build()``.
+
+        Args:
+            env: An environment whose spaces to take; None makes one as the settings say, and closes it.
+            spaces: Observation space and action space, instead of those of an environment.
+            rl_module_spec: The module to build; None takes the setting.
+
+        Raises:
+            ValueError, TypeError: See :meth:`validate`; if neither an environment nor spaces are known.
+        """
+        config = self.copy()
+        if rl_module_spec is not None:
+            config.update({"rl_module_spec": rl_module_spec})
+        config.validate()
+        config.freeze()
+        if spaces is None:
+            spaces = config._spaces_of(env)
+        run_seed = secrets.randbits(31) if self.seed is None else self.seed
+        with torch.random.fork_rng(devices=[]), one_thread():
+            torch.default_generator.manual_seed(int_seed(run_seed, "module"))
+            return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
+
+    def learner_group_for(self, spec: RLModuleSpec, run_seed: int) -> LearnerGroup:
+        """Build the learners of the module that ``spec`` describes, on this frozen config."""
+        learner_class = self.learner_class or self.default_learner_class()
+        return LearnerGroup(
+            self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
+        )
+
+    def _spaces_of(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None) -> tuple[Space[Any], Space[Any]]:
+        """The spaces of a single environment of ``env``, or of one made as the settings say."""
+        if isinstance(env, gym.Env):
+            return env.observation_space, env.action_space
+        if env is not None:
+            return env.single_observation_space, env.single_action_space
+        if self.env is None:
+            raise self._without_env()
+        made = make_vector_env(self.env, self.env_config, 1, self.gym_env_vectorize_mode)
+        try:
+            return made.single_observation_space, made.single_action_space
+        finally:
+            made.close()
+
+    def _without_env(self) -> ValueError:
+        remedy = "Name one: .environment('CartPole-v1'), an Env class, or a factory fn(env_config)."
+        return self._invalid("env", "an environment", remedy)
 
     def validate(self) -> None:
         """Check what must hold between settings. A subclass adds its own checks and calls this one.
@@ -364,12 +428,6 @@ class AlgorithmConfig(SettingsBase, ABC):
             ValueError: If settings contradict each other, or ask for what this version cannot do.
             TypeError: If a callback cannot be called as it is going to be.
         """
-        if self.env is None:
-            raise self._invalid(
-                "env",
-                "an environment",
-                "Name one: .environment('CartPole-v1'), an Env class, or a factory fn(env_config).",
-            )
         spec = self.rl_module_spec
         if self.model_config is not None and spec is not None and spec.model_config is not None:
             raise self._invalid(
@@ -433,6 +491,10 @@ class AlgorithmConfig(SettingsBase, ABC):
     def _set(self, values: Mapping[str, Any], where: str, section: str | None) -> Self:
         if isinstance(values.get("model_config"), dict):
             DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
+        if isinstance(spec := values.get("rl_module_spec"), MultiRLModuleSpec):
+            got = f"a MultiRLModuleSpec of {', '.join(spec.rl_module_specs) or 'none'}"
+            expected, remedy = "one RLModuleSpec: several agents are not available yet", "Pass one of its specs."
+            raise TypeError(explain_error(f"{where[:-1]}rl_module_spec=)", expected=expected, got=got, remedy=remedy))
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
@@ -456,3 +518,23 @@ class AlgorithmConfig(SettingsBase, ABC):
             if name not in objects:
                 check_named_imports(getattr(config, name), f"{cls.__name__}.{name}", allow)
         return config
+
+
+@settings
+class EpisodeLearnerConfig(AlgorithmConfig):
+    """Settings of algorithms that learn from rollouts in epochs of minibatches; their learner derives from
+    :class:`EpisodeLearner`."""
+
+    minibatch_size: int | None = setting(
+        None, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
+    )
+    num_epochs: int = setting(1, "training", "Passes over each train batch.", ge=1)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
+            raise self._invalid(
+                "minibatch_size",
+                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
+                "Make it smaller, or None for the whole batch.",
+            )

@@ -1,4 +1,4 @@
-"""The algorithms there are. A new one adds its line here."""
+"""The algorithms there are. A new one adds its line here, one of yours registers itself."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -8,11 +8,39 @@ from catalog.errors import closest, explain_error
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
-ALGORITHMS = {
+ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
 }
-"""Name → module and name of its config class."""
+"""Name → config class, or the module and name of one that is imported on demand."""
+
+
+def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None:
+    """Let checkpoints and the shell command find an algorithm of yours.
+
+    Call it below the config class, so that it runs wherever the module is imported.
+
+    Args:
+        name: Any name that is free; upper and lower case are one.
+        config_class: Its config class. The same one may be registered again, as a notebook does.
+
+    Raises:
+        TypeError: If it is no config class.
+        ValueError: If another algorithm has the name.
+    """
+    from algorithms.config import AlgorithmConfig
+
+    where = f"register_algorithm({name!r})"
+    if not (isinstance(config_class, type) and issubclass(config_class, AlgorithmConfig)):
+        remedy = "Pass the class itself, as in register_algorithm('SAC', SACConfig)."
+        raise TypeError(
+            explain_error(where, expected="a class derived from AlgorithmConfig", got=repr(config_class), remedy=remedy)
+        )
+    taken = ALGORITHMS.get(name.upper())
+    if taken is not None and _path(taken) != _path(config_class):
+        remedy = "Choose another name."
+        raise ValueError(explain_error(where, expected="a free name", got=f"that of {_path(taken)}", remedy=remedy))
+    ALGORITHMS[name.upper()] = config_class
 
 
 def config_class(name: str) -> "type[AlgorithmConfig]":
@@ -22,13 +50,30 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
         ValueError: If there is none; names the closest.
     """
     if name.upper() not in ALGORITHMS:
+        own = "One of yours: import its module, which calls register_algorithm(name, config_class)."
         raise ValueError(
             explain_error(
                 "algorithm",
                 expected=f"one of {', '.join(ALGORITHMS)}",
                 got=repr(name),
-                remedy=f"Use a name from this list.{closest(name.upper(), ALGORITHMS)}",
+                remedy=f"Use a name from this list.{closest(name.upper(), ALGORITHMS)} {own}",
             )
         )
-    module, _, attribute = ALGORITHMS[name.upper()].partition(":")
+    found = ALGORITHMS[name.upper()]
+    if not isinstance(found, str):
+        return found
+    module, _, attribute = found.partition(":")
     return vars(import_module(module))[attribute]
+
+
+def name_of(config: "AlgorithmConfig") -> str:
+    """The name under which checkpoints of a run with ``config`` find its algorithm again: as it is registered, or else
+    that of the algorithm's class."""
+    path = _path(type(config))
+    return next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
+
+
+def _path(registered: "str | type[AlgorithmConfig]") -> str:
+    if isinstance(registered, str):
+        return registered
+    return f"{registered.__module__}:{registered.__qualname__}"

@@ -31,6 +31,7 @@ from algorithms.loggers import LoggedRun, LoggerGroup
 from algorithms.loggers.base import flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.plotting import draw_run
+from algorithms.registry import name_of
 from algorithms.saved_settings import read_about
 from catalog.errors import explain_error
 
@@ -163,7 +164,7 @@ class RunReport:
         """Make the loggers, and tell in run.json what runs."""
         algorithm, config, folder = self._algorithm, self._algorithm.config, self.folder
         if folder is not None:
-            folder.refuse_another(type(algorithm).__name__, algorithm.run_seed)
+            folder.refuse_another(name_of(config), algorithm.run_seed)
         run = LoggedRun(
             name=run_name(algorithm),
             folder=None if folder is None else folder.path,
@@ -173,7 +174,7 @@ class RunReport:
         )
         loggers = LoggerGroup(config.loggers, run)
         if folder is not None:
-            about = {"algorithm": type(algorithm).__name__, "name": run.name, "seed": run.seed, "config": run.config}
+            about = {"algorithm": name_of(config), "name": run.name, "seed": run.seed, "config": run.config}
             try:
                 replace_file(folder.about, json.dumps(about, indent=1) + "\n")
             except OSError:

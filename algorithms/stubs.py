@@ -23,7 +23,7 @@ from types import ModuleType
 from algorithms.registry import ALGORITHMS
 from algorithms.settings import SettingsBase, is_section_method, settings_of
 
-MODULES = ("algorithms.config", *(path.partition(":")[0] for path in ALGORITHMS.values()))
+MODULES = ("algorithms.config", *(path.partition(":")[0] for path in ALGORITHMS.values() if isinstance(path, str)))
 """Modules that define config classes."""
 
 WIDTH = 120

@@ -215,7 +215,7 @@ def training(repeats: int = 1000) -> dict[str, float]:
         settings, replay = algorithm.config, algorithm.replay
         replay.add(next(coming))
         sample = replay.sample(settings.train_batch_size_per_learner, beta=0.4)
-        learned = algorithm.learner_group.update_from_batch(sample.batch, env_steps=0)
+        learned = algorithm.learner_group.step_on_batch(sample.batch, env_steps=0)
         if settings.prioritized_replay:
             replay.update_priorities(sample, learned[DEFAULT_MODULE_ID]["td_error"])
 

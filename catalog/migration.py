@@ -21,8 +21,8 @@ sgd_minibatch_size num_minibatches: Use .training(minibatch_size=...).
 num_sgd_iter n_epochs update_epochs: Use .training(num_epochs=...).
 learning_rate: Use .training(lr=...).
 adam_epsilon: Override configure_optimizer_for_module() of a learner.
-num_epochs: It is a setting of PPO; DQN has .training(training_intensity=...).
-minibatch_size: It is a setting of PPO; the batch of DQN is train_batch_size_per_learner.
+num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has .training(training_intensity=...).
+minibatch_size: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has train_batch_size_per_learner.
 batch_size: Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.
 batch_mode: Leave it out: rollouts end with the fragment, and the values of what follows are predicted.
 use_gae: Leave it out: .training(lambda_=1.0) gives Monte Carlo advantages.

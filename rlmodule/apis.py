@@ -3,6 +3,7 @@
 A learner lists what it needs in ``required_apis``; :func:`check_apis` compares that with the module when it is built.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -122,7 +123,7 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
     """
     missing = [api for api in required if not isinstance(module, api)]
     if missing:
-        wanted = ", ".join(f"{api.__name__} ({', '.join(sorted(api.__abstractmethods__))})" for api in missing)
+        wanted = ", ".join(f"{api.__name__} ({', '.join(_methods_of(api))})" for api in missing)
         raise TypeError(
             explain_error(
                 f"{learner} with module {module_id!r}",
@@ -131,3 +132,10 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
                 remedy=f"Derive it from {' and '.join(api.__name__ for api in missing)} too and write these methods.",
             )
         )
+
+
+def _methods_of(api: type) -> list[str]:
+    """The methods to write for an ability: its abstract ones, or all public ones of a class without any."""
+    if inspect.isabstract(api):
+        return sorted(api.__abstractmethods__)
+    return [name for name, value in vars(api).items() if inspect.isfunction(value) and not name.startswith("_")]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from rlmodule.acceleration import moved
-from rlmodule.learner import Batch, Learner
+from rlmodule.learner import Batch, Learner, warn_of_update
 from rlmodule.learning_together import no_data
 from rlmodule.module import DEFAULT_MODULE_ID
 from rlmodule.schedules import value_at
+from rlmodule.sequences import num_rows
+from rlmodule.update_data import check_batch, columns_named
 from rlmodule.update_metrics import Metrics, join_metrics
 
 
@@ -36,16 +39,50 @@ class BatchLearner(Learner):
     def after_gradient_step(self, module_id: str) -> None:
         """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
 
+    def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Deprecated: call :meth:`update_from_batch`."""
+        warn_of_update(type(self), "update_from_batch")
+        return self.update_from_batch(batch, **kwargs)
+
     def update_from_batch(
-        self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
-    ) -> dict[str, Metrics]:
-        """One gradient step on ``batch``. Nothing here waits for the device.
+        self, batch: Batch | None, *, env_steps: int | None = None, module_id: str = DEFAULT_MODULE_ID
+    ) -> dict[str, dict[str, float]]:
+        """Take one gradient step on ``batch``, and wait for its numbers. :meth:`step_on_batch` does not wait.
 
         Args:
             batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module. Of
                 several learners the part of this one, which may be None.
-            env_steps: Env steps sampled in the whole run so far; schedules go by it.
+            env_steps: Env steps sampled in the whole run so far, for schedules; None adds the rows of the batch to the
+                count of this learner.
             module_id: Which module learns.
+
+        Returns:
+            Module id → numbers to report, of the rows of all learners.
+
+        Raises:
+            KeyError: If there is no module of that id (names the known ones), or the batch lacks a column.
+            TypeError: If the batch is no dict of tensors.
+            ValueError: If there is no data.
+            PeerLost: If another learner did not take part to the end.
+        """
+        where = f"{type(self).__name__}.update_from_batch()"
+        check_batch(batch, where)
+        with self.peers, columns_named(where, batch or {}):
+            if env_steps is None:
+                env_steps = self._steps_after(0 if batch is None else num_rows(batch))
+            step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
+            joined = self._joined(module_id, [step[module_id]])
+        lr = value_at(self.settings.lr, env_steps)
+        return {module_id: self._summary(module_id, joined, {"learning_rate": lr})}
+
+    def step_on_batch(
+        self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
+    ) -> dict[str, Metrics]:
+        """Take one gradient step on ``batch``. Nothing here waits for the device, and nothing checks the data: loops
+        with many small updates call it, and :meth:`summarize_updates` now and then.
+
+        Args:
+            batch, env_steps, module_id: See :meth:`update_from_batch`.
 
         Returns:
             Module id → tensors: what the loss reported, scalars or one entry per row, of the rows here alone.
@@ -78,7 +115,7 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`update_from_batch` returned."""
+        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned."""
         if not history:
             return {}
         lr = {"learning_rate": value_at(self.settings.lr, self.env_steps)}

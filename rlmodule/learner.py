@@ -8,6 +8,7 @@ together is in :class:`Team`, which is None where there is one.
 from __future__ import annotations
 
 import itertools
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from rlmodule.sequences import (
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 from rlmodule.sharding import Share
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.update_data import check_episodes, check_preprocessed, columns_named, num_steps_in
 from rlmodule.update_metrics import ROWS, SKIPPED, Metrics, count_in_a_row, join_metrics, too_many_skipped
 
 Batch = dict[str, Tree]
@@ -285,6 +287,18 @@ class Learner(Hooks, ABC):
             raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
+    def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
+        """The metrics of gradient steps as one, those of all learners."""
+        if self._team is None:
+            return join_metrics(steps)
+        known = self._extra_metrics.get(module_id, frozenset())
+        metrics, self._extra_metrics[module_id] = self._team.join_metrics(steps, known)
+        return metrics
+
+    def _steps_after(self, num_new: int) -> int:
+        """The count of env steps where nobody passes one: the data of all learners is new."""
+        return self.env_steps + int(self.peers.sum(torch.tensor(num_new)))
+
     def _begin(self, env_steps: int) -> float:
         """Note the number of env steps sampled so far and set the learning rates that belong to it."""
         self.env_steps = env_steps
@@ -328,7 +342,8 @@ class EpisodeLearner(Learner):
     those of batch norm take in each minibatch once.
 
     Override points, besides those of :class:`Learner`:
-        ``preprocess_train_data``: change a rollout before the value pass; the identity by default.
+        ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; the identity by
+        default.
         ``make_train_batch``: bootstraps, advantages, targets; which columns the loss sees.
         ``should_stop``: end the epochs early.
         ``after_update``: what is adapted once per iteration.
@@ -341,9 +356,13 @@ class EpisodeLearner(Learner):
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
+        self._added_columns: list[str] = []
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
-        """The rollout to train on. Runs on the learner, before anything is computed from the rewards."""
+        """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
+
+        Columns ``[T, N, ...]`` that it adds reach the loss as rows ``[B, ...]``, like those of the rollout.
+        """
         return rollout
 
     @abstractmethod
@@ -359,7 +378,9 @@ class EpisodeLearner(Learner):
         return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
 
     def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
-        """The named columns as a train batch: the valid rows ``[B, ...]``, or sequences for a recurrent module."""
+        """The named columns, and those that ``preprocess_train_data`` added, as a train batch: the valid rows
+        ``[B, ...]``, or sequences for a recurrent module."""
+        names = [*names, *self._added_columns]
         if self._team is not None:
             rollout, names = self._team.number(rollout), [*names, Columns.ORDER]
         if self._stateful[module_id]:
@@ -378,31 +399,48 @@ class EpisodeLearner(Learner):
         """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
         what the module says now, unless there are none. Default: nothing."""
 
+    def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Deprecated: call :meth:`update_from_episodes`."""
+        warn_of_update(type(self), "update_from_episodes")
+        return self.update_from_episodes(episodes, **kwargs)
+
     def update_from_episodes(
-        self, rollouts: Rollout | Sequence[Episode] | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
+        self,
+        episodes: Rollout | Sequence[Episode] | None,
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
     ) -> dict[str, dict[str, float]]:
         """Learn from one rollout (or episodes, which are packed into one): epochs of reshuffled minibatches.
 
         Args:
-            rollouts: The data; of several learners the part of this one, which may be None.
-            env_steps: Env steps sampled in the whole run so far; schedules go by it.
+            episodes: The data; of several learners the part of this one, which may be None.
+            env_steps: Env steps sampled in the whole run so far, for schedules; None adds those in the data to the
+                count of this learner.
             module_id: Which module learns.
+            num_epochs: Passes over the data; None takes the setting.
+            minibatch_size: Rows of each gradient step; None takes the setting.
 
         Returns:
             Module id → numbers to report; the seconds of the phases are under ``"timers"``.
 
         Raises:
-            KeyError: If there is no module of that id; names those there are.
+            KeyError: If there is no module of that id (names the known ones), or the data lacks a column.
+            TypeError: If the data is neither a rollout nor episodes.
             ValueError: If there is no data.
             PeerLost: If another learner did not take part to the end.
         """
         module = self.module[module_id]
+        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
         with self.peers:
-            lr, rollout = self._begin(env_steps), self._rollout_of(rollouts)
+            lr = self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
+            rollout = self._rollout_of(episodes)
             start = perf_counter()
             self.module.eval()
-            with torch.no_grad():
-                rollout = with_states(module, self.preprocess_train_data(rollout.to(self.device)))
+            with torch.no_grad(), columns_named(f"{type(self).__name__}.update_from_episodes()", rollout.columns):
+                rollout = with_states(module, self._preprocessed(rollout.to(self.device)))
                 batch, reported = self.make_train_batch(module_id, rollout)
             share = None if self._team is None else self._team.share_of(batch)
             if not (num_rows(batch) if share is None else share.total):
@@ -411,9 +449,10 @@ class EpisodeLearner(Learner):
             self.module.train()
             history, steps, before = list[Metrics](), list[Metrics](), self.progress
             with self._noise():
-                for _ in range(self.settings.num_epochs):
+                for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
                     steps += [
-                        self._gradient_step(module_id, minibatch) for minibatch in self._minibatches(batch, share)
+                        self._gradient_step(module_id, minibatch)
+                        for minibatch in self._minibatches(batch, share, minibatch_size)
                     ]
                     if not self.may_stop():
                         continue  # to put the metrics of several learners together takes as long as some steps
@@ -432,6 +471,13 @@ class EpisodeLearner(Learner):
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
 
+    def _preprocessed(self, rollout: Rollout) -> Rollout:
+        """Call :meth:`preprocess_train_data`, and note the columns that it adds."""
+        known = [*rollout.columns]  # it may add them in place
+        rollout = self.preprocess_train_data(rollout)
+        self._added_columns = check_preprocessed(rollout, known, f"{type(self).__name__}.preprocess_train_data()")
+        return rollout
+
     def _rollout_of(self, data: Rollout | Sequence[Episode] | None) -> Rollout:
         """The data in one piece; with others, who may have all of it, what stands for it."""
         if data is not None and not isinstance(data, Rollout):
@@ -442,24 +488,23 @@ class EpisodeLearner(Learner):
             raise no_data()
         return data
 
-    def _minibatches(self, batch: Batch, share: Share | None = None) -> Iterator[Batch | None]:
+    def _minibatches(
+        self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
+    ) -> Iterator[Batch | None]:
         """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
-        size = self.settings.minibatch_size
+        size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.peers.size, self.generator, share)
-
-    def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """The metrics of gradient steps as one, those of all learners."""
-        if self._team is None:
-            return join_metrics(steps)
-        known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self._team.join_metrics(steps, known)
-        return metrics
 
     def _stops(self, module_id: str, metrics: Metrics) -> bool:
         """What ``should_stop`` says, on whichever learner: all stop, or none, whatever it goes by."""
         stop = self.should_stop(module_id, metrics)
         return stop if self._team is None else self._team.any(stop)
+
+
+def warn_of_update(owner: type, right: str) -> None:
+    """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
+    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)
 
 
 def row_minibatches(

@@ -14,7 +14,7 @@ from catalog.errors import closest, explain_error
 from rlmodule.batch_learner import BatchLearner
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.episode import Episode
-from rlmodule.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learner import Batch, EpisodeLearner, Learner, warn_of_update
 from rlmodule.learner_processes import LearnerProcesses, Reduce, State
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.rollout import Rollout
@@ -22,6 +22,7 @@ from rlmodule.sequences import num_rows
 from rlmodule.settings import LearnerGroupSettings
 from rlmodule.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.update_data import check_batch, check_episodes, num_steps_in
 from rlmodule.update_metrics import Metrics, merge_metrics
 
 
@@ -30,8 +31,8 @@ class LearnerGroup:
 
     With ``num_learners=0`` there is one, in this process. Otherwise there are as many processes on Ray, which take the
     same gradient steps on a part of the data each; all have the same weights at any time. What they come to is handed
-    over to :attr:`module` after every update from episodes, by :meth:`summarize_updates`, and after 64 updates from
-    batches at the latest.
+    over to :attr:`module` after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of
+    :meth:`step_on_batch`.
 
     If a learner dies or hangs, all are made again with the state that was last handed over, and what they did since is
     done again; nothing is lost.
@@ -100,21 +101,33 @@ class LearnerGroup:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
+    def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
+        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
+        from_episodes = issubclass(self._learner_class, EpisodeLearner)
+        warn_of_update(type(self), "update_from_episodes" if from_episodes else "update_from_batch")
+        if data is None:
+            data = batch if episodes is None else episodes
+        return (self.update_from_episodes if from_episodes else self.update_from_batch)(data, **kwargs)
+
     def update_from_episodes(
         self,
-        rollouts: Rollout | Sequence[Episode],
+        episodes: Rollout | Sequence[Episode],
         *,
-        env_steps: int,
+        env_steps: int | None = None,
         module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
         """See :meth:`EpisodeLearner.update_from_episodes`.
 
         Args:
-            rollouts: The data, which is shared out among the learners.
-            env_steps: Env steps sampled in the whole run so far.
+            episodes: The data, which is shared out among the learners.
+            env_steps: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
             module_id: Which module learns from it.
+            num_epochs: Passes over the data; None takes the setting.
+            minibatch_size: Rows of each gradient step of one learner; None takes the setting.
             async_update: Do not wait for learners elsewhere: return a list of the results of updates that were asked
                 for earlier and are done by now, each once. If they have two to do already, the data is dropped, and
                 counted. A learner in this process is always done at once.
@@ -132,31 +145,28 @@ class LearnerGroup:
         if not issubclass(self._learner_class, EpisodeLearner):
             raise _wrong_data(self._learner_class, "update_from_episodes", "update_from_batch")
         kwargs: dict[str, Any] = {"env_steps": env_steps, "module_id": module_id}
+        kwargs |= {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
         if (learner := self._learner) is not None:
             assert isinstance(learner, EpisodeLearner)
-            result: Any = learner.update_from_episodes(rollouts, **kwargs)
+            result: Any = learner.update_from_episodes(episodes, **kwargs)
             if self._num_updates is not None:
                 self._keep(learner.get_state())
             return _told(result, async_update, reduce_fn)
-        if isinstance(rollouts, Rollout):
-            shard, rows = functools.partial(shard_rollout, rollouts), rollouts.num_env_steps
-        else:
-            shard, rows = functools.partial(shard_episodes, rollouts), sum(map(len, rollouts))
-        reduce_fn = reduce_fn or _first
-        return self._update_elsewhere("update_from_episodes", shard, rows, kwargs, async_update, reduce_fn)
+        check_episodes(episodes, "LearnerGroup.update_from_episodes()")
+        split: Any = shard_rollout if isinstance(episodes, Rollout) else shard_episodes
+        data = functools.partial(split, episodes), num_steps_in(episodes)
+        return self._update_elsewhere("update_from_episodes", data, kwargs, reduce_fn or _first, async_update)
 
     def update_from_batch(
         self,
         batch: Batch,
         *,
-        env_steps: int,
+        env_steps: int | None = None,
         module_id: str = DEFAULT_MODULE_ID,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """See :meth:`BatchLearner.update_from_batch`, and for the arguments :meth:`update_from_episodes`; by default
-        the results are merged as :func:`merge_metrics` does. Their tensors are on the CPU, or where a learner in this
-        process computes, which nobody waits for.
+        """See :meth:`BatchLearner.update_from_batch`, and for the arguments :meth:`update_from_episodes`.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -168,27 +178,51 @@ class LearnerGroup:
         if (learner := self._learner) is not None:
             assert isinstance(learner, BatchLearner)
             result = learner.update_from_batch(batch, env_steps=env_steps, module_id=module_id)
+            if self._num_updates is not None:
+                self._keep(learner.get_state())
             return _told(result, async_update, reduce_fn)
+        check_batch(batch, "LearnerGroup.update_from_batch()")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
-        shard, reduce_fn = functools.partial(shard_batch, batch), reduce_fn or functools.partial(_merged, batch)
-        return self._update_elsewhere("update_from_batch", shard, num_rows(batch), kwargs, async_update, reduce_fn)
+        data = functools.partial(shard_batch, batch), num_rows(batch)
+        return self._update_elsewhere("update_from_batch", data, kwargs, reduce_fn or _first, async_update)
+
+    def step_on_batch(
+        self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
+    ) -> Mapping[str, Metrics]:
+        """See :meth:`BatchLearner.step_on_batch`; the results of several learners are merged by :func:`merge_metrics`.
+        Their tensors are on the CPU, or where a learner in this process computes, which nobody waits for.
+
+        Raises:
+            TypeError: If the learner learns from episodes.
+            KeyError: If there is no module of that id; names those there are.
+            WorkerFailed: If a learner elsewhere raises, or fails too often.
+        """
+        if not issubclass(self._learner_class, BatchLearner):
+            raise _wrong_data(self._learner_class, "step_on_batch", "update_from_episodes")
+        kwargs = {"env_steps": env_steps, "module_id": module_id}
+        if (learner := self._learner) is not None:
+            assert isinstance(learner, BatchLearner)
+            return learner.step_on_batch(batch, **kwargs)
+        data = functools.partial(shard_batch, batch), num_rows(batch)
+        return self._update_elsewhere("step_on_batch", data, kwargs, functools.partial(_merged, batch))
 
     def _update_elsewhere(
         self,
         method: str,
-        shard: Callable[[int], Sequence[Any]],
-        rows: int,
+        data: tuple[Callable[[int], Sequence[Any]], int],
         kwargs: dict[str, Any],
-        async_update: bool,
         reduce_fn: Reduce,
+        async_update: bool = False,
     ) -> Any:
+        """Let the learners' ``method`` run on ``data``: a function that splits it among so many, and its rows."""
         assert self.processes is not None
-        self.module[kwargs["module_id"]]  # which tells if there is none
-        update = self.processes.update_later if async_update else self.processes.update
-        return update(method, shard(self.processes.workers.size), kwargs, rows, reduce_fn)
+        self.module[kwargs["module_id"]]  # raises if there is none
+        (split, rows), update = data, self.processes.update_later if async_update else self.processes.update
+        return update(method, split(self.processes.workers.size), kwargs, rows, reduce_fn)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """See :meth:`BatchLearner.summarize_updates`. Learners elsewhere, or on a GPU, hand over their weights, too.
+        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on
+        a GPU, hand over their weights, too.
 
         Raises:
             TypeError: If the learner learns from episodes.

@@ -27,7 +27,7 @@ Steps = Generator[None, None, T]
 """What comes to a ``T`` in several steps: it stops where learners are to be waited for, and is gone on with later."""
 
 MOST_TO_DO_AGAIN = 64
-"""Updates after which the state is asked for at the latest; what came since it last was is kept, to be done again."""
+"""Single steps after which the state is asked for at the latest; what came since then is kept, to be done again."""
 
 PATIENCE = 0.8
 """For how much of ``learner_timeout_s`` learners wait for each other."""
@@ -176,8 +176,8 @@ class LearnerProcesses:
     # --- what is to be done -------------------------------------------------------------------------------------------
 
     def _add_update(self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], num_rows: int) -> _Task:
-        # an update from episodes is a whole iteration's
-        hands_over = method == "update_from_episodes" or len(self._tasks) + 1 >= MOST_TO_DO_AGAIN
+        # single steps are summarized in the end, which hands over, too
+        hands_over = method != "step_on_batch" or len(self._tasks) + 1 >= MOST_TO_DO_AGAIN
         task = _Task(method, [(part,) for part in parts], kwargs, hands_over, num_rows)
         self._add(task)
         return task

@@ -427,7 +427,7 @@ class LearnerContract(ABC):
             return learner.update_from_episodes(data, env_steps=env_steps)
         assert isinstance(learner, BatchLearner)
         assert isinstance(data, dict)
-        return learner.summarize_updates([learner.update_from_batch(data, env_steps=env_steps)])
+        return learner.update_from_batch(data, env_steps=env_steps)
 
     def test_update_changes_the_weights(self) -> None:
         learner = self.build()

@@ -31,7 +31,7 @@ def join_metrics(history: Sequence[Metrics]) -> Metrics:
 
 
 def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
-    """What ``update_from_batch`` reported for a module on each learner, as one would have on the whole ``batch``:
+    """What ``step_on_batch`` reported for a module on each learner, as one would have on the whole ``batch``:
     scalars as means over all rows, entries per row in the order of its rows."""
     if len(results) == 1:
         return results[0]

@@ -37,6 +37,7 @@ from catalog import (
 )
 from rlmodule import (
     Columns,
+    MultiRLModuleSpec,
     RLModule,
     RLModuleSpec,
     Rollout,
@@ -44,7 +45,7 @@ from rlmodule import (
 )
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "coming-from-rllib.md"
+PAGE, DEMANDS, CONNECTORS = (ROOT / "docs" / f"{name}.md" for name in ("coming-from-rllib", "demands", "connectors"))
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)
 
@@ -67,6 +68,7 @@ def test_the_table_of_what_raises_is_read() -> None:
 @pytest.mark.parametrize(("written", "error", "remedy"), RAISING)
 def test_what_is_said_to_raise_raises_and_says_what_to_write(written: str, error: str, remedy: str) -> None:
     names = {"PPOConfig": PPOConfig, "PPOCatalog": PPOCatalog, "DQNConfig": DQNConfig, "spaces": (OBS, ACTIONS)}
+    names["MultiRLModuleSpec"] = MultiRLModuleSpec
     with pytest.raises(vars(builtins)[error]) as caught:
         eval(written, names)
     asked = re.findall(r"\w+(?==)|(?<=\")\w+(?=\":)|(?<=\.)\w+(?=\()", written)  # keywords, keys and methods
@@ -77,7 +79,7 @@ def test_what_is_said_to_raise_raises_and_says_what_to_write(written: str, error
 
 # --- what has been asked for ------------------------------------------------------------------------------------------
 
-ASKED = re.findall(r"^\| (S\d-\d\d) \| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+ASKED = re.findall(r"^\| (S\d-\d\d) \| (.+) \| (.+) \| (.+) \|$", DEMANDS.read_text(encoding="utf-8"), re.M)
 NUMBERED = [f"S{group}-{i:02}" for group, last in enumerate((11, 25, 25, 19)) for i in range(1, last + 1)]
 
 
@@ -93,6 +95,32 @@ def test_every_request_names_a_test_or_says_when(row: tuple[str, ...]) -> None:
     missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
     assert not missing
     assert named or re.search(r"\bwith the rarer nets|\blater\b", row[-1])
+
+
+# RLlib's connectors: those it ships for users, and those of its default pipelines.
+CONNECTORS_OF_RLLIB = re.findall(
+    r"\w+",
+    """
+    FlattenObservations FrameStacking MeanStdFilter PrevActionsPrevRewards SingleAgentObservationPreprocessor
+    MultiAgentObservationPreprocessor WriteObservationsToEpisodes ComputeReturnsToGo AddInfosFromEpisodesToTrainBatch
+    AddObservationsFromEpisodesToBatch AddTimeDimToBatchAndZeroPad AddStatesFromEpisodesToBatch AgentToModuleMapping
+    BatchIndividualItems NumpyToTensor GetActions TensorToNumpy UnBatchToIndividualItems ModuleToAgentUnmapping
+    RemoveSingleTsTimeRankFromBatch NormalizeAndClipActions ListifyDataForVectorEnv AddColumnsFromEpisodesToTrainBatch
+    AddOneTsToEpisodesAndTruncate GeneralAdvantageEstimation AddNextObservationsFromEpisodesToTrainBatch
+    """,
+)
+
+
+def test_every_connector_of_rllib_has_its_place() -> None:
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", CONNECTORS.read_text(encoding="utf-8"), re.M)
+    named = [name for pieces, here in rows if here for name in re.findall(r"`(\w+)`", pieces)]
+    assert sorted(named) == sorted(CONNECTORS_OF_RLLIB)
+
+
+def test_the_page_ends_with_what_helps() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", page, re.M)[-1] == "Where to go on"
+    assert not re.search(r"\bS\d-\d\d\b", page)
 
 
 # The names of RLlib's model settings, old and new; groups of alike ones by their beginning.

@@ -52,6 +52,8 @@ from catalog import (
 )
 from catalog.registry import Registry, distributions, models
 
+pytestmark = pytest.mark.filterwarnings("ignore:save.*of this script")  # which snippets and examples are
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
@@ -252,6 +254,7 @@ def make_targets() -> set[str]:
 
 
 STAND_INS: dict[str, Any] = {
+    "MyConfig": DQNConfig,
     "MyCatalog": PPOCatalog,
     "MyModule": PPOModule,
     "MyLearner": PPOLearner,

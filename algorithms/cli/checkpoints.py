@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,11 @@ from typing import Annotated, Any
 
 import tyro
 
+from algorithms.cli.exits import UsageError
+from algorithms.cli.flags import is_config_class, register_own
+from algorithms.config import AlgorithmConfig
 from algorithms.encoding import modules_to_allow
+from algorithms.registry import ALGORITHMS, config_class
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
 
@@ -62,6 +67,26 @@ def modules_in(allow: str | None) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in (allow or "").split(","))))
 
 
+def saved_config_class(content: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> type[AlgorithmConfig]:
+    """Find the config class of a checkpoint's algorithm; for one of the user's, import the modules in ``allow``.
+
+    Raises:
+        UsageError: If it is not known.
+    """
+    name = content["algorithm"].upper()
+    if name not in ALGORITHMS:
+        for module in (importlib.import_module(path.partition(":")[0]) for path in allow):
+            for found in [*vars(module).values()]:
+                if is_config_class(found) and found.__module__ == module.__name__:
+                    register_own(found)
+    if name not in ALGORITHMS:
+        where, got = f"checkpoint {str(checkpoint)!r}", f"one of {content['algorithm']}"
+        expected = f"a run of a known algorithm ({', '.join(ALGORITHMS)})"
+        remedy = "If it is one of yours, type --allow MODULE, the one with its config class."
+        raise UsageError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return config_class(name)
+
+
 def check_modules(settings: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> None:
     """Whether the code that a checkpoint names may be imported, and can be.
 
@@ -71,10 +96,17 @@ def check_modules(settings: Mapping[str, Any], allow: Sequence[str], checkpoint:
         checkpoint: As errors name it.
 
     Raises:
-        ValueError: If modules have to be allowed; names all of them.
+        ValueError: If modules have to be allowed; names all of them. If code was in a script.
         ModuleNotFoundError: If one is not there.
     """
     where = f"checkpoint {str(checkpoint)!r}"
+    if of_script := modules_to_allow(settings).get("__main__"):
+        remedy = (
+            f"Load it in that script, by Algorithm.from_checkpoint({str(checkpoint)!r}, allow=['__main__']); or move "
+        )
+        remedy += "the code to a module of its own and train again."
+        got = f"code of the script that trained it (for {', '.join(of_script)})"
+        raise ValueError(explain_error(where, expected="code that a shell can import", got=got, remedy=remedy))
     if refused := modules_to_allow(settings, allow):
         got = " and ".join(f"{module} (for {', '.join(names)})" for module, names in refused.items())
         remedy = f"If you trust it, type --allow {','.join(dict.fromkeys([*allow, *refused]))}."

@@ -13,12 +13,18 @@ import tyro
 from algorithms.algorithm import Algorithm
 from algorithms.callbacks import CALLBACKS
 from algorithms.checks import check_value
-from algorithms.cli.checkpoints import Allow, check_modules, find_checkpoint, modules_in, read_checkpoint
+from algorithms.cli.checkpoints import (
+    Allow,
+    check_modules,
+    find_checkpoint,
+    modules_in,
+    read_checkpoint,
+    saved_config_class,
+)
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.films import watch
 from algorithms.progress import return_text
-from algorithms.registry import config_class
 from algorithms.run_folder import run_name
 from algorithms.settings import settings_of
 from catalog.errors import explain_error
@@ -101,7 +107,8 @@ def _check(flags: EvaluateFlags) -> None:
 def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
     """The algorithm, without what only its training needed."""
     content = read_checkpoint(checkpoint)
-    known = settings_of(config_class(content["algorithm"]))
+    allow = modules_in(flags.allow)
+    known = settings_of(saved_config_class(content, allow, checkpoint))
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
     for name, value in content["config"].items():
         if name not in objects and isinstance(value, dict) and "__pass_again__" in value:
@@ -115,7 +122,6 @@ def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
     ):
         if value is not None:
             objects[name] = check_value(flag, value, known[name].hint, known[name].bounds, known[name].doc)
-    allow = modules_in(flags.allow)
     check_modules({name: value for name, value in content["config"].items() if name not in objects}, allow, checkpoint)
     return Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
 

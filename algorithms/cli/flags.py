@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
+from inspect import isabstract
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -18,9 +19,9 @@ from tyro.constructors import PrimitiveConstructorSpec
 from algorithms.checks import check_value
 from algorithms.cli.exits import UsageError
 from algorithms.cli.hints import hint_for
-from algorithms.cli.values import ValueReader, is_typeable
+from algorithms.cli.values import ValueReader, imported, is_typeable
 from algorithms.config import AlgorithmConfig
-from algorithms.registry import config_class
+from algorithms.registry import ALGORITHMS, config_class, register_algorithm
 from algorithms.settings import Setting, settings_of
 from catalog import DefaultModelConfig
 from catalog.errors import closest, explain_error
@@ -448,12 +449,33 @@ def value_of(flag: str, args: Sequence[str]) -> str | None:
 
 
 def algorithm_config(name: str) -> type[AlgorithmConfig]:
-    """The config class of the algorithm ``name``.
+    """The config class of the algorithm ``name``, or the one at ``my_module:MyConfig``, which is then registered.
 
     Raises:
         UsageError: If there is none; names the closest.
     """
-    try:
-        return config_class(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    if ":" in name:
+        found = imported("ALGO", name)
+        if not is_config_class(found):
+            expected, remedy = "a class derived from AlgorithmConfig", "Name the config class of the algorithm."
+            raise UsageError(explain_error("ALGO", expected=expected, got=repr(name), remedy=remedy))
+        register_own(found)
+        return found
+    if name.upper() not in ALGORITHMS:
+        remedy = (
+            f"Use a name from this list, or my_module:MyConfig for one of yours.{closest(name.upper(), ALGORITHMS)}"
+        )
+        expected = f"one of {', '.join(ALGORITHMS)}"
+        raise UsageError(explain_error("algorithm", expected=expected, got=repr(name), remedy=remedy))
+    return config_class(name)
+
+
+def is_config_class(thing: Any) -> bool:
+    """Whether ``thing`` is the config class of an algorithm."""
+    return isinstance(thing, type) and issubclass(thing, AlgorithmConfig) and not isabstract(thing)
+
+
+def register_own(config: type[AlgorithmConfig]) -> None:
+    """Register ``config`` by its name without ``Config``, unless its module did."""
+    if config not in ALGORITHMS.values():
+        register_algorithm(config.__name__.removesuffix("Config"), config)

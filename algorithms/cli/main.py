@@ -74,7 +74,7 @@ def _overview() -> str:
 
 _WORDS = (
     "",
-    f"ALGO  {', '.join(name.lower() for name in ALGORITHMS)}",
+    f"ALGO  {', '.join(name.lower() for name in ALGORITHMS)}, or a config class of yours, my_module:MyConfig",
     "ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours,",
     "      my_module:make_env",
     "RUN   a folder that train wrote, or one with the runs of several seeds",

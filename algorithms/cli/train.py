@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -13,12 +14,20 @@ from typing import Annotated, Any, NoReturn
 import gymnasium as gym
 import tyro
 
-from algorithms.cli.checkpoints import Allow, check_modules, find_checkpoint, modules_in, read_checkpoint
+from algorithms.cli.checkpoints import (
+    Allow,
+    check_modules,
+    find_checkpoint,
+    modules_in,
+    read_checkpoint,
+    saved_config_class,
+)
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import (
     Typed,
     algorithm_config,
     checked_value,
+    is_config_class,
     leading,
     parse_settings,
     show_common_help,
@@ -27,11 +36,11 @@ from algorithms.cli.flags import (
 from algorithms.cli.next_steps import program
 from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
-from algorithms.cli.values import environment
+from algorithms.cli.values import environment, imported
 from algorithms.config import AlgorithmConfig
 from algorithms.encoding import encode
 from algorithms.presets import Preset, find_preset
-from algorithms.registry import ALGORITHMS, config_class
+from algorithms.registry import ALGORITHMS, config_class, name_of
 from algorithms.run_folder import env_name
 from algorithms.settings import Setting, settings_of
 from catalog.errors import closest, explain_error
@@ -159,13 +168,18 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     """
     load = value_of("--load", args)
     name = leading(args, "train", "ALGO") if load is None or not args[0].startswith("-") else None
-    if name is not None and name.upper() not in ALGORITHMS and (name in gym.registry or ":" in name):
+    if name is not None and name.upper() not in ALGORITHMS and (name in gym.registry or _is_env(name, args)):
         remedy = f"Name one first: rlmodule train ppo {name}."
         raise _usage("rlmodule train", f"an algorithm ({', '.join(ALGORITHMS).lower()})", repr(name), remedy)
     checkpoint = None if load is None else find_checkpoint(load, best_first=False)
     content = None if checkpoint is None else read_checkpoint(checkpoint)
-    algo = algorithm_config(content["algorithm"] if content is not None and name is None else str(name))
-    prog = f"rlmodule train {(name or '').lower()}".strip()
+    if name is not None:
+        algo = algorithm_config(name)
+    else:
+        assert content is not None
+        assert checkpoint is not None
+        algo = saved_config_class(content, modules_in(value_of("--allow", args)), checkpoint)
+    prog = " ".join(["rlmodule train", *([] if name is None else [name if ":" in name else name.lower()])])
     typed = parse_settings(TrainFlags, prog, args if name is None else args[1:], algo(), _flags_of(algo))
     flags, preset = typed.flags, None
     if content is not None and checkpoint is not None:
@@ -208,6 +222,16 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     )
 
 
+def _is_env(path: str, args: Sequence[str]) -> bool:
+    """Whether ``my_module:name`` in place of the algorithm is an env: no other follows, and it is no config class."""
+    following = args[1] if len(args) > 1 else "-"
+    if ":" not in path or not following.startswith("-") or following.startswith("--load"):
+        return False
+    with suppress(UsageError):
+        return not is_config_class(imported("ALGO", path))
+    return True
+
+
 def _env_of(flags: TrainFlags, prog: str) -> Any:
     if flags.env is None:
         remedy = "Name one, such as CartPole-v1 or my_module:make_env; --load CKPT goes on with a run."
@@ -234,10 +258,8 @@ def _loaded(
 ) -> AlgorithmConfig:
     """The config of a checkpoint; what was typed is not looked for in there."""
     where, flags = f"--load {checkpoint}", typed.flags
-    if algo is not algorithm_config(content["algorithm"]):
-        raise _usage(
-            where, f"a run of {algo().algo_class.__name__}", f"one of {content['algorithm']}", "Leave ALGO out."
-        )
+    if algo is not saved_config_class(content, modules_in(flags.allow), checkpoint):
+        raise _usage(where, f"a run of {name_of(algo())}", f"one of {content['algorithm']}", "Leave ALGO out.")
     if flags.preset not in ("auto", "none"):
         raise _usage("--preset", "none with --load", repr(flags.preset), "Leave it out: the run has its settings.")
     objects = dict(typed.settings)

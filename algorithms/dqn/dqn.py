@@ -1,6 +1,7 @@
 """DQN: its settings, up to Rainbow's, and what happens in one iteration."""
 
 import dataclasses
+from collections.abc import Mapping
 from math import floor
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -291,13 +292,13 @@ class DQN(Algorithm):
         self._begin_anew()
         return rollout
 
-    def _update(self, seconds: dict[str, float]) -> dict[str, Metrics]:
+    def _update(self, seconds: dict[str, float]) -> Mapping[str, Metrics]:
         """One batch: draw it, learn from it, and remember how wrong it was; adds to ``seconds`` by phase."""
         config, start = self.config, perf_counter()
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
         sample = self.replay.sample(config.train_batch_size, beta=beta)
         drawn = perf_counter()
-        learned = self.learner_group.update_from_batch(sample.batch, env_steps=self.env_steps)
+        learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
         if config.prioritized_replay:
             errors = _td_errors(learned[DEFAULT_MODULE_ID]).cpu()

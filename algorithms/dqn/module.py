@@ -291,6 +291,33 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         latent = self._encode(batch).latent if embeddings is None else embeddings
         return self._outputs(latent, self._allowed(batch), batch)
 
+    def compute_state_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """Return V(s) ``[...]`` in units of reward, from the value head of dueling nets (Wang et al. 2016, eq. 9). With
+        atoms, it is the mean of the distribution that this head predicts alone. Arguments as for
+        :meth:`compute_q_values`.
+
+        Raises:
+            ValueError: If ``dueling`` is False.
+        """
+        if self.vf_head is None:
+            where, remedy = f"{type(self).__name__}.compute_state_values()", "Set dueling=True."
+            raise ValueError(explain_error(where, expected="dueling nets", got="dueling=False", remedy=remedy))
+        value = _run(self.vf_head, self._encode(batch).latent if embeddings is None else embeddings, False)
+        return value.squeeze(-1) if self.support is None else value.softmax(-1) @ self.support
+
+    def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        """Return A(s, a) = Q(s, a) - V(s) of dueling nets, ``[..., num_actions]`` in units of reward. Without atoms,
+        their mean over the allowed actions is 0. Forbidden actions are ``MASKED``. Arguments as for
+        :meth:`compute_q_values`.
+
+        Raises:
+            ValueError: If ``dueling`` is False.
+        """
+        latent = self._encode(batch).latent if embeddings is None else embeddings
+        advantages = self.compute_q_values(batch, latent) - self.compute_state_values(batch, latent).unsqueeze(-1)
+        allowed = self._allowed(batch)
+        return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
+
     def q_support(self) -> Tensor:
         """See :meth:`DistributionalQNetAPI.q_support`.
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class PPOLearner(EpisodeLearner):
     """Learns from one rollout per iteration.
 
-    Override points: ``compute_loss_for_module``, ``make_train_batch``, and those of :class:`EpisodeLearner`.
+    Override points: ``compute_policy_objective``, ``compute_loss_for_module``, ``make_train_batch``, and those of
+    :class:`EpisodeLearner`.
     """
 
     required_apis = (ValueFunctionAPI,)
@@ -60,7 +61,7 @@ class PPOLearner(EpisodeLearner):
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
         log_ratio = dist.logp(batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
-        policy_loss = -clipped_surrogate(log_ratio.exp(), batch[Columns.ADVANTAGES], config.clip_param).mean()
+        policy_loss = -self.compute_policy_objective(log_ratio.exp(), batch).mean()
 
         vf_loss = self._value_error(module, batch, fwd_out).mean()
         entropy = dist.entropy().mean()
@@ -69,6 +70,15 @@ class PPOLearner(EpisodeLearner):
         if config.use_kl_loss:
             loss = loss + self.kl_coeff * self._divergence(module, batch, fwd_out)
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
+
+    def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
+        """Return what the policy maximises in each row ``[B]``: the clipped surrogate.
+
+        Args:
+            ratio: Probability of the row's action now over that at acting time ``[B]``.
+            batch: Columns ``[B, ...]``, as ``compute_loss_for_module`` gets them.
+        """
+        return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
         """Squared error of the values per row, in units of the value scale: ``[B]``."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.checks import Schedule
-from algorithms.config import AlgorithmConfig
+from algorithms.config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
@@ -13,15 +13,13 @@ from rlmodule import RLModuleSpec
 
 
 @settings
-class PPOConfig(AlgorithmConfig):
+class PPOConfig(EpisodeLearnerConfig):
     """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
 
     presets = PRESETS
 
-    minibatch_size: int | None = setting(
-        64, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
-    )
-    num_epochs: int = setting(10, "training", "Passes over each train batch.", ge=1)
+    minibatch_size = 64
+    num_epochs = 10
     lambda_: float = setting(
         0.95, "training", "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1
     )
@@ -51,15 +49,6 @@ class PPOConfig(AlgorithmConfig):
     @property
     def algo_class(self) -> type["PPO"]:
         return PPO
-
-    def validate(self) -> None:
-        super().validate()
-        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
-            raise self._invalid(
-                "minibatch_size",
-                f"at most train_batch_size_per_learner={self.train_batch_size_per_learner}",
-                "Make it smaller, or None for the whole batch.",
-            )
 
     def default_learner_class(self) -> type[PPOLearner]:
         return PPOLearner

@@ -54,6 +54,6 @@ for env_steps in track(range(0, num_env_steps, 64), "Learning"):
     _, following = rollout.split_values(runner.module.compute_values({Columns.OBS: rollout.rows_to_value()}))
     rollout.columns[Columns.VALUE_TARGETS] = rollout["rewards"] + 0.9 * following * ~rollout["terminateds"]
     for _ in range(4):
-        learner.update_from_batch(rollout.valid_rows(rollout.columns), env_steps=env_steps)
+        learner.step_on_batch(rollout.valid_rows(rollout.columns), env_steps=env_steps)
     returns += rollout.stats["episode_returns"].tolist()
 print("Goals reached, in 200 episodes each:", *(sum(returns[i : i + 200]) for i in range(0, len(returns), 200)))

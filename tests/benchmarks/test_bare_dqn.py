@@ -120,7 +120,7 @@ def test_ours_comes_to_the_same_weights_from_the_same_batch() -> None:
         before = torch.cat([part.detach().flatten() for part in params])
         for _ in range(3):
             update(job, online, target, optimizer, params, ring.columns)
-            learner.update_from_batch(batch | {"discounts": job.gamma * (1 - terminated)}, env_steps=0)
+            learner.step_on_batch(batch | {"discounts": job.gamma * (1 - terminated)}, env_steps=0)
         after = torch.cat([part.detach().flatten() for part in params])
         moved = torch.cat([part.detach().flatten() for part in mine])
     assert (after - before).abs().max() > job.lr

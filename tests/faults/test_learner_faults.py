@@ -49,7 +49,7 @@ class Run:
         return [
             self.group.update_from_episodes(one, env_steps=first + i)
             if isinstance(one, Rollout)
-            else self.group.update_from_batch(one, env_steps=first + i)
+            else self.group.step_on_batch(one, env_steps=first + i)
             for i, one in enumerate(data)
         ]
 

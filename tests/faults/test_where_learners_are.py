@@ -105,7 +105,7 @@ def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> 
             algorithm.train()
         group, state = algorithm.learner_group, clone(algorithm.get_state()["learners"])
         batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
-        group.update_from_batch(batch, env_steps=500)  # which is never handed over
+        group.step_on_batch(batch, env_steps=500)  # which is never handed over
         assert group.processes is not None
         (pid,) = group.processes.workers.pids()
         assert pid is not None
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_dqn_is_good_for_learners_anywhere(tmp_path: Path, befor
             assert differences(other.policy.module.get_state(), algorithm.policy.module.get_state()) == []
             batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
             for group in (algorithm.learner_group, other.learner_group):
-                group.update_from_batch(clone(batch), env_steps=500)
+                group.step_on_batch(clone(batch), env_steps=500)
             mine, theirs = (each.learner_group.get_state() for each in (algorithm, other))
             assert mine["num_updates"] == theirs["num_updates"]
             for name, _ in algorithm.get_module().named_parameters():

@@ -185,7 +185,7 @@ def test_batches_of_dqn_are_moved_once_and_wait_for_nothing(
     spec = config.get_rl_module_spec(OBS, spaces.Discrete(3)).as_multi()
     learner = ElsewhereDQN(config, spec, run_seed=0)
     with Mixes() as mixes:
-        metrics = learner.update_from_batch(transitions(), env_steps=1)[ID]
+        metrics = learner.step_on_batch(transitions(), env_steps=1)[ID]
     assert mixes.found == []
     assert learner.num_target_updates == 1
     assert {value.device.type for value in metrics.values()} == {"meta"}
@@ -321,7 +321,7 @@ def test_compiled_dqn_equals_eager(quick: None, log: Callable[[], list[str]], tr
         torch.manual_seed(0)
         learner = DQNLearner(config, config.get_rl_module_spec(OBS, spaces.Discrete(3)).as_multi(), run_seed=0)
         for seed in range(10):
-            learner.update_from_batch(transitions(seed=seed), env_steps=seed)
+            learner.step_on_batch(transitions(seed=seed), env_steps=seed)
         results.append(weights(learner))
     assert log() == []
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
@@ -343,7 +343,7 @@ def test_where_no_shape_comes_again_it_is_told_once(
     monkeypatch.setattr(acceleration, "_MOST_UNLIKE", 5)
     learner = make_regression(torch_compile_learner=True)
     for rows in range(2, 12):
-        learner.update_from_batch(regression_batch(rows), env_steps=0)
+        learner.step_on_batch(regression_batch(rows), env_steps=0)
     assert len(log()) == 1
     assert "torch_compile_learner: the loss of module 'default_policy' is computed without: 5 minibatches" in log()[0]
 
@@ -425,7 +425,7 @@ def test_a_compiler_that_fails_leaves_all_as_it_would_have_been(
     learners = make_regression(spec=NORMED), make_regression(spec=NORMED, torch_compile_learner=True)
     for learner in learners:
         for seed in range(4):
-            learner.update_from_batch(regression_batch(seed=seed), env_steps=0)
+            learner.step_on_batch(regression_batch(seed=seed), env_steps=0)
     reason = "RuntimeError: no g++" if fails_in == "forward" else "ZeroDivisionError: division by zero"
     assert log() == [f"torch_compile_learner: the loss of module 'default_policy' is computed without: {reason}"]
     assert differences(clone(learners[0].get_state()), clone(learners[1].get_state())) == []
@@ -443,9 +443,9 @@ class Wrong(Regression):
 def test_what_a_loss_raises_itself_is_raised(quick: None) -> None:
     learner = make_regression(Wrong, torch_compile_learner=True)
     for _ in range(3):
-        learner.update_from_batch(regression_batch(8), env_steps=0)
+        learner.step_on_batch(regression_batch(8), env_steps=0)
     with pytest.raises(KeyError, match="mine"):
-        learner.update_from_batch(regression_batch(9), env_steps=0)
+        learner.step_on_batch(regression_batch(9), env_steps=0)
 
 
 def test_many_learners_of_one_process_are_each_compiled(quick: None, log: Callable[[], list[str]]) -> None:
@@ -453,7 +453,7 @@ def test_many_learners_of_one_process_are_each_compiled(quick: None, log: Callab
         spec = RLModuleSpec(Small, OBS, spaces.Discrete(3), {"fcnet_hiddens": [width]}).as_multi()
         learner = make_regression(spec=spec, torch_compile_learner=True)
         for _ in range(2):
-            learner.update_from_batch(regression_batch(), env_steps=0)
+            learner.step_on_batch(regression_batch(), env_steps=0)
     assert log() == []
 
 
@@ -520,7 +520,7 @@ def test_recurrent_nets_compute_in_bfloat16(memory: str) -> None:
 def test_errors_of_dqn_in_bfloat16_can_be_given_to_a_replay() -> None:
     config = DQNConfig().learners(torch_autocast="bfloat16")
     learner = DQNLearner(config, config.get_rl_module_spec(OBS, spaces.Discrete(3)).as_multi(), run_seed=0)
-    metrics = learner.update_from_batch(transitions(), env_steps=0)[ID]
+    metrics = learner.step_on_batch(transitions(), env_steps=0)[ID]
     assert metrics["td_error"].numpy().dtype == np.float32
 
 

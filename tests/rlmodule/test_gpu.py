@@ -128,9 +128,9 @@ def test_batches_of_dqn_wait_for_nothing_and_give_what_they_give_on_the_cpu(
             }
             if learners and seed > 3:  # by then there is a graph
                 with waiting_is_an_error():
-                    learner.update_from_batch(batch, env_steps=seed)
+                    learner.step_on_batch(batch, env_steps=seed)
             else:
-                learner.update_from_batch(batch, env_steps=seed)
+                learner.step_on_batch(batch, env_steps=seed)
         results.append(learner.parameters[ID].tensor.detach().cpu())
     assert log() == []
     torch.testing.assert_close(*results, rtol=1e-2, atol=1e-4)
@@ -218,7 +218,7 @@ def fit(learner: Learner, steps: int = 5) -> Tensor:
     assert isinstance(learner, Regression)
     batch = {Columns.OBS: torch.ones(8, 4), "target": torch.ones(8, 3)}
     for _ in range(steps):
-        learner.update_from_batch(batch, env_steps=0)
+        learner.step_on_batch(batch, env_steps=0)
     return learner.parameters[ID].tensor.detach().cpu()
 
 

@@ -248,8 +248,7 @@ def test_gradients_are_clipped_before_the_step_and_their_norm_is_reported_before
     batch = {Columns.OBS: torch.rand(8, 4, generator=torch.Generator().manual_seed(0)), "target": torch.ones(8, 3)}
     before = learner.parameters["default_policy"].tensor.detach().clone()
     results = [
-        each.summarize_updates([each.update_from_batch(batch, env_steps=0)])["default_policy"]
-        for each in (learner, free)
+        each.summarize_updates([each.step_on_batch(batch, env_steps=0)])["default_policy"] for each in (learner, free)
     ]
     assert results[0]["gradient_norm"] == results[1]["gradient_norm"] > 0.1
     moved, moved_free = (before - each.parameters["default_policy"].tensor.detach() for each in (learner, free))
@@ -268,7 +267,7 @@ def test_a_batch_learner_learns() -> None:
     learner = make(Regression, grad_clip=None)
     x = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
     batch = {Columns.OBS: x, "target": torch.stack([x.sum(1), x[:, 0], -x[:, 1]], 1)}
-    losses = [learner.update_from_batch(batch, env_steps=0)["default_policy"]["total_loss"] for _ in range(150)]
+    losses = [learner.step_on_batch(batch, env_steps=0)["default_policy"]["total_loss"] for _ in range(150)]
     assert losses[-1] < 0.05 * losses[0]
     assert learner.num_updates == 150
 
@@ -276,7 +275,7 @@ def test_a_batch_learner_learns() -> None:
 def test_updates_of_a_batch_learner_are_summed_up_at_the_end() -> None:
     learner = make(Regression, lr=[[0, 1e-3], [100, 0.0]])
     batches = [{Columns.OBS: torch.full((4, 4), x), "target": torch.ones(4, 3)} for x in (0.0, 1.0)]
-    history = [learner.update_from_batch(batch, env_steps=steps) for batch, steps in zip(batches, (0, 50), strict=True)]
+    history = [learner.step_on_batch(batch, env_steps=steps) for batch, steps in zip(batches, (0, 50), strict=True)]
     losses = [float(metrics["default_policy"]["total_loss"]) for metrics in history]
     results = learner.summarize_updates(history)["default_policy"]
     assert results["total_loss"] == pytest.approx(sum(losses) / 2)
@@ -297,8 +296,8 @@ def test_a_batch_is_prepared_before_and_followed_after_each_gradient_step() -> N
 
     one, two = make(Watching), make(Regression)
     batch = {Columns.OBS: torch.rand(4, 4, generator=torch.Generator().manual_seed(0)), "target": torch.ones(4, 3)}
-    one.update_from_batch(batch, env_steps=0)
-    two.update_from_batch(batch | {"target": torch.zeros(4, 3)}, env_steps=0)
+    one.step_on_batch(batch, env_steps=0)
+    two.step_on_batch(batch | {"target": torch.zeros(4, 3)}, env_steps=0)
     assert calls == [("prepare", 0, False), ("after", 1, False)]
     assert differences(one.module.get_state(), two.module.get_state()) == []
 

@@ -147,7 +147,7 @@ def test_a_batch_learner_takes_sequences() -> None:
     batch = cut_into_sequences(rollout_for(learner), [Columns.OBS], LENGTH)
     assert Columns.VALID_ROWS in batch
     batch["target"] = torch.ones(*batch[Columns.STARTS].shape, 3)
-    losses = [learner.update_from_batch(batch, env_steps=0)[ID]["total_loss"] for _ in range(80)]
+    losses = [learner.step_on_batch(batch, env_steps=0)[ID]["total_loss"] for _ in range(80)]
     assert losses[-1] < 0.2 * losses[0]
 
 
@@ -211,10 +211,10 @@ def test_a_batch_learner_trains_in_train_mode() -> None:
     learner = make(Normed, Regression)
     module = learner.module[ID].eval()
     for _ in range(2):
-        learner.update_from_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)
+        learner.step_on_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)
     assert int(module.norm.num_batches_tracked) == 2
     Policy(module).act(np.zeros(4, np.float32))
-    learner.update_from_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)
+    learner.step_on_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)
     assert int(module.norm.num_batches_tracked) == 3
 
 
@@ -284,7 +284,7 @@ def test_extra_losses_are_reported_unweighted_with_their_metrics() -> None:
 
 def test_extra_losses_work_for_batch_learners_and_recurrent_modules() -> None:
     learner = make(Decaying, Regression)
-    result = learner.update_from_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)[ID]
+    result = learner.step_on_batch({Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}, env_steps=0)[ID]
     assert {"decay_loss", "push_loss", "latent_size"} <= result.keys()
     learner = make(RecurrentDecaying)
     result = learner.update_from_episodes(rollout_for(learner), env_steps=0)[ID]

@@ -1,5 +1,6 @@
 """Learners that train together: faults on one, hooks that go by their own mind, nets with statistics, modules."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def learn_targets(peers: Peers, cls: type[Regression], targets: list[float]) -> 
     learner.connect(peers)
     seen = []
     for seed, target in enumerate(targets):
-        metrics = learner.update_from_batch(batch_of(target, seed), env_steps=0)
+        metrics = learner.step_on_batch(batch_of(target, seed), env_steps=0)
         seen.append(told(learner, skipped=float(metrics[ID]["update_skipped"])))
     return seen
 
@@ -127,8 +128,8 @@ def learn_until_it_ends(peers: Peers, target: float) -> tuple[str, int]:
     learner = make(Regression, max_nonfinite_updates_in_a_row=3)
     learner.connect(peers)
     for seed in range(2):
-        learner.summarize_updates([learner.update_from_batch(batch_of(target, seed), env_steps=0)])
-    metrics = learner.update_from_batch(batch_of(target), env_steps=0)
+        learner.summarize_updates([learner.step_on_batch(batch_of(target, seed), env_steps=0)])
+    metrics = learner.step_on_batch(batch_of(target), env_steps=0)
     with pytest.raises(FloatingPointError) as caught:
         learner.summarize_updates([metrics])
     return str(caught.value), learner.num_updates
@@ -272,7 +273,7 @@ def test_one_alone_needs_data() -> None:
     with pytest.raises(ValueError, match="an update: expected data for at least one learner, got None"):
         make(Reinforce).update_from_episodes(None, env_steps=0)
     with pytest.raises(ValueError, match="an update: expected data for at least one learner, got None"):
-        make(Regression).update_from_batch(None, env_steps=0)
+        make(Regression).step_on_batch(None, env_steps=0)
     rollout = rollout_of(0)
     rollout.columns[Columns.VALID] = torch.zeros(12, 4, dtype=torch.bool)
     with pytest.raises(ValueError, match="got no valid row"):
@@ -341,7 +342,7 @@ def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small
     learner.connect(peers)
     assert differences(learner.module.get_state(), before) == []
     for update in range(1, 3):
-        learner.update_from_batch(batch_of(), env_steps=0)
+        learner.step_on_batch(batch_of(), env_steps=0)
         assert peers.sums == update * sums
 
 
@@ -457,7 +458,7 @@ def test_a_module_that_lacks_an_ability_is_not_taken_in() -> None:
 def learn_batches(peers: Peers, batches: list[Batch | None]) -> tuple[dict[str, Any], list[Metrics]]:
     learner = make(Regression)
     learner.connect(peers)
-    history = [learner.update_from_batch(batch, env_steps=0)[ID] for batch in batches]
+    history = [learner.step_on_batch(batch, env_steps=0)[ID] for batch in batches]
     return told(learner), history
 
 
@@ -469,3 +470,41 @@ def test_learners_from_batches_come_to_what_one_does(fleet: Fleet, rows: int) ->
     assert first["digest"] == second["digest"]
     assert float((first["weights"] - one["weights"]).abs().max()) < 1e-6
     assert all(metrics["rows_trained_on"] == -(-rows // 2) for metrics in history)
+
+
+# --- data of one's own ------------------------------------------------------------------------------------------------
+
+
+class Doubles(Reinforce):
+    def preprocess_train_data(self, rollout: Rollout) -> Rollout:
+        twice = rollout[Columns.REWARDS] * 2
+        return dataclasses.replace(rollout, columns=rollout.columns | {"twice": twice})
+
+    def compute_loss_for_module(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> Any:
+        assert torch.equal(batch["twice"], batch[Columns.REWARDS] * 2)
+        return super().compute_loss_for_module(module_id, batch, fwd_out)
+
+
+def test_columns_that_preprocessing_adds_reach_the_loss_of_all(fleet: Fleet) -> None:
+    parts = shard_rollout(rollout_of(0), 2)
+    several = fleet.values(learn, *[(Doubles, Small, [part], {}) for part in parts])
+    assert several[0]["digest"] == several[1]["digest"]
+
+
+def learn_uncounted(peers: Peers, parts: list[Any], cls: type[Learner]) -> tuple[int, dict[str, float]]:
+    learner = make(cls)
+    learner.connect(peers)
+    update = learner.update_from_batch if cls is Regression else learner.update_from_episodes
+    results = [update(part)[ID] for part in parts]
+    return learner.env_steps, results[-1]
+
+
+def test_env_steps_of_all_are_counted_and_numbers_are_of_all_rows(fleet: Fleet) -> None:
+    rollout, batch = rollout_of(0), batch_of(rows=9)
+    several = fleet.values(learn_uncounted, *[([part], Reinforce) for part in shard_rollout(rollout, 2)])
+    assert [steps for steps, _ in several] == [rollout.num_env_steps] * 2
+    several = fleet.values(learn_uncounted, *[([part], Regression) for part in shard_batch(batch, 2)])
+    steps, numbers = learn_uncounted(Alone(), [batch], Regression)
+    assert [count for count, _ in several] == [steps] * 2 == [9] * 2
+    for _, mine in several:
+        assert mine == pytest.approx(numbers, rel=1e-5)

@@ -54,7 +54,7 @@ def batch(target: float = 1.0, seed: int = 0) -> Batch:
 
 def update(learner: Regression, targets: list[float]) -> float:
     """The number of updates left out of those towards ``targets``."""
-    history = [learner.update_from_batch(batch(target, seed), env_steps=0) for seed, target in enumerate(targets)]
+    history = [learner.step_on_batch(batch(target, seed), env_steps=0) for seed, target in enumerate(targets)]
     return learner.summarize_updates(history)[ID]["num_updates_skipped"]
 
 
@@ -91,7 +91,7 @@ def test_what_follows_is_as_if_it_had_not_been(cls: type[Regression]) -> None:
     for learner, targets in ((with_fault, [1.0, NAN, 2.0]), (without, [1.0, 1.0, 2.0])):
         for seed, target in zip((0, 5, 1), targets, strict=True):
             if learner is with_fault or seed != 5:
-                learner.update_from_batch(batch(target, seed), env_steps=0)
+                learner.step_on_batch(batch(target, seed), env_steps=0)
     assert differences(evolved(with_fault)["optimizers"], evolved(without)["optimizers"]) == []
 
 

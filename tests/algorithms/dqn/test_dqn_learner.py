@@ -179,7 +179,7 @@ def test_the_loss_of_atoms_is_the_divergence_from_projected_targets(double_q: bo
 def test_both_streams_of_a_dueling_net_of_atoms_learn() -> None:
     learner = stirred(make(num_atoms=5, v_min=-1.0, v_max=1.0, dueling=True))
     before = {name: p.detach().clone() for name, p in online(learner).named_parameters()}
-    learner.update_from_batch(batch(), env_steps=0)
+    learner.step_on_batch(batch(), env_steps=0)
     moved = {name for name, p in online(learner).named_parameters() if not torch.equal(p, before[name])}
     assert moved == set(before)
 
@@ -188,7 +188,7 @@ def test_the_target_net_is_copied_after_so_many_env_steps() -> None:
     learner = make(target_network_update_freq=100)
     counts = []
     for env_steps in (40, 99, 100, 150, 199, 200, 210):
-        learner.update_from_batch(batch(seed=env_steps), env_steps=env_steps)
+        learner.step_on_batch(batch(seed=env_steps), env_steps=env_steps)
         same = differences(target(learner).get_state(), online(learner).get_state()) == []
         counts.append((learner.num_target_updates, same))
     assert counts == [(0, False), (0, False), (1, True), (1, False), (1, False), (2, True), (2, False)]
@@ -198,7 +198,7 @@ def test_the_target_net_follows_by_tau() -> None:
     learner = stirred(make(tau=0.25, target_network_update_freq=1))
     before = target(learner).get_state()
     before = {name: value.clone() for name, value in before.items()}
-    learner.update_from_batch(batch(), env_steps=1)
+    learner.step_on_batch(batch(), env_steps=1)
     for name, parameter in online(learner).named_parameters():
         expected = 0.75 * before[name] + 0.25 * parameter
         assert torch.allclose(target(learner).get_state()[name], expected, atol=1e-6)
@@ -207,16 +207,16 @@ def test_the_target_net_follows_by_tau() -> None:
 def test_buffers_move_with_the_target_net() -> None:
     learner = make(target_network_update_freq=10)
     online(learner).set_epsilon(0.125)
-    learner.update_from_batch(batch(), env_steps=5)
+    learner.step_on_batch(batch(), env_steps=5)
     assert differences(dict(target(learner).named_buffers()), dict(online(learner).named_buffers()))
-    learner.update_from_batch(batch(), env_steps=10)
+    learner.step_on_batch(batch(), env_steps=10)
     assert differences(dict(target(learner).named_buffers()), dict(online(learner).named_buffers())) == []
 
 
 def test_neither_copy_has_a_gradient_nor_moves_by_itself() -> None:
     learner = make(target_network_update_freq=1000)
     before = {name: value.clone() for name, value in target(learner).get_state().items()}
-    learner.update_from_batch(batch(), env_steps=5)
+    learner.step_on_batch(batch(), env_steps=5)
     assert differences(before, target(learner).get_state()) == []
     assert all(float(p.grad.abs().sum()) == 0 for p in target(learner).parameters() if p.grad is not None)
     mine, theirs = dict(online(learner).named_parameters()), dict(choosing(learner).named_parameters())
@@ -239,7 +239,7 @@ def test_an_update_is_the_gradient_step_of_a_plain_loop() -> None:
         optimizer.zero_grad()
         functional.smooth_l1_loss(q, targets).backward()
         optimizer.step()
-        learner.update_from_batch(data, env_steps=0)
+        learner.step_on_batch(data, env_steps=0)
     for name, parameter in online(net).named_parameters():
         assert torch.allclose(parameter, online(learner).get_state()[name], atol=1e-6)
 
@@ -261,7 +261,7 @@ def test_a_module_comes_with_its_target_net_and_goes_with_it() -> None:
     spec = learner.settings.get_rl_module_spec(*SPACES)
     learner.add_module("other", spec)
     assert differences(learner.target["other"].get_state(), learner.module["other"].get_state()) == []
-    learner.update_from_batch(batch(), env_steps=0, module_id="other")
+    learner.step_on_batch(batch(), env_steps=0, module_id="other")
     assert differences(learner.target["other"].get_state(), learner.module["other"].get_state())
     assert differences(learner.choosing["other"].get_state(), learner.module["other"].get_state()) == []
     state = {name: value * 0 for name, value in learner.module["other"].get_state().items()}
@@ -270,12 +270,12 @@ def test_a_module_comes_with_its_target_net_and_goes_with_it() -> None:
         assert differences(nets["other"].get_state(), state) == []
     learner.remove_module("other")
     assert learner.get_state()["target"].keys() == {ID}
-    learner.update_from_batch(batch(), env_steps=0)
+    learner.step_on_batch(batch(), env_steps=0)
 
 
 def test_numbers_to_report() -> None:
     learner = make()
-    history = [learner.update_from_batch(batch(seed=seed), env_steps=30 * seed) for seed in range(3)]
+    history = [learner.step_on_batch(batch(seed=seed), env_steps=30 * seed) for seed in range(3)]
     results = learner.summarize_updates(history)[ID]
     values = torch.cat([metrics[ID]["qf"] for metrics in history])
     errors = torch.cat([metrics[ID]["td_error"] for metrics in history])

@@ -37,7 +37,7 @@ def learn(peers: Peers, config: DQNConfig, spec: Any, batches: list[Batch | None
         torch.manual_seed(0)
         learner = DQNLearner(config, spec, run_seed=1)
     learner.connect(peers)
-    history = [learner.update_from_batch(batch, env_steps=8 * i)[ID] for i, batch in enumerate(batches)]
+    history = [learner.step_on_batch(batch, env_steps=8 * i)[ID] for i, batch in enumerate(batches)]
     return {
         "weights": weights(learner),
         "target": torch.cat([x.flatten() for x in learner.target[ID].parameters()]).detach(),

@@ -349,3 +349,40 @@ def test_a_net_without_noise_draws_none() -> None:
     module, stream = build(), generator()
     module.resample_noise(stream)
     assert torch.equal(stream.get_state(), generator().get_state())
+
+
+# --- values of states, and advantages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["dueling", "dueling c51", "rainbow"])
+def test_values_of_states_and_advantages_are_methods(variant: str) -> None:
+    module, data = build(VARIANTS[variant]), batch()
+    values, advantages, q = (
+        method(data) for method in (module.compute_state_values, module.compute_advantages, module.compute_q_values)
+    )
+    assert values.shape == (6,)
+    assert advantages.shape == (6, 3)
+    torch.testing.assert_close(values.unsqueeze(-1) + advantages, q)
+    if module.num_atoms == 1:
+        torch.testing.assert_close(values, q.mean(-1))
+        assert module.vf_head is not None
+        torch.testing.assert_close(values, module.vf_head(module.encoder(data[Columns.OBS]).latent).squeeze(-1))
+    embeddings = module.forward_train(data)[Columns.EMBEDDINGS]
+    assert torch.equal(module.compute_state_values(data, embeddings), values)
+    values.sum().backward()
+    assert module.vf_head is not None
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in module.vf_head.parameters())
+
+
+def test_advantages_of_forbidden_actions_are_masked() -> None:
+    module = build({"dueling": True}, MASKED_OBS)
+    data, allowed = masked_batch()
+    advantages = module.compute_advantages(data)
+    assert (advantages[~allowed] == MASKED).all()
+    means = torch.where(allowed, advantages, 0).sum(-1) / allowed.sum(-1)
+    torch.testing.assert_close(means, torch.zeros(4), rtol=0, atol=1e-6)
+
+
+def test_values_of_states_need_dueling_nets() -> None:
+    with pytest.raises(ValueError, match=r"compute_state_values\(\): expected dueling nets, got dueling=False\. Set"):
+        build().compute_advantages(batch())

@@ -119,6 +119,30 @@ def test_the_loss_is_given_what_the_settings_need(make_rollout: MakeRollout) -> 
         assert set(learner.seen[0]) == always | more
 
 
+def test_the_objective_of_the_policy_can_be_overridden_alone(make_rollout: MakeRollout) -> None:
+    class DualClip(PPOLearner):
+        def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
+            clipped, advantages = super().compute_policy_objective(ratio, batch), batch[Columns.ADVANTAGES]
+            return torch.where(advantages < 0, clipped.maximum(3.0 * advantages), clipped)
+
+    reported = []
+    for learner_class in (PPOLearner, DualClip):
+        learner = build(learner_class=learner_class)
+        with torch.no_grad():
+            batch, _ = learner.make_train_batch(ID, make_rollout(learner.module[ID]))
+        batch[Columns.ACTION_LOGP] = batch[Columns.ACTION_LOGP] - 2.0  # so that ratios are about e²
+        reported.append(learner.compute_loss_for_module(ID, *learner.forward_rows(ID, batch))[1])
+    plain, dual = reported
+    advantages, ratio = batch[Columns.ADVANTAGES], plain["log_ratio"].exp()
+    assert ((ratio > 3) & (advantages < 0)).any()
+    expected = torch.where(advantages < 0, -3.0, -1.2) * advantages
+    assert (ratio > 3).all()
+    torch.testing.assert_close(dual["policy_loss"], expected.mean())
+    assert plain["policy_loss"] > dual["policy_loss"]
+    assert torch.equal(plain["vf_loss"], dual["vf_loss"])
+    assert torch.equal(plain["entropy"], dual["entropy"])
+
+
 def test_values_to_clip_around_are_those_before_the_update(make_rollout: MakeRollout) -> None:
     """In the units of the statistics that the loss uses: else clipping would bite before anything has moved."""
     learner = build(vf_clip_param=0.2)
