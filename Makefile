@@ -29,12 +29,12 @@ install: $(DEV) ## set up .venv with the package, editable, and all that is need
 $(CORE): pyproject.toml constraints.txt
 	@echo "==> $(VENV): $$($(PYTHON) --version) ($(PYTHON)), with the versions in constraints.txt"
 	$(PYTHON) -m venv $(VENV)
-	@echo "==> $(VENV): installing what training needs (SIZE GB with the CPU build of PyTorch, SIZE GB with the one that pip chooses on Linux)"
+	@echo "==> $(VENV): installing what training needs (1.5 GB with the CPU build of PyTorch, 5.5 GB with the one that pip chooses on Linux)"
 	$(BIN)/python -m pip install -e . -c constraints.txt
 	@touch $@
 
 $(DEV): $(CORE)
-	@echo "==> $(VENV): adding what the tests, the checks and the docs need (SIZE GB)"
+	@echo "==> $(VENV): adding what the tests, the checks and the docs need (1 GB)"
 	$(BIN)/python -m pip install -e '.[dev]' -c constraints.txt
 	@touch $@
 
@@ -57,7 +57,7 @@ check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, s
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(PYTEST) -m "not slow and not faults" -n 2
 
-# uv takes the versions from what the index says of each package: nothing is downloaded, and no other Python is needed.
+# uv reads what the index says of each package: it installs nothing, needs no other Python, and sees no local files of pip.
 check-pins: $(DEV) ## whether constraints.txt holds on the first release of every supported Python
 	@for version in $(PYTHONS); do \
 		echo "==> constraints.txt on Python $$version"; \
