@@ -137,7 +137,8 @@ use_prev_reward: It is lstm_use_prev_reward.
 attention_use_n_prev_actions: It is lstm_use_prev_action, of which the memory of attention holds the last ones.
 attention_use_n_prev_rewards: It is lstm_use_prev_reward, of which the memory of attention holds the last ones.
 attention_memory_inference attention_memory_training: It is attention_memory, one number for acting and training.
-dueling num_atoms v_min v_max noisy sigma0: Use DQNConfig().training(...), or the model_config of a DQNCatalog.
+dueling num_atoms v_min: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
+v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
 
 [argument]
 model_config_dict: Pass model_config={...}.
