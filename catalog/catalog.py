@@ -141,6 +141,9 @@ class Catalog(Hooks):
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
         self._determine_components_hook()
+        if self.action_dist_cls is not self.action_node.result:  # the hook chose it without the tree
+            where = f"action_dist_cls of {type(self).__name__}._determine_components_hook()"
+            self.action_dist_cls = _bound(self.action_dist_cls, self.action_space, where, "action_space")
         if self.encoder_config is not None and not self.has_custom_encoder:
             self._latent_dims = tuple(self.encoder_config.output_dims)
 
@@ -218,8 +221,11 @@ class Catalog(Hooks):
         outer, self._action_node = self._action_node, node
         try:
             if custom is None:
+                found = self._get_dist_cls_from_action_space(node.space)
+                if found is node.result:  # by a rule, which binds what it chooses
+                    return found
                 where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
-                return _bound(self._get_dist_cls_from_action_space(node.space), node.space, where, node.path)
+                return _bound(found, node.space, where, node.path)
             where = "model_config.custom_action_dist"
             return _bound(distributions.find(custom, where), node.space, where, node.path)
         finally:
@@ -228,7 +234,8 @@ class Catalog(Hooks):
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         """Distribution class for ``action_space``, the whole or a part of it; by default what the table says."""
         node = self._action_node or action_distribution_rules.root(action_space, self.model_config, "action_space")
-        return action_distribution_rules.resolve(action_space, self.model_config, node)
+        node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
+        return node.result
 
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
@@ -243,8 +250,10 @@ class Catalog(Hooks):
             TypeError: If that is no distribution, or lacks methods; names them.
             ValueError: If it is not for this space.
         """
-        where = f"{type(self).__name__}.get_action_dist_cls()"
-        return _bound(self.get_action_dist_cls(), self.action_space, where, "action_space")
+        found = self.get_action_dist_cls()
+        if found is self.action_dist_cls:
+            return found
+        return _bound(found, self.action_space, f"{type(self).__name__}.get_action_dist_cls()", "action_space")
 
     # --- functions ----------------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
         raise ValueError(explain_error(where, expected=f"one of {FORMATS}", got=repr(format), remedy=remedy))
     built = built or Built.by(catalog)
     name, mask, encoder = type(catalog).__name__, built.mask, built.encoder
-    lines = [Line(0, name, "", name)]
+    lines: list[str] = [Line(0, name, "", name)]
     if built.module is not None:
         lines.append(_line(1, "module", type(built.module).__name__))
     lines.append(_line(1, "observation space", short_space(catalog.observation_space)))
@@ -191,7 +191,7 @@ def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[str]:
     return [_line(2, "encoder", told)]
 
 
-def _standardised(catalog: Catalog, built: Built) -> Line:
+def _standardised(catalog: Catalog, built: Built) -> str:
     done = "no" if built.normalizer is None else "by running mean and std"
     reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
     differs = (built.normalizer is None) == catalog.normalizes_observations

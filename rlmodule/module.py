@@ -234,7 +234,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _named_nets(self) -> dict[str, nn.Module]:
         """The nets, each parameter in one of them if it is in a net at all."""
-        there = dict(self.named_modules(remove_duplicate=False))
+        there: dict[str, nn.Module] = {**dict(self.named_modules(remove_duplicate=False))}
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
         further = {"action embeddings": self.action_embeddings, "action model": self.action_model}
         nets |= {name: net for name, net in further.items() if net is not None and any(True for _ in net.parameters())}
