@@ -298,10 +298,9 @@ class Catalog(Hooks):
 
     @property
     def extra_outputs(self) -> dict[str, int]:
-        """Width of each further output that ``model_config.functions`` asks for, by name and sorted by it: the order in
-        which they are written decides neither weights nor where these are kept."""
-        given = sorted(self._whole_config.functions.items())
-        return {name: settings["output_dim"] for name, settings in given if name not in self.functions}
+        """Width of each further output that ``model_config.functions`` asks for, by name."""
+        given = self._whole_config.functions
+        return {name: settings["output_dim"] for name, settings in given.items() if name not in self.functions}
 
     @property
     def action_head_dim(self) -> int:

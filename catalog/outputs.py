@@ -28,8 +28,8 @@ class ExtraOutputs(nn.Module):
     ) -> None:
         super().__init__()
         self.trunks, self.raw = dict(trunks), frozenset(raw)
-        self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
-        self.encoders = nn.ModuleDict({_key(name): encoder for name, encoder in encoders.items()})
+        self.heads = nn.ModuleDict({_key(name): heads[name] for name in sorted(heads)})
+        self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
 
     def forward(self, obs: Tree, latents: Mapping[str, Tensor], raw_obs: Tree | None = None) -> dict[str, Tensor]:
         """Every output ``[..., output_dim]`` by name.
@@ -41,9 +41,9 @@ class ExtraOutputs(nn.Module):
         """
         sequences = next(iter(latents.values())).dim() == 3
         out: dict[str, Tensor] = {}
-        for (name, trunk), head in zip(self.trunks.items(), self.heads.values(), strict=True):
+        for name, trunk in self.trunks.items():
             seen = raw_obs if name in self.raw and raw_obs is not None else obs
-            out[name] = head(self._encode(name, seen, sequences) if trunk == name else latents[trunk])
+            out[name] = self.heads[_key(name)](self._encode(name, seen, sequences) if trunk == name else latents[trunk])
         return out
 
     def parts(self) -> dict[str, nn.Module]:

@@ -109,7 +109,7 @@ LARGE = r"encoder of Box\(84, 84, 3\) .*: 16,863,024 parameters, 15,859,712 in o
 
 
 def test_a_dense_layer_that_is_larger_than_anyone_means_is_told_in_one_line() -> None:
-    filters = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
+    filters: list[list[Any]] = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
     with pytest.warns(UserWarning, match=LARGE) as told:
         Catalog(image_space(84, 84, 3), spaces.Discrete(2), {"conv_filters": filters}).build_encoder()
     assert len(told) == 1

@@ -149,6 +149,8 @@ def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_
 def test_trying_a_module_changes_nothing_of_it() -> None:
     class Counting(Own):
         seen: Tensor
+        norm: nn.Module
+        drop: nn.Module
 
         def setup(self) -> None:
             super().setup()
