@@ -372,8 +372,8 @@ class Algorithm(metaclass=_AlgorithmType):
         return self.learner_group.get_module(module_id)
 
     def explain(self, format: Format = "text") -> str:
-        """The catalog's path through its decision tree; see :meth:`catalog.Catalog.explain`."""
-        return self.get_module().catalog.explain(format)
+        """The catalog's path through its decision tree and the nets of the module; see :meth:`RLModule.explain`."""
+        return self.get_module().explain(format)
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves: a tree of tensors and JSON-able values."""

@@ -80,18 +80,29 @@ class ActorCriticEncoder(nn.Module):
             return actor
         return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
 
-    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> ActorCriticOutput:
-        """Both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone."""
+    def forward(
+        self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
+    ) -> ActorCriticOutput:
+        """Both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone.
+
+        Args:
+            obs: Observations.
+            state: The recurrent state, if there is one.
+            starts: Where episodes start.
+            critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
+        """
         if self.shared:
             latent, state = self.actor_encoder(obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
         actor = self._run(self.actor_encoder, "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
-        critic = self._run(self._critic(), "critic", obs, state, starts)
+        critic = self._run(self._critic(), "critic", obs if critic_obs is None else critic_obs, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
-    def encode_actor(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+    def encode_actor(
+        self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
+    ) -> EncoderOutput:
         """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
 
         Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
@@ -103,7 +114,8 @@ class ActorCriticEncoder(nn.Module):
         latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
         critic_state = None
         if self.critic_is_stateful:
-            critic_state = self._run(self._critic(), "critic", obs, state, starts).state
+            seen = obs if critic_obs is None else critic_obs
+            critic_state = self._run(self._critic(), "critic", seen, state, starts).state
         return EncoderOutput(latent, self._joined(actor_state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import tree
@@ -137,6 +137,20 @@ def as_encoder(net: nn.Module) -> Encoder:
             )
         )
     return ModuleEncoder(net)
+
+
+N = TypeVar("N", bound=nn.Module)
+
+
+def mark(net: N) -> N:
+    """``net`` itself, remembered as an encoder that a catalog built, also in copies."""
+    net.is_from_catalog = True  # type: ignore[assignment]
+    return net
+
+
+def is_marked(net: nn.Module) -> bool:
+    """Whether a catalog built ``net`` as an encoder."""
+    return "is_from_catalog" in vars(net)
 
 
 encoder_rules: RuleTable[ModelConfig] = RuleTable("encoder")

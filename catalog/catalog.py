@@ -17,17 +17,17 @@ from catalog.action_model import MADE, ActionModel, autoregressive, check_is_aut
 from catalog.actions import ActionConverter, action_converter_rules, check_reach
 from catalog.actor_critic import ActorCriticEncoder
 from catalog.attention import attention_encoder_config, wrap_attention
-from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
+from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules, mark
 from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
 from catalog.errors import closest, explain_error
-from catalog.explain import Format, explain
+from catalog.explain import Format, explain, short_space
 from catalog.hooks import Hooks, refuses_foreign
 from catalog.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.memory import OBS, MemoryEncoder, input_space
 from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
 from catalog.model_config import DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
-from catalog.nn import Init
+from catalog.nn import Init, warn_if_large
 from catalog.outputs import ExtraOutputs
 from catalog.preprocessing import ObservationNormalizer, can_normalize
 from catalog.probing import probe_encoder
@@ -35,6 +35,10 @@ from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
 from catalog.registry import distributions
 from catalog.rules import Node
 from catalog.setting import ENCODER
+
+RAW = "since a custom encoder gets raw observations"
+"""Why observations are not standardised."""
+_NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
 
 
 class Catalog(Hooks):
@@ -58,7 +62,8 @@ class Catalog(Hooks):
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
 
     Attributes:
-        encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden.
+        encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden, and
+            where ``_determine_components_hook`` decides none.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
         action_mask: What keeps forbidden actions out; None if the observation has no mask.
         action_embeddings: What makes logits of vectors of actions; None if the observation has none.
@@ -132,20 +137,23 @@ class Catalog(Hooks):
 
     def _decide(self) -> None:
         """Run the hook; what it leaves as ``encoder_config`` says ``latent_dims``, unless the net is a user's own."""
+        self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
+        self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
+        self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
         self._determine_components_hook()
+        if self.action_dist_cls is not self.action_node.result:  # the hook chose it without the tree
+            where = f"action_dist_cls of {type(self).__name__}._determine_components_hook()"
+            self.action_dist_cls = _bound(self.action_dist_cls, self.action_space, where, "action_space")
         if self.encoder_config is not None and not self.has_custom_encoder:
             self._latent_dims = tuple(self.encoder_config.output_dims)
 
     def _determine_components_hook(self) -> None:
         """Run the tree: distribution class, converter and mask; encoder config."""
-        self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.action_dist_cls = autoregressive(self.action_node.run(), self.action_space, self.model_config)
         if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
             self._check_paths("custom_action_dist", by_path, self.action_node)
-        self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
-        where = f"{type(self).__name__}.get_action_dist_cls()"
-        dist_cls = _require_distribution(self.get_action_dist_cls(), where)
-        check_is_autoregressive(dist_cls, self.model_config, where)
+        dist_cls = self.bound_dist_cls
+        check_is_autoregressive(dist_cls, self.model_config, f"{type(self).__name__}.get_action_dist_cls()")
         check_reach(dist_cls, self.action_space, self.model_config)
         given = self.observation_space, self.action_space
         self.action_mask = find_action_mask(*given, self._mask_key, dist_cls)
@@ -213,25 +221,39 @@ class Catalog(Hooks):
         outer, self._action_node = self._action_node, node
         try:
             if custom is None:
-                hook = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
-                return _require_distribution(self._get_dist_cls_from_action_space(node.space), hook)
+                found = self._get_dist_cls_from_action_space(node.space)
+                if found is node.result:  # by a rule, which binds what it chooses
+                    return found
+                where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
+                return _bound(found, node.space, where, node.path)
             where = "model_config.custom_action_dist"
-            found = _require_distribution(distributions.find(custom, where), where)
-            dist_cls = found.bind(node.space, path=node.path)
-            dist_cls.required_input_dim(node.space)  # raises if a class of one's own is for another kind of space
-            return dist_cls
+            return _bound(distributions.find(custom, where), node.space, where, node.path)
         finally:
             self._action_node = outer
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         """Distribution class for ``action_space``, the whole or a part of it; by default what the table says."""
         node = self._action_node or action_distribution_rules.root(action_space, self.model_config, "action_space")
-        return action_distribution_rules.resolve(action_space, self.model_config, node)
+        node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
+        return node.result
 
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
         """The class whose instances are made by ``from_logits(head_output)``."""
         return self.action_dist_cls
+
+    @property
+    def bound_dist_cls(self) -> type[Distribution]:
+        """What :meth:`get_action_dist_cls` returns, bound to the action space.
+
+        Raises:
+            TypeError: If that is no distribution, or lacks methods; names them.
+            ValueError: If it is not for this space.
+        """
+        found = self.get_action_dist_cls()
+        if found is self.action_dist_cls:
+            return found
+        return _bound(found, self.action_space, f"{type(self).__name__}.get_action_dist_cls()", "action_space")
 
     # --- functions ----------------------------------------------------------------------------------------------------
 
@@ -252,6 +274,9 @@ class Catalog(Hooks):
             return self
         view = copy.copy(self)
         view.model_config, view._trunk = config, trunk
+        if own and "normalize_observations" in self.setting_reasons and config.has_custom_model:
+            view.model_config = config = dataclasses.replace(config, normalize_observations=False)
+            view.setting_reasons = self.setting_reasons | {"normalize_observations": RAW}
         if alone:
             view.input_space = self.observation_space
         if own and config.encoder_settings() != self.model_config.encoder_settings():
@@ -283,7 +308,7 @@ class Catalog(Hooks):
         of the actions, else one for each input of their distribution."""
         if (embeddings := self.build_action_embeddings()) is not None:
             return embeddings.width
-        return self.get_action_dist_cls().required_input_dim(self.action_space)
+        return self.bound_dist_cls.required_input_dim(self.action_space)
 
     def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
         """Config of a head of ``function`` on its encoder, from the ``head_*`` settings.
@@ -308,6 +333,11 @@ class Catalog(Hooks):
     # --- building -----------------------------------------------------------------------------------------------------
 
     @property
+    def decides_encoder(self) -> bool:
+        """Whether :meth:`build_encoder` has anything to build: a hook may leave all nets to the module."""
+        return self.has_custom_encoder or self.encoder_config is not None
+
+    @property
     def has_custom_encoder(self) -> bool:
         """Whether :meth:`build_encoder` is overridden, so that the encoder's width is known only once it is built."""
         return type(self).build_encoder is not Catalog.build_encoder
@@ -321,22 +351,30 @@ class Catalog(Hooks):
         """
         dims = self._latent_dims if self._trunk is self else self._trunk.latent_dims
         if dims is None:
-            raise RuntimeError(
-                explain_error(
-                    f"{type(self).__name__}.latent_dims",
-                    expected="the width of the encoder's output",
-                    got="None, since the custom encoder has not been built",
-                    remedy="Call build_trunk() or build_actor_critic_encoder() before building heads.",
-                )
-            )
+            got = "None, since the custom encoder has not been built"
+            remedy = "Call build_trunk() or build_actor_critic_encoder() before building heads."
+            if not self.decides_encoder:
+                got, remedy = "None, since no encoder was decided", _NO_ENCODER
+            expected, where = "the width of the encoder's output", f"{type(self).__name__}.latent_dims"
+            raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
         return dims
 
     @refuses_foreign
     def build_encoder(self) -> nn.Module:
-        """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``."""
+        """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
+
+        Raises:
+            RuntimeError: If ``_determine_components_hook`` decided none.
+        """
         if self.encoder_config is None:
+            if not self.decides_encoder:
+                where, expected = f"{type(self).__name__}.build_encoder()", "a catalog that decided on an encoder"
+                got = "one whose _determine_components_hook() left encoder_config None"
+                raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=_NO_ENCODER))
             self.encoder_config = self._decide_encoder_config()
-        return self.encoder_config.build()
+        encoder = mark(as_encoder(self.encoder_config.build()))
+        warn_if_large(encoder, f"encoder of {short_space(self.observation_space)}")
+        return encoder
 
     @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
@@ -370,7 +408,7 @@ class Catalog(Hooks):
         Raises:
             ValueError: As :meth:`build_actor_critic_encoder`, or for an encoder with a state on a trunk of its own.
         """
-        heads, trunks, encoders = {}, {}, {}
+        heads, trunks, encoders, raw = {}, {}, {}, []
         for name, width in self.extra_outputs.items():
             trunks[name] = self._trunk_name(name)
             if trunks[name] == name:
@@ -380,8 +418,10 @@ class Catalog(Hooks):
                     expected = "an encoder without a state, since outputs with a trunk of their own have no memory"
                     remedy = "Share the trunk of a function, or give this one a stateless encoder."
                     raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+                if self.reads_raw(name):
+                    raw.append(name)
             heads[name] = self.head_config(name, width).build()
-        return ExtraOutputs(heads, trunks, encoders) if heads else None
+        return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
 
     def build_trunk(self) -> Encoder:
         """A new encoder, tried on zero observations, which sets ``latent_dims``; build heads after it. A stateless
@@ -410,7 +450,7 @@ class Catalog(Hooks):
                     )
                 )
         self._latent_dims = dims
-        return encoder
+        return mark(encoder)
 
     def _check_remembers(self, encoder: Encoder) -> None:
         if encoder.get_initial_state() is None:
@@ -434,6 +474,10 @@ class Catalog(Hooks):
     def _feeds_own_memory(self) -> bool:
         """Whether it is one of the user's own that reads this, and so must remember."""
         return self._sees_more and not self._whole_config.is_recurrent
+
+    def reads_raw(self, function: str) -> bool:
+        """Whether the encoder of ``function`` gets what the env gives where that of the first function does not."""
+        return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
     def normalizes_observations(self) -> bool:
@@ -477,7 +521,7 @@ class Catalog(Hooks):
 
     def build_action_model(self) -> ActionModel | None:
         """What tells later parts of an action of the earlier ones; None where parts are independent."""
-        dist_cls, space = self.get_action_dist_cls(), self.action_space
+        dist_cls, space = self.bound_dist_cls, self.action_space
         if not issubclass(dist_cls, AutoregressiveDistribution):
             return None
         return MADE.of(dist_cls, space, self.model_config)
@@ -491,8 +535,8 @@ class Catalog(Hooks):
     def explain(self, format: Format = "text") -> str:
         """The path taken through the tree, as readable text: spaces, rules, settings, overrides, nets and their sizes.
 
-        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was. ``format="mermaid"``
-        writes the same as a flowchart.
+        Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was. ``RLModule.explain``
+        describes those of a module and builds none. ``format="mermaid"`` writes the same as a flowchart.
         """
         return explain(self, format)
 
@@ -585,14 +629,16 @@ class Catalog(Hooks):
             self.for_function(name)  # whose tree finds mistakes of its own
 
 
-def _require_distribution(found: Any, where: str) -> type[Distribution]:
-    if isinstance(found, type) and issubclass(found, Distribution):
-        return found
-    raise TypeError(
-        explain_error(
-            where,
-            expected="a subclass of catalog.Distribution",
-            got=repr(found),
-            remedy="Derive yours from Distribution, or from one of its subclasses.",
-        )
-    )
+def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
+    """``found``, which ``where`` chose, as the class for actions of ``space``."""
+    if not (isinstance(found, type) and issubclass(found, Distribution)):
+        expected, got = "a subclass of catalog.Distribution", repr(found)
+        remedy = "Derive yours from Distribution, or from one of its subclasses."
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    if missing := sorted(found.__abstractmethods__):
+        expected, got = "a class with every method of catalog.Distribution", f"{found.__name__} without some"
+        remedy = f"Write {', '.join(f'{name}()' for name in missing)}."
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    dist_cls = found.bind(space, path=path)
+    dist_cls.required_input_dim(space)  # raises if a class of one's own is for another kind of space
+    return dist_cls

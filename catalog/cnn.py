@@ -33,11 +33,13 @@ NATURE: tuple[Filter, ...] = (
 
 
 def default_filters(height: int, width: int, padding: Literal["same", "valid"] = "same") -> tuple[Filter, ...]:
-    """Convolutions that halve an image of any size, or quarter it at once, until its shorter side is at most 7.
+    """Convolutions that halve an image of any size, or quarter it at once, until its shorter side is at most 7 and its
+    longer one at most 28.
 
     The first has 32 channels: 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with stride 2. All
-    further ones are 4×4 with stride 2 and have 64 channels. An image of at most 7 gets one 3×3 with stride 1 and 32
-    channels. Without padding sizes shrink faster, and no kernel is larger than what is left.
+    further ones are 4×4 with stride 2 and have 64 channels. Where only the longer side is left to shrink, the kernel is
+    3 wide across it, with stride 1. An image of at most 7 × 28 gets one 3×3 with stride 1 and 32 channels. Without
+    padding sizes shrink faster, no kernel is larger than what is left, and the shorter side is kept.
 
     =========  ========================  ========================
     image      sizes, padding "same"     sizes, padding "valid"
@@ -53,10 +55,13 @@ def default_filters(height: int, width: int, padding: Literal["same", "valid"] =
     """
     large = min(height, width) >= 64
     filters: list[Filter] = []
-    while min(height, width) > 7:
-        kernel, stride = (8, 4) if large and not filters else (4, 2)
-        filters.append((64 if filters else 32, (kernel, kernel), (stride, stride), padding))
-        height, width = (_shrunk(size, kernel, stride, padding) for size in (height, width))
+    while min(height, width) > 7 or max(height, width) > 28:
+        both = min(height, width) > 7
+        shrink = (8, 4) if large and not filters else (4, 2)
+        keep = (3 if padding == "same" else 1, 1)
+        (rows, down), (columns, across) = (shrink if both or size > 28 else keep for size in (height, width))
+        filters.append((64 if filters else 32, (rows, columns), (down, across), padding))
+        height, width = _shrunk(height, rows, down, padding), _shrunk(width, columns, across, padding)
     if not filters:
         kernel = (3, 3) if padding == "same" else (min(3, height), min(3, width))
         filters.append((32, kernel, (1, 1), padding))

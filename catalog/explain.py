@@ -13,12 +13,14 @@ from torch import nn
 
 from catalog.actions import action_converter_rules
 from catalog.attention import AttentionLayer
-from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules
+from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_marked
 from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
 from catalog.errors import closest, explain_error
+from catalog.masks import ActionMask
 from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.mermaid import Line, flowchart
 from catalog.model_config import DefaultModelConfig, about
+from catalog.preprocessing import ObservationNormalizer
 from catalog.rules import Node, RuleTable
 from catalog.setting import ENCODER
 
@@ -56,15 +58,46 @@ _ATTENTION = (
 )
 
 
-def explain(catalog: Catalog, format: Format = "text") -> str:
-    """Rules fired and passed over, settings and where they come from, overridden hooks, nets and their sizes.
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What was built by a catalog's decisions.
 
-    Builds the nets once to measure them, which sets ``catalog.latent_dims``; torch's random state stays as it was.
+    Attributes:
+        parts: Every net by name.
+        mask: What keeps forbidden actions out.
+        normalizer: What standardises observations.
+        module: The module that has all this; None for nets that were built to be measured, the encoder first.
+    """
+
+    parts: Mapping[str, nn.Module]
+    mask: ActionMask | None
+    normalizer: ObservationNormalizer | None
+    module: nn.Module | None = None
+
+    @classmethod
+    def by(cls, catalog: Catalog) -> Built:
+        """The nets that ``catalog`` builds; none if it decides on no encoder, which heads would need."""
+        with torch.random.fork_rng(devices=[]):
+            parts = catalog._explain_parts() if catalog.decides_encoder else {}
+            return cls(parts, catalog.build_action_mask(), catalog.build_observation_normalizer())
+
+    @property
+    def encoder(self) -> nn.Module | None:
+        """The encoder that the catalog decided; None if a module has nets of its own in its place."""
+        if self.module is None:
+            return next(iter(self.parts.values()), None)
+        return next(filter(is_marked, self.module.modules()), None)
+
+
+def explain(catalog: Catalog, format: Format = "text", built: Built | None = None) -> str:
+    """Rules fired and passed over, settings and where they come from, overridden hooks, nets and their sizes.
 
     Args:
         catalog: What to explain.
         format: "text" for an outline, "mermaid" for the same as a flowchart in the language of Mermaid, which GitHub
             and many sites of documentation draw.
+        built: What to describe; None builds the nets once to measure them, which sets ``catalog.latent_dims`` and
+            leaves torch's random state as it was.
 
     Raises:
         ValueError: If there is no such format.
@@ -72,27 +105,28 @@ def explain(catalog: Catalog, format: Format = "text") -> str:
     if format not in FORMATS:
         where, remedy = "explain(format=)", f"Choose one of them.{closest(str(format), FORMATS)}"
         raise ValueError(explain_error(where, expected=f"one of {FORMATS}", got=repr(format), remedy=remedy))
-    with torch.random.fork_rng(devices=[]):
-        parts = catalog._explain_parts()
-        mask, normalizer = catalog.build_action_mask(), catalog.build_observation_normalizer()
-    name = type(catalog).__name__
-    lines = [Line(0, name, "", name), _line(1, "observation space", short_space(catalog.observation_space))]
-    lines += _encoder(catalog, next(iter(parts.values())))
-    lines += _views(catalog, parts)
+    built = built or Built.by(catalog)
+    name, mask, encoder = type(catalog).__name__, built.mask, built.encoder
+    lines: list[str] = [Line(0, name, "", name)]
+    if built.module is not None:
+        lines.append(_line(1, "module", type(built.module).__name__))
+    lines.append(_line(1, "observation space", short_space(catalog.observation_space)))
+    lines += _no_encoder(catalog, built.module) if encoder is None else _encoder(catalog, encoder)
+    lines += _views(catalog, built.parts)
     if mask is not None or catalog.action_mask is not None:
         verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
         lines.append(_line(2, "action mask", f"{verdict}: {_reason(catalog, 'build_action_mask', 'action_mask_key')}"))
     if (embeddings := catalog.action_embeddings) is not None:
         where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
         lines.append(_line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}"))
-    reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
-    lines.append(_line(2, "standardised", f"{'no' if normalizer is None else 'by running mean and std'}: {reason}"))
+    lines.append(_standardised(catalog, built))
     lines.append(_line(1, "action space", short_space(catalog.action_space)))
     lines += _distribution(catalog, catalog.action_node, 2)
     lines += _order(catalog)
     lines += _converter(catalog)
     lines += _own_settings(catalog)
-    lines += _without_effect(catalog) + _overrides(catalog) + _nets(catalog, parts)
+    lines += _without_effect(catalog) if encoder is not None else []
+    lines += _overrides(catalog) + _nets(catalog, built)
     return "\n".join(lines) if format == "text" else flowchart(lines)
 
 
@@ -127,7 +161,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
         if catalog.model_config.is_recurrent:
             decided = _decided(catalog, _memory_settings(catalog.model_config), 4)
             lines += [_line(3, "followed by", _memory(catalog)), decided]
-        return [*lines, _line(3, "latent", f"{catalog.latent_dims}")]
+        return [*lines, _line(3, "latent", f"{catalog.latent_dims}")] if catalog._latent_dims is not None else lines
     assert catalog.encoder_config is not None
     if catalog.encoder_config is not catalog._tree_config:
         hook, _ = _owners(catalog, "_determine_components_hook")
@@ -142,6 +176,28 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
     if catalog.input_space is not catalog.observation_space:
         net = _part(net, 0)
     return lines + _encoder_node(catalog, catalog.encoder_node, net, 2, "tokenizer")
+
+
+def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[str]:
+    """Who makes the encoder, where none that the catalog built is to be seen."""
+    alone = _alone(encoder_rules, catalog.encoder_node)
+    if not catalog.decides_encoder:
+        hook, _ = _owners(catalog, "_determine_components_hook")
+        return [_line(2, "encoder", f"none by {hook}._determine_components_hook(); {alone}")]
+    assert module is not None
+    if (hook := _owners(catalog, "build_encoder")[0]) is not None:
+        return [_line(2, "encoder", f"{hook}.build_encoder(), if {type(module).__name__} calls it; {alone}")]
+    told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {type(module).__name__} are listed below"
+    return [_line(2, "encoder", told)]
+
+
+def _standardised(catalog: Catalog, built: Built) -> str:
+    done = "no" if built.normalizer is None else "by running mean and std"
+    reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
+    differs = (built.normalizer is None) == catalog.normalizes_observations
+    if built.module is not None and differs and _owners(catalog, "build_observation_normalizer")[0] is None:
+        reason = f"{type(built.module).__name__} decides it"
+    return _line(2, "standardised", f"{done}: {reason}")
 
 
 def _memory(catalog: Catalog) -> str:
@@ -176,7 +232,8 @@ def _alone(table: RuleTable[Any], node: Node[Any]) -> str:
 def _encoder_node(
     catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, depth: int, label: str
 ) -> list[str]:
-    lines = _decision(catalog, encoder_rules, node, depth, label, ("get_tokenizer_config", "_get_encoder_config"))
+    first = ["get_tokenizer_config"] if node.model_config.is_recurrent and not node.keys else []
+    lines = _decision(catalog, encoder_rules, node, depth, label, [*first, "_get_encoder_config"])
     config = node.result
     if config is not None:
         lines += [_line(depth + 1, "config", _config(config))]
@@ -196,8 +253,10 @@ def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
-        if view is not catalog and view._trunk is view and part in parts:
+        if view is not catalog and view._trunk is view and part in parts and is_marked(parts[part]):
             lines += _encoder(view, parts[part], f"for {function}")
+            if catalog.reads_raw(function):
+                lines.append(_line(3, "standardised", f"no: {_setting(view, 'normalize_observations')}"))
     return lines
 
 
@@ -236,13 +295,15 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
     mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
     custom = None if mine is None else f"custom_action_dist = {mine!r} (set)"
     hooks = ["_get_dist_cls_from_action_space"]
-    dist_cls = node.result
+    dist_cls = node.result if node.keys else catalog.bound_dist_cls
     label = "distribution" if node.keys else "action distribution"
     lines = _decision(catalog, action_distribution_rules, node, depth, label, hooks, custom)
     if not node.keys and (owner := _owners(catalog, "get_action_dist_cls")[0]) is not None:
-        dist_cls = catalog.get_action_dist_cls()
         alone = _alone(action_distribution_rules, node)
         lines = [_line(depth, "action distribution", f"{owner}.get_action_dist_cls(); {alone}")]
+    elif not node.keys and node.result is None:
+        owner, alone = _owners(catalog, "_determine_components_hook")[0], _alone(action_distribution_rules, node)
+        lines = [_line(depth, "action distribution", f"{owner}._determine_components_hook(); {alone}")]
     if dist_cls is not None:
         width = dist_cls.required_input_dim(node.space)
         lines.append(_line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs"))
@@ -254,7 +315,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
 
 def _order(catalog: Catalog) -> list[str]:
     """Which part of an action knows which."""
-    dist_cls = catalog.get_action_dist_cls()
+    dist_cls = catalog.bound_dist_cls
     if not issubclass(dist_cls, AutoregressiveDistribution):
         return []
     order = " → ".join(part.name for part in dist_cls.parts)
@@ -351,15 +412,20 @@ def _overrides(catalog: Catalog) -> list[str]:
     return [Line(1, "overridden", "", "  overridden"), *lines] if lines else []
 
 
-def _nets(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
+def _nets(catalog: Catalog, built: Built) -> list[str]:
+    if not built.parts and built.module is None:
+        return []
     rows: list[tuple[str, str, str]] = []
     seen: dict[int, str] = {}
+    parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
     for name, net in parts.items():
         count = sum(p.numel() for p in net.parameters())
         shared = seen.setdefault(id(net), name)
         rows.append((name, _describe(net), f"{count:,}") if shared == name else (name, f"the {shared}", "shared"))
-    total = sum(p.numel() for p in nn.ModuleList(parts.values()).parameters())
-    rows.append(("all", "", f"{total:,}"))
+    told = {p for net in parts.values() for p in net.parameters()}
+    if others := sum(p.numel() for p in whole.parameters() if p not in told):
+        rows.append(("others", "", f"{others:,}"))
+    rows.append(("all", "", f"{sum(p.numel() for p in whole.parameters()):,}"))
     wide = max(len(text) for _, text, _ in rows)
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
     if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:

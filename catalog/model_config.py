@@ -499,6 +499,12 @@ class DefaultModelConfig:
         }
         return dataclasses.replace(self, **{**off, **given})
 
+    @property
+    def has_custom_model(self) -> bool:
+        """Whether a ``custom_model`` reads the observation or a part of it."""
+        parts = (overrides.get("custom_model") for overrides in self.leaf_overrides.values())
+        return any(model is not None for model in (self.custom_model, *parts))
+
     def encoder_settings(self) -> dict[str, Any]:
         """The values of all settings that shape encoders."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if about(f).get("part") == ENCODER}

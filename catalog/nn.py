@@ -1,6 +1,7 @@
 """Dense stacks, and activations and initialisers by name."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -254,3 +255,21 @@ class DenseStack(nn.Module):
                     "output_dims of the encoder before it.",
                 )
             ) from error
+
+
+LARGE = 10_000_000
+"""Weights of a layer above which it is said how many there are."""
+
+
+def warn_if_large(net: nn.Module, where: str) -> None:
+    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely meant."""
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
+    largest = max(layers, key=lambda layer: layer.weight.numel(), default=None)
+    if largest is not None and (weights := largest.weight.numel()) > LARGE:
+        sizes = f"{largest.in_features:,} → {largest.out_features:,}"
+        total = f"{sum(p.numel() for p in net.parameters()):,}"
+        remedy = (
+            "If that is not meant: give conv_filters larger strides or 'valid' padding, make the observation smaller, "
+            "or set a smaller conv_dense_dim or fcnet_hiddens."
+        )
+        warnings.warn(f"{where}: {total} parameters, {weights:,} in one layer {sizes}. {remedy}", stacklevel=3)

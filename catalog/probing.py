@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from catalog.action_embeddings import ActionEmbeddings
 from catalog.action_model import MADE
@@ -15,6 +17,8 @@ from catalog.base import Encoder, EncoderOutput, Tree
 from catalog.distributions import AutoregressiveDistribution
 from catalog.errors import explain_error
 from catalog.spaces import zero_batch
+
+T = TypeVar("T")
 
 _OF_SAMPLES = (
     "Samples come as batches of tensors, in the structure and the dtypes of the space; an image of bytes is made "
@@ -186,21 +190,56 @@ def _numbers(width: int) -> Tensor:
     return torch.arange(1, width + 1, dtype=torch.float32).sin()
 
 
-def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """``net(*samples)`` in eval mode, without gradient."""
+@contextmanager
+def undisturbed(net: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient for a trial, which leaves modes and buffers as they were."""
     modes = {module: module.training for module in net.modules()}
-    net.eval()  # one sample must not touch running statistics of batch norm
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modes
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not is_lazy(buffer)
+    ]
+    net.eval()
     try:
         with torch.no_grad():
-            return net(*samples, **memory)
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for module, name, buffer, before in buffers:
+            module._buffers[name] = buffer
+            with torch.no_grad():
+                buffer.copy_(before)
+
+
+def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
+    """What ``call`` makes of ``samples``, which it must leave as they are.
+
+    Raises:
+        ValueError: If it does not take them, or changes them in place.
+    """
+    leaves: list[Tensor] = []
+    _map(leaves.append, samples)
+    versions = [leaf._version for leaf in leaves]
+    try:
+        out = call()
     except Exception as error:
         if ": expected " in str(error):  # explained where it was raised
             raise
         got = f"{type(error).__name__}: {error}"
         raise ValueError(explain_error(where, expected=takes, got=got, remedy=remedy or _OF_SAMPLES)) from error
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    if versions != [leaf._version for leaf in leaves]:
+        expected, got = "a net that leaves its input as it is", "one that changes it in place"
+        remedy = "Use operations that make a new tensor, such as clamp() for clamp_() and nn.ReLU() without inplace."
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return out
+
+
+def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
+    """``net(*samples)`` in eval mode, without gradient."""
+    with undisturbed(net):
+        return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)
 
 
 def _state_part(part: Any, where: str) -> Tensor:
@@ -208,7 +247,7 @@ def _state_part(part: Any, where: str) -> Tensor:
     if isinstance(part, Tensor):
         return part
     expected = "a tensor, or a dict or tuple of them, from get_initial_state()"
-    remedy = "Make tensors of all its parts, such as torch.zeros(64); return None alone if there is no state."
+    remedy = "Make tensors of all its parts, such as torch.zeros(64), and tuples of lists; None alone is for no state."
     raise ValueError(explain_error(where, expected=expected, got=repr(part), remedy=remedy))
 
 
@@ -217,10 +256,10 @@ def _form(part: Any) -> Any:
     return tuple(part.shape) if isinstance(part, Tensor) else None if part is None else type(part).__name__
 
 
-def _map(function: Any, tree: Tree | None) -> Any:
+def _map(function: Any, nested: Tree | None) -> Any:
     """``function`` of each part of a state that is not nested."""
-    if isinstance(tree, Mapping):
-        return {key: _map(function, part) for key, part in tree.items()}
-    if isinstance(tree, tuple | list):
-        return tuple(_map(function, part) for part in tree)
-    return function(tree)
+    if isinstance(nested, Mapping):
+        return {key: _map(function, part) for key, part in nested.items()}
+    if isinstance(nested, tuple):
+        return tuple(_map(function, part) for part in nested)
+    return function(nested)

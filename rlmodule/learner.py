@@ -33,6 +33,7 @@ from rlmodule.learning_together import Team, no_data
 from rlmodule.losses import add_extra_losses, check_names, checked_loss, name_taken
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.peers import Alone, Peers
+from rlmodule.probing import probe_module
 from rlmodule.randomness import GlobalStream, int_seed, torch_stream
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, map_leaves
 from rlmodule.schedules import value_at
@@ -81,6 +82,7 @@ class Learner(Hooks, ABC):
 
     Raises:
         TypeError: If a module lacks an ability in ``required_apis``.
+        ValueError: If a pass of a module returns a wrong shape; see :func:`rlmodule.probing.probe_module`.
     """
 
     required_apis: ClassVar[tuple[type, ...]] = ()
@@ -110,6 +112,7 @@ class Learner(Hooks, ABC):
         """Keep what is kept of each module."""
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
+        probe_module(module)
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
         self.optimizers[module_id] = self.configure_optimizer_for_module(module_id, flat.tensor)
         self._stateful[module_id] = is_stateful = module.is_stateful()

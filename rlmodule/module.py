@@ -23,8 +23,10 @@ from catalog import (
 )
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
+from catalog.explain import Built, Format, explain
 from catalog.hooks import Hooks
 from catalog.masks import ActionMask
+from catalog.outputs import ExtraOutputs
 from catalog.probing import probe_action_model, probe_embeddings
 from rlmodule.apis import InferenceOnlyAPI
 from rlmodule.columns import Columns
@@ -72,7 +74,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.action_space = action_space
         self.inference_only = inference_only
         self.catalog = catalog_class(observation_space, action_space, model_config)
-        self.action_dist_cls: type[Distribution] = self.catalog.get_action_dist_cls()
+        self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
         self.action_mask: ActionMask | None = self.catalog.build_action_mask()
         self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
@@ -220,6 +222,31 @@ class RLModule(Hooks, nn.Module, ABC):
         if self.sees_more_than_the_env:
             return {**obs, Columns.OBS: normalizer(obs[Columns.OBS])}
         return normalizer(obs)
+
+    def net_names(self) -> dict[str, str]:
+        """Names that :meth:`explain` gives to nets, with the path of each; all others go by their attributes."""
+        return {}
+
+    def explain(self, format: Format = "text") -> str:
+        """What the catalog decided, and the nets this module has; builds nothing. See :meth:`Catalog.explain`."""
+        built = Built(self._named_nets(), self.action_mask, self.observation_normalizer, self)
+        return explain(self.catalog, format, built)
+
+    def _named_nets(self) -> dict[str, nn.Module]:
+        """The nets, each parameter in one of them if it is in a net at all."""
+        there: dict[str, nn.Module] = {**dict(self.named_modules(remove_duplicate=False))}
+        nets = {name: there[path] for name, path in self.net_names().items() if path in there}
+        further = {"action embeddings": self.action_embeddings, "action model": self.action_model}
+        nets |= {name: net for name, net in further.items() if net is not None and any(True for _ in net.parameters())}
+        for net in there.values():
+            if isinstance(net, ExtraOutputs):
+                nets |= net.parts()
+        named = {id(p) for net in nets.values() for p in net.parameters()}
+        for name, net in self.named_children():
+            parameters = {id(p) for p in net.parameters()}
+            if parameters and not parameters & named:
+                nets[name] = net
+        return nets
 
     def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
         """Weights and buffers by name, as references.

@@ -12,7 +12,6 @@ from algorithms.cli.exits import OK
 from algorithms.cli.flags import algorithm_config, parse_settings, value_of
 from algorithms.cli.values import environment
 from algorithms.settings import settings_of
-from catalog import Catalog
 from catalog.explain import Format
 from rlmodule.envs import make_vector_env
 
@@ -46,7 +45,7 @@ def explain(args: Sequence[str]) -> int:
     try:
         spaces = env.single_observation_space, env.single_action_space
         spec = config.get_rl_module_spec(*spaces)
-        print((spec.catalog_class or Catalog)(*spaces, spec.model_config).explain(typed.flags.format))
+        print(spec.build().explain(typed.flags.format))
     finally:
         env.close()
     return OK

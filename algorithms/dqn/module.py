@@ -171,7 +171,7 @@ class DQNCatalog(Catalog):
 
     def _check_functions(self) -> None:
         super()._check_functions()
-        config, dist_cls = self.model_config, self.get_action_dist_cls()
+        config, dist_cls = self.model_config, self.bound_dist_cls
         if not issubclass(dist_cls, Categorical):
             raise ValueError(
                 explain_error(
@@ -259,6 +259,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]
+
+    def net_names(self) -> dict[str, str]:
+        actions = "advantage head" if self.catalog.model_config.dueling else "q head"
+        return {"encoder": "encoder", actions: "af_head", "state value head": "vf_head"}
 
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
@@ -357,7 +361,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         out = {Columns.EMBEDDINGS: latent} if state is None else {Columns.EMBEDDINGS: latent, Columns.STATE_OUT: state}
         if self.extra_outputs is not None:
             by_function = dict.fromkeys(self.catalog.functions, latent)
-            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function)
+            raw = self.env_part(batch[Columns.OBS])
+            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
         return out
 
     def _encode(self, batch: Mapping[str, Tree]) -> EncoderOutput:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from catalog import ActorCriticEncoder, Catalog, RunningMoments
 from catalog.base import Tree
+from catalog.catalog import RAW
 from catalog.errors import explain_error
 from catalog.hooks import refuses_foreign
 from catalog.nn import Init
@@ -30,15 +31,15 @@ class PPOCatalog(Catalog):
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
-        if self.has_custom_encoder or self._has_custom_model():
-            standardise = (False, "since a custom encoder gets raw observations")
+        policy, value = config.for_function("policy"), config.for_function("value")
+        if self.has_custom_encoder or policy.has_custom_model:
+            standardise = (False, RAW)
         elif not self._can_normalize:
             standardise = (False, "since there are no float Boxes in it")
         elif isinstance(self.action_space, spaces.Box):
             standardise = (True, "PPO's default for Box actions")
         else:
             standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
-        policy, value = config.for_function("policy"), config.for_function("value")
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (
                 True,
@@ -48,18 +49,11 @@ class PPOCatalog(Catalog):
             share = (False, "the default")
         return {"normalize_observations": standardise, "vf_share_layers": share}
 
-    def _has_custom_model(self) -> bool:
-        """Whether any function reads any part of the observation with a ``custom_model``."""
-        configs = [self.model_config.for_function(name) for name in (*self.functions, *self.model_config.functions)]
-        given = [{"custom_model": config.custom_model} for config in configs]
-        given += [overrides for config in configs for overrides in config.leaf_overrides.values()]
-        return any(settings.get("custom_model") is not None for settings in given)
-
     @refuses_foreign
     def build_pi_head(self) -> nn.Module:
         """From the actor's latent to the inputs of the action distribution, or to the intent that action embeddings
         make them of."""
-        dist_cls, config = self.get_action_dist_cls(), self.for_function("policy").model_config
+        dist_cls, config = self.bound_dist_cls, self.for_function("policy").model_config
         log_stds = dist_cls.log_std_indices(self.action_space)
         return self.head_config("policy", self.action_head_dim, POLICY_INIT).with_log_stds(log_stds, config).build()
 
@@ -95,6 +89,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
             where, got = f"{type(catalog).__name__}.build_actor_critic_encoder()", type(self.encoder).__name__
             remedy = "Override build_encoder() for a net of your own; this one joins an actor's and a critic's."
             raise TypeError(explain_error(where, expected="an ActorCriticEncoder", got=got, remedy=remedy))
+        self.critic_reads_raw = catalog.reads_raw("value")
         self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
         self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
@@ -110,6 +105,11 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_non_inference_attributes(self) -> list[str]:
         critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]
         return [*critic, "vf_head", "extra_outputs", "value_normalizer"]
+
+    def net_names(self) -> dict[str, str]:
+        critic = "actor" if self.catalog.model_config.vf_share_layers else "critic"
+        encoders = {"actor encoder": "encoder.actor_encoder", "critic encoder": f"encoder.{critic}_encoder"}
+        return encoders | {"policy head": "pi_head", "value head": "vf_head"}
 
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
@@ -129,22 +129,29 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        latent, state = self.encoder.encode_actor(self._normalized(batch), state, starts=starts)
+        obs = self._normalized(batch)
+        latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=self._for_critic(batch, obs))
         return self._policy(batch, self.pi_head.forward(latent), state)  # no hooks, as in encode_actor
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        latents = self.encoder(obs, state, starts=starts)
+        latents = self.encoder(obs, state, starts=starts, critic_obs=self._for_critic(batch, obs))
         out = self._policy(batch, self.pi_head(latents.actor), latents.state) | {Columns.EMBEDDINGS: latents.critic}
         if self.extra_outputs is not None:
             by_function = {"policy": latents.actor, "value": latents.critic}
-            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function)
+            raw = self.env_part(batch[Columns.OBS])
+            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
         return out
+
+    def _for_critic(self, batch: Mapping[str, Tree], obs: Tree) -> Tree:
+        """What a critic's own encoder reads: ``obs``, or a custom one what the env gave."""
+        return batch[Columns.OBS] if self.critic_reads_raw else obs
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         if embeddings is None:
             state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-            embeddings = self.encoder.encode_critic(self._normalized(batch), state, starts=starts)
+            obs = batch[Columns.OBS] if self.critic_reads_raw else self._normalized(batch)
+            embeddings = self.encoder.encode_critic(obs, state, starts=starts)
         values = self.vf_head(embeddings).squeeze(-1)
         normalizer = self.value_normalizer
         if normalizer is None:

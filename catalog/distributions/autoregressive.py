@@ -147,6 +147,9 @@ class AutoregressiveDistribution(Distribution):
         Raises:
             ValueError: If there is only one part.
         """
+        if cls.parts and independent is None:
+            cls.check(space, path)
+            return cls
         if independent is None:
             independent = action_distribution_rules.root(space, DefaultModelConfig(), path).run()
         leaves = [*_leaves(space, independent)]

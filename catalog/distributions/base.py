@@ -46,7 +46,8 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """The class for actions of ``space``: itself, or a subclass that carries what must be known of the space.
+        """The class for actions of ``space``: itself, or a subclass that carries what must be known of the space. A
+        class that is bound to ``space`` already stays as it is.
 
         Raises:
             ValueError: If the class is not for ``space``; names ``path``.
@@ -88,6 +89,9 @@ class Distribution(Hooks, ABC):
 
     def rsample(self, generator: torch.Generator | None = None) -> Tree:
         """Like :meth:`sample`, with a gradient: reparameterised, or straight-through where actions are discrete.
+
+        Pass what it returns, and no copy of it, to :meth:`logp` of the same object: a squashed sample has lost digits
+        that only its distribution remembers.
 
         Raises:
             TypeError: If the class has no such sample.

@@ -65,7 +65,7 @@ class Beta(Distribution):
         """A subclass for actions of ``space``; rank 1 needs none."""
         cls.check(space, path)
         shape = tuple(space.shape or ())
-        return cls if len(shape) == 1 else bound(cls, shape=shape)
+        return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Beta:

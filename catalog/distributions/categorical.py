@@ -142,6 +142,8 @@ class MultiCategorical(Distribution):
     def bind(cls, space: Space, *, path: str = "action_space") -> type[MultiCategorical]:
         """A subclass for actions of ``space``."""
         cls.check(space, path)
+        if cls.nvec:
+            return cls
         nvec = choice_counts(space)
         runs = tuple((len(list(run)), size) for size, run in itertools.groupby(nvec))
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
@@ -222,7 +224,7 @@ class Bernoulli(Distribution):
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Bernoulli]:
         """A subclass for actions of ``space``."""
         cls.check(space, path)
-        return bound(cls, shape=tuple(space.shape or ()))
+        return cls if cls.shape is not None else bound(cls, shape=tuple(space.shape or ()))
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Bernoulli:

@@ -60,7 +60,7 @@ class DiagGaussian(Distribution):
         """A subclass for actions of ``space``; rank 1 needs none."""
         cls.check(space, path)
         shape = tuple(space.shape or ())
-        return cls if len(shape) == 1 else bound(cls, shape=shape)
+        return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
@@ -112,9 +112,16 @@ class SquashedGaussian(DiagGaussian):
     KL is that of the Gaussians before the squashing, exact because KL does not change under an invertible map. Entropy
     has no closed form: it is the Gaussian's plus the mean log-slope of tanh, by Gauss-Hermite quadrature of 32 points,
     off by at most 1e-4 nats per dimension for deviations up to 1.6, 0.002 up to 2.7 and 0.1 up to 7.
+
+    The log-density of an action near ±1 is that of the last float before the bound. That of what :meth:`rsample`
+    returned is exact, and so is its gradient, since the number before the squashing is kept.
     """
 
     bounded = True
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__(logits)
+        self._drawn: tuple[Tensor, Tensor] | None = None  # the last rsample() and what it was before tanh
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
@@ -124,12 +131,17 @@ class SquashedGaussian(DiagGaussian):
             raise wrong_space(cls, path, "a Box of floats with finite bounds on all sides", space, remedy)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        return super().rsample(generator).tanh()
+        before = super().rsample(generator)
+        actions = before.tanh()
+        self._drawn = actions, before
+        return actions
 
     def sample_from(self, noise: Tensor) -> Tensor:
         return super().sample_from(noise).tanh()
 
     def logp(self, actions: Tree) -> Tensor:
+        if self._drawn is not None and actions is self._drawn[0]:
+            return self._logp_before(flattened(self._drawn[1], self.shape))
         # atanh explodes at ±1, where float32 tanh lands for |x| > 9
         eps = torch.finfo(actions.dtype).eps
         return self._logp_before(flattened(actions, self.shape).clamp(-1 + eps, 1 - eps).atanh())

@@ -90,6 +90,8 @@ class MultiDistribution(Distribution):
             path: What ``space`` is called in messages.
         """
         cls.check(space, path)
+        if cls.children and children is None:
+            return cls
         parts = _parts(space)
         if children is None:
             chosen = [

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from algorithms.ppo import PPOCatalog
 from catalog import (
+    Bernoulli,
     Catalog,
     Categorical,
     DefaultModelConfig,
@@ -224,6 +225,47 @@ def test_get_action_dist_cls_may_be_overridden() -> None:
             return Mine
 
     assert MyCatalog(VECTOR, TWO).build_pi_head()(torch.zeros(2, 64)).shape == (2, 9)
+
+
+SHAPED = [
+    (spaces.Box(-1, 1, ()), DiagGaussian),
+    (spaces.Box(-1, 1, (2, 3)), SquashedGaussian),
+    (spaces.MultiBinary((2, 2)), Bernoulli),
+]
+
+
+@pytest.mark.parametrize("hook", ["_get_dist_cls_from_action_space", "get_action_dist_cls", "action_dist_cls"])
+@pytest.mark.parametrize(("space", "dist_cls"), SHAPED, ids=str)
+def test_a_distribution_of_a_hook_is_bound_to_the_space(space: Space, dist_cls: type[Distribution], hook: str) -> None:
+    def decide(self: Catalog, *args: Any) -> None:
+        Catalog._determine_components_hook(self)
+        self.action_dist_cls = dist_cls
+
+    hooks = {"_determine_components_hook": decide} if hook == "action_dist_cls" else {hook: lambda *args: dist_cls}
+    catalog = type("Mine", (PPOCatalog,), hooks)(VECTOR, space)
+    inputs = torch.zeros(5, catalog.action_head_dim)
+    assert catalog.bound_dist_cls.from_logits(inputs).sample().shape == (5, *(space.shape or ()))
+    assert catalog.bound_dist_cls is PPOCatalog(VECTOR, space, {"custom_action_dist": dist_cls}).bound_dist_cls
+
+
+def test_a_distribution_of_a_hook_for_another_space_is_refused() -> None:
+    class Mine(PPOCatalog):
+        def get_action_dist_cls(self) -> type[Distribution]:
+            return DiagGaussian
+
+    with pytest.raises(ValueError, match=r"action_space: expected a Box of floats, for DiagGaussian, got Discrete"):
+        Mine(VECTOR, TWO)
+
+
+def test_a_distribution_without_its_methods_is_refused_and_these_are_named() -> None:
+    class Half(Distribution):
+        def logp(self, actions: Any) -> Tensor:
+            raise NotImplementedError
+
+    with pytest.raises(
+        TypeError, match=r"custom_action_dist: expected .* got Half .* Write entropy\(\), from_logits\(\), kl"
+    ):
+        PPOCatalog(VECTOR, TWO, {"custom_action_dist": Half})
 
 
 def test_heads_may_be_overridden_one_by_one() -> None:

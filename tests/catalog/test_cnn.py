@@ -1,6 +1,7 @@
 """Image encoders: sizes, channel order, padding, scaling, named nets, starts, and what they refuse."""
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from catalog import Catalog
 from catalog.base import encoder_rules
 from catalog.cnn import CNNEncoderConfig, ImageEncoderConfig, ImpalaEncoderConfig, default_filters
 from catalog.model_config import DefaultModelConfig
@@ -88,8 +90,34 @@ def test_the_default_layers_are_those_of_the_rule() -> None:
         (64, (4, 4), (2, 2), "same"),
     )
     assert default_filters(42, 63) == tuple((n, (4, 4), (2, 2), "same") for n in (32, 64, 64))
-    assert default_filters(7, 200) == ((32, (3, 3), (1, 1), "same"),)
-    assert default_filters(2, 200, "valid") == ((32, (2, 3), (1, 1), "valid"),)
+    assert default_filters(7, 28) == ((32, (3, 3), (1, 1), "same"),)
+    assert default_filters(2, 20, "valid") == ((32, (2, 3), (1, 1), "valid"),)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("size", [(500, 10), (10, 500), (3, 1000), (64, 1024)])
+def test_a_long_thin_image_shrinks_until_both_sides_are_small(size: tuple[int, int], padding: Any) -> None:
+    config = decide_cnn(image_space(*size, 3), conv_padding=padding, conv_channels="last")
+    channels, height, width = config.feature_dims
+    assert max(height, width) <= 28
+    assert channels * height * width <= 64 * 7 * 28
+    assert config.build()(pixels(1, *size, 3)).latent.shape == (1, 512)
+
+
+# RLlib's filters for 84 × 84: 16·8²·3 + 16, 32·4²·16 + 32, 256·11²·32 + 256, and 256·11·11·512 + 512
+LARGE = r"encoder of Box\(84, 84, 3\) .*: 16,863,024 parameters, 15,859,712 in one layer 30,976 → 512\. .*'valid'"
+
+
+def test_a_dense_layer_that_is_larger_than_anyone_means_is_told_in_one_line() -> None:
+    filters: list[list[Any]] = [[16, 8, 4], [32, 4, 2], [256, 11, 1]]
+    with pytest.warns(UserWarning, match=LARGE) as told:
+        Catalog(image_space(84, 84, 3), spaces.Discrete(2), {"conv_filters": filters}).build_encoder()
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+    filters[-1].append("valid")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Catalog(image_space(84, 84, 3), spaces.Discrete(2), {"conv_filters": filters}).build_encoder()
 
 
 @settings(max_examples=80, deadline=None)

@@ -191,3 +191,22 @@ def test_an_empty_batch_keeps_its_shape() -> None:
     dist = DiagGaussian.bind(spaces.Box(-1, 1, (2, 3))).from_logits(torch.zeros(0, 12))
     assert dist.sample(rng()).shape == (0, 2, 3)
     assert dist.logp(torch.zeros(0, 2, 3)).shape == (0,)
+
+
+@pytest.mark.parametrize("mean", [0.5, 10.0, -30.0])
+def test_the_log_density_of_a_squashed_sample_and_its_gradient_are_exact_beyond_the_floats_below_1(mean: float) -> None:
+    def of(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        logits = torch.tensor([[mean, -1.0]], dtype=dtype, requires_grad=True)
+        noise = torch.randn(1, 1, generator=rng())
+        if dtype == torch.float64:  # log N(x) - log(1 - tanh²x) with 1 - tanh²x = 4 / (eˣ + e⁻ˣ)²
+            x = logits[:, :1] + logits[:, 1:].exp() * noise
+            slope = math.log(4) - 2 * torch.logaddexp(x, -x)
+            logp = (-0.5 * noise.double().square() - logits[:, 1:] - 0.5 * math.log(2 * math.pi) - slope).sum(-1)
+        else:
+            dist = SquashedGaussian.from_logits(logits)
+            logp = dist.logp(dist.rsample(rng()))
+        (gradient,) = torch.autograd.grad(logp.sum(), logits)
+        return logp.detach().double(), gradient.double()
+
+    for found, expected in zip(of(torch.float32), of(torch.float64), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -1,6 +1,9 @@
 """explain() says which way the tree went, and why."""
 
+import copy
 import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from catalog import (
     ModelConfig,
     ObservationNormalizer,
 )
+from catalog.base import Tree, as_encoder
 from catalog.explain import short_space
 from rlmodule import RLModule, RLModuleSpec
 
@@ -276,3 +280,121 @@ def test_settings_that_nothing_reads_are_named() -> None:
 def test_previous_actions_and_rewards_are_told() -> None:
     settings = {"use_gru": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
     says(PPOCatalog(VECTOR, TWO, settings).explain(), "each step and the previous action and the previous reward")
+
+
+# --- of a module ------------------------------------------------------------------------------------------------------
+
+
+class OwnNets(RLModule):
+    """One net of its own and a parameter beside it: 4·3 + 3 + 1."""
+
+    def setup(self) -> None:
+        self.both = nn.Linear(4, 3)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return {"action_dist_inputs": self.both(batch["obs"])[..., :2]}
+
+
+class MoreNets(PPOModule):
+    """PPO's with another critic, 4·5 + 5, another head on it, 5 + 1, and a net beside these, 4·2 + 2."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.encoder.critic_encoder = as_encoder(nn.Linear(4, 5))
+        self.vf_head = nn.Linear(5, 1)
+        self.curiosity = nn.Linear(4, 2)
+
+
+class NoEncoder(Catalog):
+    def _determine_components_hook(self) -> None:
+        self.action_dist_cls = self._get_dist_cls_from_action_space(self.action_space)
+
+
+def of_module(module_class: type[RLModule], catalog_class: type[Catalog], **model_config: Any) -> tuple[RLModule, str]:
+    module = RLModuleSpec(module_class, VECTOR, TWO, model_config, catalog_class).build()
+    return module, module.explain()
+
+
+def test_a_module_with_nets_of_its_own_is_explained_with_these() -> None:
+    _, text = of_module(OwnNets, PPOCatalog)
+    says(text, "module OwnNets", "encoder none by PPOCatalog.build_encoder(); the nets of OwnNets are listed below")
+    says(text, "both Linear 4 → 3 15", "others 1", "all 16", "class Categorical, 2 inputs")
+    assert "MLP" not in text
+    assert "64" not in text
+
+
+def test_a_changed_module_is_explained_as_it_is() -> None:
+    module, text = of_module(MoreNets, PPOCatalog, fcnet_hiddens=[8])
+    says(text, "module MoreNets", "latent (8,), 40 parameters", "actor encoder MLPEncoder 4 → 8 40")
+    says(text, "critic encoder Linear 4 → 5 25", "value head Linear 5 → 1 6", "curiosity Linear 4 → 2 10")
+    says(text, f"all {sum(p.numel() for p in module.parameters()):,}")
+
+
+@pytest.mark.parametrize(
+    ("module_class", "catalog_class", "model_config"),
+    [
+        (PPOModule, PPOCatalog, {}),
+        (PPOModule, PPOCatalog, {"vf_share_layers": True, "use_lstm": True}),
+        (PPOModule, PPOCatalog, {"functions": {"value": {"fcnet_hiddens": [5]}, "keys": {"output_dim": 2}}}),
+        (DQNModule, DQNCatalog, {}),
+        (DQNModule, DQNCatalog, {"dueling": True, "functions": {"more": {"output_dim": 2, "trunk": "own"}}}),
+    ],
+)
+def test_an_algorithm_s_own_module_is_explained_as_its_catalog_says(
+    module_class: type[RLModule], catalog_class: type[Catalog], model_config: dict[str, Any]
+) -> None:
+    module, text = of_module(module_class, catalog_class, **model_config)
+    lines = text.splitlines()
+    assert lines.pop(1).split() == ["module", module_class.__name__]
+    assert lines == module.catalog.explain().splitlines()
+    assert copy.deepcopy(module).explain() == text
+
+
+def test_a_module_is_explained_without_building_anything() -> None:
+    class Counted(PPOCatalog):
+        built: ClassVar[list[str]] = []
+
+        def build_encoder(self) -> nn.Module:
+            self.built.append("encoder")
+            return nn.Linear(4, 6)
+
+        def build_pi_head(self) -> nn.Module:
+            self.built.append("head")
+            return super().build_pi_head()
+
+    module, text = of_module(PPOModule, Counted)
+    assert module.explain() == text
+    assert Counted.built == ["encoder", "encoder", "head"]
+    says(text, "encoder Counted.build_encoder(); the table alone", "actor encoder Linear 4 → 6 30")
+
+
+def test_a_catalog_that_leaves_all_nets_to_the_module_works_and_is_explained() -> None:
+    module, text = of_module(OwnNets, NoEncoder)
+    told = "encoder none by NoEncoder._determine_components_hook(); the table alone says: Box of rank 0 or 1 → MLP"
+    says(text, told, "both Linear 4 → 3 15", "all 16")
+    decided = "action distribution NoEncoder._determine_components_hook(); the table alone says: Discrete → Categorical"
+    says(text, decided, "class Categorical, 2 inputs", "action converter Discrete → add start")
+    alone = module.catalog.explain()
+    says(alone, told, decided)
+    assert "parameters" not in alone
+    for use in (module.catalog.build_encoder, lambda: module.catalog.latent_dims):
+        with pytest.raises(
+            RuntimeError, match=r"NoEncoder\..* Call super\(\)\._determine_components_hook\(\) too, set"
+        ):
+            use()
+
+
+def test_hooks_are_said_to_be_asked_only_where_they_are() -> None:
+    class Both(PPOCatalog):
+        def get_tokenizer_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            return super().get_tokenizer_config(observation_space, model_config)
+
+        def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
+            return super()._get_encoder_config(observation_space, model_config)
+
+    asked = "asked first Both.{}(), which left it to the tree"
+    plain, recurrent = Both(VECTOR, TWO).explain(), Both(VECTOR, TWO, {"use_gru": True}).explain()
+    says(plain, asked.format("_get_encoder_config"))
+    assert "asked first        Both.get_tokenizer_config()" not in plain
+    says(recurrent, asked.format("get_tokenizer_config"), asked.format("_get_encoder_config"))

@@ -187,11 +187,30 @@ def test_a_net_of_ones_own_beside_a_memory_gets_one_batch_dim(kind: Any, memory:
     batch = {Columns.STARTS: starts, Columns.STATE_IN: initial_states(net, 2)}
     out = net.forward_train({**batch, Columns.OBS: {"x": obs} if part else obs})
     row = {"x": obs[3, 1:]} if part else obs[3, 1:]
-    encoder = net.extra_outputs.encoders[0]
+    parts = net.extra_outputs.parts()
+    encoder, head = parts["'c' encoder"], parts["'c' head"]
     assert out[Columns.EXTRA_OUTPUTS]["c"].shape == (5, 2, 2)
-    torch.testing.assert_close(out[Columns.EXTRA_OUTPUTS]["c"][3, 1:], net.extra_outputs.heads[0](encoder(row).latent))
+    torch.testing.assert_close(out[Columns.EXTRA_OUTPUTS]["c"][3, 1:], head(encoder(row).latent))
     if kind is PPOModule:
         torch.testing.assert_close(out[Columns.EMBEDDINGS][3, 1:], net.encoder.critic_encoder(row).latent)
+
+
+@pytest.mark.parametrize("trunk", ["policy", "own"])
+def test_further_outputs_are_loaded_by_name_whatever_their_order(trunk: str) -> None:
+    names = ["values", "b.c", "a", "b%2Ec"]
+    outputs = [{name: {"output_dim": 3, "trunk": trunk} for name in order} for order in (names, names[::-1])]
+    torch.manual_seed(0)
+    one, two = map(module, outputs)
+    with torch.no_grad():
+        for parameter in two.parameters():
+            parameter.add_(1)
+    two.set_state(one.get_state())
+    batch = {Columns.OBS: torch.randn(5, 4)}
+    out, again = (net.forward_train(batch)[Columns.EXTRA_OUTPUTS] for net in (one, two))
+    assert all(torch.equal(out[name], again[name]) for name in names)
+    assert not torch.equal(out["b.c"], out["b%2Ec"])
+    # what an optimizer keeps of each number, it keeps by its place
+    assert [name for name, _ in one.named_parameters()] == [name for name, _ in two.named_parameters()]
 
 
 def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:

@@ -62,9 +62,16 @@ def test_explain_says_what_the_built_algorithm_says(capsys: pytest.CaptureFixtur
 
 def test_explain_takes_a_class_of_an_env_and_of_a_catalog(capsys: pytest.CaptureFixture[str]) -> None:
     env = "gymnasium.envs.classic_control:CartPoleEnv"
-    text = told(capsys, "explain", env, "--catalog-class", "algorithms.dqn:DQNCatalog")
+    text = told(capsys, "explain", env, "--algo", "dqn", "--catalog-class", "algorithms.dqn:DQNCatalog")
     assert text.startswith("DQNCatalog\n")
     assert "Box(4)" in text
+
+
+def test_explain_describes_a_module_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    where = "tests.algorithms.ppo.test_ppo_loss:Table"
+    text = told(capsys, "explain", "CartPole-v1", "--module-class", where)
+    assert "Table" in text
+    assert "MLPEncoder" not in text
 
 
 def test_explain_builds_no_algorithm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule
 from algorithms.ppo import PPOCatalog
-from catalog import DefaultModelConfig, Distribution, NoisyHeadConfig
+from catalog import Bernoulli, DefaultModelConfig, Distribution, NoisyHeadConfig
 from catalog.noisy import NoisyHead
 from rlmodule import Columns, RLModuleSpec
 from tests.algorithms.dqn.test_dqn_module import BOX, C51, THREE, VARIANTS, batch, build, generator, spec
@@ -172,10 +172,14 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
 
 
 def test_a_distribution_that_is_no_categorical_is_refused() -> None:
-    class Loose(Distribution):
+    class Loose(Bernoulli):
         @classmethod
         def required_input_dim(cls, space: Space) -> int:
             return 3
+
+        @classmethod
+        def check(cls, space: Space, path: str = "action_space") -> None:
+            pass
 
         @classmethod
         def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:

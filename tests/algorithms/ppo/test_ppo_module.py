@@ -177,6 +177,23 @@ def test_a_custom_model_gets_what_the_env_gives_wherever_it_stands(model_config:
     assert "False, since a custom encoder gets raw observations" in " ".join(module.catalog.explain().split())
 
 
+@pytest.mark.parametrize("function", ["value", "more"])
+def test_a_custom_model_of_another_function_leaves_the_policy_its_standardised_observations(function: str) -> None:
+    more = {"output_dim": 2, "trunk": "own"} if function == "more" else {}
+    module = build(ACTIONS["gaussian"], {"functions": {function: {"custom_model": Seeing, **more}}})
+    obs = torch.randn(50, 3) * 10 + 5
+    module.update_observation_statistics(obs)
+    batch = {Columns.OBS: obs}
+    seen: list[torch.Tensor] = []
+    module.encoder.actor_encoder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    module.forward_train(batch)
+    torch.testing.assert_close(seen[0].mean(0), torch.zeros(3), atol=0.1, rtol=0)
+    assert all(torch.equal(net.seen, obs) for net in module.modules() if isinstance(net, Seeing))
+    text = " ".join(module.explain().split())
+    assert "standardised by running mean and std: normalize_observations = True, PPO's default for Box" in text
+    assert "standardised no: normalize_observations = False, since a custom encoder gets raw observations" in text
+
+
 @pytest.mark.parametrize("catalog_class", [Catalog, DQNCatalog])
 def test_a_catalog_without_its_heads_is_refused(catalog_class: type[Catalog]) -> None:
     spec = RLModuleSpec(PPOModule, BOX, ACTIONS["discrete"], {}, catalog_class)
