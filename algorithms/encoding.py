@@ -25,6 +25,7 @@ import gymnasium as gym
 import numpy as np
 
 from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
 
 OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
 """Packages whose import paths are resolved from any file, trusted or not."""
@@ -54,7 +55,8 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         path = _import_path(type(value))
         if path is not None:
-            fields = {field.name: encode(getattr(value, field.name)) for field in _init_fields(value)}
+            names = value.given() if isinstance(value, DefaultModelConfig) else [f.name for f in _init_fields(value)]
+            fields = {name: encode(getattr(value, name)) for name in names}
             return {"__dataclass__": path, "fields": fields}
     return _pass_again(value)
 

@@ -6,6 +6,7 @@ runs, where the code that they name may be missing or not be trusted.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,10 @@ def setting_text(value: Any) -> str:
 
 
 def _default_model(algorithm: str) -> dict[str, Any]:
-    return _plain(encode(config_class(algorithm)().model_config_class())) if algorithm in ALGORITHMS else {}
+    if algorithm not in ALGORITHMS:
+        return {}
+    default = config_class(algorithm)().model_config_class()
+    return {item.name: _plain(encode(getattr(default, item.name))) for item in dataclasses.fields(default)}
 
 
 def _plain(value: Any) -> Any:

@@ -38,6 +38,7 @@ from catalog.mlp import (
 from catalog.model_config import DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
 from catalog.noisy import NoisyHeadConfig
+from catalog.past import PastView
 from catalog.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
 from catalog.registry import register_distribution, register_model
@@ -78,6 +79,7 @@ __all__ = [
     "MultiStreamEncoderConfig",
     "NoisyHeadConfig",
     "ObservationNormalizer",
+    "PastView",
     "RecurrentEncoderConfig",
     "RuleTable",
     "RunningMoments",

@@ -15,10 +15,10 @@ from torch.nn import functional
 from catalog.base import Tree
 from catalog.distributions import AutoregressiveDistribution, Distribution
 from catalog.errors import explain_error
-from catalog.memory import sampled_space
 from catalog.mlp import head_init
 from catalog.model_config import DefaultModelConfig
 from catalog.nn import Activation, DenseStack, Init, Layer
+from catalog.past import sampled_space
 from catalog.preprocessing import Vectorize
 
 

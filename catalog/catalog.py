@@ -23,12 +23,13 @@ from catalog.errors import closest, explain_error
 from catalog.explain import Format, explain, short_space
 from catalog.hooks import Hooks, refuses_foreign
 from catalog.masks import ActionMask, find_action_mask, observation_space_without
-from catalog.memory import OBS, MemoryEncoder, input_space
-from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, head_init
+from catalog.memory import MemoryEncoder
+from catalog.mlp import MLPHeadConfig, VectorEncoderConfig, encoder_init, head_init
 from catalog.model_config import DefaultModelConfig
 from catalog.multi_stream import MultiStreamEncoderConfig
 from catalog.nn import Init, warn_if_large
 from catalog.outputs import ExtraOutputs
+from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
 from catalog.preprocessing import ObservationNormalizer, can_normalize
 from catalog.probing import probe_encoder
 from catalog.recurrent import recurrent_encoder_config, wrap_recurrent
@@ -60,6 +61,9 @@ class Catalog(Hooks):
         observation_space: Space of one observation.
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
+        past_view: What a module asks to see of earlier steps, besides what the settings ask for.
+        may_lack_encoder: Raise what the tree refuses of the observation when an encoder is built, not before: for a
+            module, whose nets may be its own.
 
     Attributes:
         encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden, and
@@ -67,7 +71,8 @@ class Catalog(Hooks):
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
         action_mask: What keeps forbidden actions out; None if the observation has no mask.
         action_embeddings: What makes logits of vectors of actions; None if the observation has none.
-        input_space: Space of what a module observes: the env's, or that and previous actions and rewards.
+        past_view: What a module sees of earlier steps.
+        input_space: Space of what a module observes: the env's, or a Dict of it and what it sees of earlier steps.
 
     Raises:
         ValueError: If a space has no branch (the path into the space is named), or a model setting is wrong.
@@ -95,6 +100,9 @@ class Catalog(Hooks):
         observation_space: Space,
         action_space: Space,
         model_config: DefaultModelConfig | Mapping[str, Any] | None = None,
+        *,
+        past_view: PastView | None = None,
+        may_lack_encoder: bool = False,
     ) -> None:
         for name, space in (("observation_space", observation_space), ("action_space", action_space)):
             if not isinstance(space, Space):
@@ -117,7 +125,9 @@ class Catalog(Hooks):
         chosen = {name: open_settings[name][0] for name in self.setting_reasons}
         self._whole_config = dataclasses.replace(self.model_config, **chosen)
         self.model_config = self._whole_config.for_function(self.functions[0]) if self.functions else self._whole_config
-        self.input_space = input_space(observation_space, action_space, self.model_config)
+        self.past_view = (past_view or PastView()).with_settings(self.model_config)
+        self.input_space = input_space(observation_space, action_space, self.past_view)
+        self._may_lack_encoder = may_lack_encoder
         self._latent_dims: tuple[int, ...] | None = None
         self._trunk = self
         self._views: dict[str, Self] = dict.fromkeys(self.functions[:1], self)
@@ -161,7 +171,8 @@ class Catalog(Hooks):
         try:
             self.encoder_config = self._tree_config = self._decide_encoder_config()
         except ValueError:
-            if not self.has_custom_encoder:  # which needs the table only where it falls through to it
+            # a net of one's own needs the table only where it falls through to it
+            if not (self.has_custom_encoder or self._may_lack_encoder):
                 raise
 
     def _decide_encoder_config(self) -> ModelConfig:
@@ -169,22 +180,36 @@ class Catalog(Hooks):
         space, config = self.observation_space, self.model_config
         if fields := [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]:
             space = observation_space_without(space, *fields)
-        more = self.input_space.spaces if isinstance(self.input_space, Dict) and self._sees_more else {}
-        if self._feeds_own_memory:
-            space, more = Dict({**more, OBS: space}), {}
+        if self._feeds_own_encoder:
+            assert isinstance(self.input_space, Dict)
+            space = Dict({**self.input_space.spaces, OBS: space})
         self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
         decided = self.encoder_node.run()
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
-        if more:
-            # a function that goes without memory reads the env's part alone
-            fields = more.items() if config.is_recurrent else [(OBS, space)]
-            streams: dict[str | int, ModelConfig] = {
-                key: decided if key == OBS else VectorEncoderConfig(input_space=s) for key, s in fields
-            }
-            decided = MultiStreamEncoderConfig(encoders=streams, fusion_hidden_dims=())
+        if self._sees_more and not self._feeds_own_encoder:
+            decided = self._with_past(decided, space)
         if config.use_attention:
             return attention_encoder_config(decided, config)
         return recurrent_encoder_config(decided, config) if config.is_recurrent else decided
+
+    def _with_past(self, decided: ModelConfig, space: Space) -> MultiStreamEncoderConfig:
+        """``decided`` for the observation, of which nets read ``space``, and next to it what is seen of earlier steps:
+        observations by the tree, actions and rewards as they are. A net with a memory joins them, or dense layers."""
+        assert isinstance(self.input_space, Dict)
+        streams: dict[str | int, ModelConfig] = {OBS: decided}
+        config, steps = self.model_config, self.past_view.steps
+        for key in steps:
+            if key == PREV_OBS:
+                past = stacked_space(space, steps[key])
+                streams[key] = Node(past, config, f"observation_space[{key!r}]", self._ask_for_encoder).run()
+            else:
+                streams[key] = VectorEncoderConfig(input_space=self.input_space.spaces[key])
+        return MultiStreamEncoderConfig(
+            encoders=streams,
+            fusion_hidden_dims=() if config.is_recurrent else config.fusionnet_hiddens,
+            fusion_activation=config.fusionnet_activation,
+            init=encoder_init(config),
+        )
 
     def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
         outer, self._node = self._node, node
@@ -429,11 +454,9 @@ class Catalog(Hooks):
 
         Raises:
             ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm,
-                use_gru or use_attention, or without one and with previous actions or rewards alone.
+                use_gru or use_attention.
         """
         encoder = as_encoder(self.build_encoder())
-        if self._feeds_own_memory:
-            self._check_remembers(encoder)
         dims = self._probe(encoder)
         if self.has_custom_encoder and self.model_config.is_recurrent:
             if encoder.get_initial_state() is None:
@@ -452,13 +475,6 @@ class Catalog(Hooks):
         self._latent_dims = dims
         return mark(encoder)
 
-    def _check_remembers(self, encoder: Encoder) -> None:
-        if encoder.get_initial_state() is None:
-            where, got = f"{type(self).__name__}.build_encoder()", "one whose get_initial_state() is None"
-            expected = "an encoder with a state, to which previous actions and rewards are shown"
-            remedy = "Set use_lstm, use_gru or use_attention, or leave out lstm_use_prev_action and _reward."
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-
     def _probe(self, encoder: Encoder) -> tuple[int, ...]:
         """Shape of one latent of ``encoder``."""
         config = None if self.has_custom_encoder else self.encoder_config
@@ -471,9 +487,10 @@ class Catalog(Hooks):
         return self.input_space is not self.observation_space
 
     @property
-    def _feeds_own_memory(self) -> bool:
-        """Whether it is one of the user's own that reads this, and so must remember."""
-        return self._sees_more and not self._whole_config.is_recurrent
+    def _feeds_own_encoder(self) -> bool:
+        """Whether a net of the user's own, without ours behind it, reads all of it."""
+        is_own = self.has_custom_encoder or self.model_config.custom_model is not None
+        return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
         """Whether the encoder of ``function`` gets what the env gives where that of the first function does not."""
@@ -569,17 +586,6 @@ class Catalog(Hooks):
                 )
             )
         check_action_fields(self.observation_space, config)
-        may_remember = config.is_recurrent or self.has_custom_encoder or config.custom_model is not None
-        for name in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-            if getattr(config, name) and not may_remember:
-                raise ValueError(
-                    explain_error(
-                        f"model_config.{name}",
-                        expected="a net with a memory to feed",
-                        got="use_lstm=False, use_gru=False and use_attention=False",
-                        remedy="Set one of them to True, give it an encoder with a state, or leave it False.",
-                    )
-                )
 
     def _check_paths(self, setting: str, given: Mapping[str, Any], root: Node[Any]) -> None:
         known = [node.name for node in root.walk() if node.keys]

@@ -17,12 +17,12 @@ from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_
 from catalog.distributions import AutoregressiveDistribution, Distribution, action_distribution_rules
 from catalog.errors import closest, explain_error
 from catalog.masks import ActionMask
-from catalog.memory import PREV_ACTION, PREV_REWARD
 from catalog.mermaid import Line, flowchart
-from catalog.model_config import DefaultModelConfig, about
+from catalog.model_config import DefaultModelConfig
+from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.preprocessing import ObservationNormalizer
 from catalog.rules import Node, RuleTable
-from catalog.setting import ENCODER
+from catalog.unread import FUSION, memory_settings, unread_settings
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog
@@ -32,30 +32,7 @@ FORMATS: tuple[str, ...] = get_args(Format)
 
 _HOOKS = ("build_", "_get_", "get_", "_determine_")
 _COLUMN = 25
-_PREVIOUS = {PREV_ACTION: "the previous action", PREV_REWARD: "the previous reward"}
-_ANY_MEMORY = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
-_RECURRENT = (
-    "use_lstm",
-    "use_gru",
-    "lstm_cell_size",
-    "lstm_num_layers",
-    *_ANY_MEMORY,
-    "lstm_kernel_initializer",
-    "lstm_bias_initializer",
-)
-_ATTENTION = (
-    "use_attention",
-    "attention_num_transformer_units",
-    "attention_dim",
-    "attention_num_heads",
-    "attention_head_dim",
-    "attention_memory",
-    "attention_position_wise_mlp_dim",
-    "attention_init_gru_gate_bias",
-    *_ANY_MEMORY,
-    "attention_kernel_initializer",
-    "attention_bias_initializer",
-)
+_PREVIOUS = {PREV_OBS: "observation", PREV_ACTION: "action", PREV_REWARD: "reward"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +136,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
     if hook is not None:
         lines = [_line(2, label, f"{hook}.build_encoder(); {_alone(encoder_rules, catalog.encoder_node)}")]
         if catalog.model_config.is_recurrent:
-            decided = _decided(catalog, _memory_settings(catalog.model_config), 4)
+            decided = _decided(catalog, memory_settings(catalog.model_config), 4)
             lines += [_line(3, "followed by", _memory(catalog)), decided]
         return [*lines, _line(3, "latent", f"{catalog.latent_dims}")] if catalog._latent_dims is not None else lines
     assert catalog.encoder_config is not None
@@ -168,14 +145,18 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[s
         decider = f"{hook}._determine_components_hook(); {_alone(encoder_rules, catalog.encoder_node)}"
         config = _line(3, "config", _config(catalog.encoder_config))
         return [_line(2, label, decider), config, _line(3, "latent", f"{catalog.latent_dims}")]
-    if not catalog.model_config.is_recurrent:
+    config = catalog.model_config
+    joins = catalog.input_space is not catalog.observation_space and not catalog._feeds_own_encoder
+    if not config.is_recurrent and not joins:
         return _encoder_node(catalog, catalog.encoder_node, net, 2, label)
-    lines = [_line(2, label, _memory(catalog)), _decided(catalog, _memory_settings(catalog.model_config), 3)]
+    settings = memory_settings(config) or FUSION
+    lines = [_line(2, label, _memory(catalog)), _decided(catalog, settings, 3)]
     lines += [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
-    net = _part(net, 0)
-    if catalog.input_space is not catalog.observation_space:
+    for _ in range(config.is_recurrent + joins):
         net = _part(net, 0)
-    return lines + _encoder_node(catalog, catalog.encoder_node, net, 2, "tokenizer")
+    return lines + _encoder_node(
+        catalog, catalog.encoder_node, net, 2, "tokenizer" if config.is_recurrent else "encoder of each step"
+    )
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[str]:
@@ -201,20 +182,13 @@ def _standardised(catalog: Catalog, built: Built) -> str:
 
 
 def _memory(catalog: Catalog) -> str:
-    seen = _fields(catalog.input_space) if catalog.input_space is not catalog.observation_space else []
-    words = [text for key, text in _PREVIOUS.items() if key in seen]
+    steps = {} if catalog.input_space is catalog.observation_space else catalog.past_view.steps
+    words = [f"the previous {_PREVIOUS[name] if k == 1 else f'{k} {_PREVIOUS[name]}s'}" for name, k in steps.items()]
     parts = " and ".join(["the encoding of each step", *words])
     config = catalog.model_config
     if config.use_attention:
         return f"Attention to the last {config.attention_memory} steps and this one, over {parts}"
-    return f"{'LSTM' if config.use_lstm else 'GRU'} over {parts}"
-
-
-def _memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
-    """Settings that shape the net with a memory; none if there is none."""
-    if model_config.use_attention:
-        return _ATTENTION
-    return _RECURRENT if model_config.is_recurrent else ()
+    return f"{'LSTM' if config.use_lstm else 'GRU' if config.use_gru else 'Dense layers'} over {parts}"
 
 
 def _fields(space: Space) -> list[str]:
@@ -328,25 +302,9 @@ def _order(catalog: Catalog) -> list[str]:
 
 
 def _without_effect(catalog: Catalog) -> list[str]:
-    """Encoder settings that differ from their defaults and that nothing here reads."""
-    if _owners(catalog, "build_encoder")[0] is not None:
-        return []  # which may read any of them
-    views = [catalog, *(catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs))]
-    nodes = [node for view in views for node in view.encoder_node.walk()]
-    if any(node.rule is None for node in nodes):
-        return []  # a hook of the user's may read any of them
-    read = {name for node in nodes if node.rule is not None for name in node.rule.settings}
-    read |= {name for view in views for name in _memory_settings(view.model_config)}
-    read |= {"leaf_overrides", "custom_model_config"}
-    unread = [
-        item.name
-        for item in dataclasses.fields(catalog.model_config)
-        if about(item).get("part") == ENCODER
-        and item.name not in read
-        and not item.name.endswith("_kwargs")
-        and _setting(catalog, item.name).endswith("(set)")
-    ]
-    return [_line(1, "without effect", ", ".join(_setting(catalog, name) for name in unread))] if unread else []
+    """Settings that differ from their defaults and that nothing here reads."""
+    unread = [f"{name} = {value!r} (set)" for name, value in unread_settings(catalog).items()]
+    return [_line(1, "without effect", ", ".join(unread))] if unread else []
 
 
 def _converter(catalog: Catalog) -> list[str]:

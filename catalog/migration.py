@@ -143,7 +143,7 @@ v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or
 [argument]
 model_config_dict: Pass model_config={...}.
 framework: Leave it out: every net is a torch module.
-view_requirements: Leave it out: previous actions and rewards come with lstm_use_prev_action and _reward.
+view_requirements: Set lstm_use_prev_action or _reward, or let the module's get_past_view() say what it sees.
 sample_shape: One action is drawn for each row of inputs, with the generator: expand the inputs to draw several.
 
 [EpisodeLearner]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import Self
 
@@ -38,17 +38,10 @@ from catalog.setting import (
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
 """Settings that put a net with a memory behind the encoder, of which one at most is True."""
 
-_RECURRENT = {"use_lstm": True, "use_gru": True}
-_ONLY_WITH: dict[str, dict[str, Any]] = {
-    "lstm_": _RECURRENT,
-    "lstm_kernel_": {**_RECURRENT, "matrix_observations": "sequence"},
-    "lstm_bias_": {**_RECURRENT, "matrix_observations": "sequence"},
-    "attention_": {"use_attention": True},
-    "autoregressive_": {"autoregressive_actions": True},
-}
-"""How the names of settings begin that do nothing unless one of these others has this value; the last one counts."""
-_ANY_MEMORY = ("lstm_use_prev_action", "lstm_use_prev_reward")
-"""Exceptions from it: an encoder of one's own with a memory reads them, too."""
+_BEHIND = ("lstm_", "attention_")
+"""How the names of settings of nets begin that stand behind those of all parts,"""
+_OF_ROWS = ("lstm_kernel_", "lstm_bias_")
+"""and of those that a net of rows reads too."""
 
 Filters = tuple[tuple[Any, ...], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
@@ -63,13 +56,23 @@ def about(item: dataclasses.Field[Any]) -> Mapping[str, Any]:
     return {**general[item.name].metadata, **item.metadata} if item.name in general else item.metadata
 
 
+def default_of(item: dataclasses.Field[Any]) -> Any:
+    """The default of a field."""
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+
+
 @dataclass(frozen=True, kw_only=True)
 class DefaultModelConfig:
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
 
+    An instance means the same as a dict of the values it was made with: the rest is for the algorithm's own defaults.
+    One made with all values, as ``replace`` does, counts as made with those that are not the default.
+
     Raises:
         ValueError, TypeError: If a value is of the wrong kind or out of range.
     """
+
+    _given: ClassVar[Sequence[str]] = ()
 
     # dense nets
     fcnet_hiddens: tuple[int, ...] = widths(ENCODER, (64, 64), "Widths of the MLP encoder's layers.")
@@ -178,12 +181,12 @@ class DefaultModelConfig:
     lstm_use_prev_action: bool = model_flag(
         MODULE,
         False,
-        "Whether the LSTM, GRU or attention, or an encoder of one's own with a memory, also sees the previous action.",
+        "Whether the nets also see the previous action, with a memory or without one.",
     )
     lstm_use_prev_reward: bool = model_flag(
         MODULE,
         False,
-        "Whether the LSTM, GRU or attention, or an encoder of one's own with a memory, also sees the previous reward.",
+        "Whether the nets also see the previous reward, with a memory or without one.",
     )
     lstm_kernel_initializer: Initializer = initializer(
         ENCODER, "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
@@ -329,8 +332,17 @@ class DefaultModelConfig:
         is_class_or_name,
     )
     custom_model_config: Mapping[str, Any] = model_setting(
-        ENCODER, {}, "Keywords for custom_model.", "a dict of keywords", lambda value: isinstance(value, Mapping)
+        ENCODER,
+        {},
+        "Keywords for custom_model; or options that a module_class of one's own reads from self.model_config.",
+        "a dict of keywords",
+        lambda value: isinstance(value, Mapping),
     )
+
+    def __new__(cls, **given: Any) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_given", tuple(given))
+        return made
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -351,19 +363,9 @@ class DefaultModelConfig:
         memories = [name for name in MEMORIES if getattr(self, name)]
         if len(memories) > 1:
             raise ValueError(_misfit(memories[1], f"False, since {memories[0]} is True", True))
-        if self.custom_model is None and self.custom_model_config:
-            raise ValueError(_misfit("custom_model_config", "{}, since custom_model is None", self.custom_model_config))
         key = self.action_embeddings_key
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
             raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
-        for name, (needs, defaults) in self._of_others().items():
-            value = getattr(self, name)
-            if value not in defaults and not any(getattr(self, other) == on for other, on in needs.items()):
-                off = [other for other, on in needs.items() if on is True]
-                expected = f"{defaults[0]!r}, since {' and '.join(off)} {'are' if len(off) > 1 else 'is'} False"
-                remedy = f"Set {' or '.join(f'{other}={on!r}' for other, on in needs.items())}, or leave it out."
-                where = f"model_config.{name}"
-                raise ValueError(explain_error(where, expected=expected, got=repr(value), remedy=remedy))
         for path, given in self.leaf_overrides.items():
             where = f"leaf_overrides[{path!r}]"
             self._check_names(where, given, (ENCODER,), excluded=self._never_at_a_leaf(given))
@@ -377,28 +379,17 @@ class DefaultModelConfig:
             if not is_int(given.get("output_dim", 1)):
                 raise ValueError(_misfit(f"{where}['output_dim']", "an int > 0", given["output_dim"]))
 
-    @classmethod
-    def _of_others(cls) -> dict[str, tuple[dict[str, Any], tuple[Any, ...]]]:
-        """Settings that do nothing alone: of which others they need one and how, and their defaults, here and in
-        general."""
-        fields, general = cls.__dataclass_fields__, DefaultModelConfig.__dataclass_fields__
-        return {
-            name: (needs, (general[name].default, fields[name].default))
-            for prefix, needs in _ONLY_WITH.items()
-            for name in general
-            if name.startswith(prefix) and name not in (*needs, *_ANY_MEMORY)
-        }
-
     def _never_at_a_leaf(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """Settings of encoders that stand behind those of all parts, and that one with ``given`` does not read too."""
-        here = given.get("matrix_observations", self.matrix_observations)
-        behind = [name for name, (needs, _) in self._of_others().items() if needs.get("matrix_observations") != here]
-        return *MEMORIES, *(name for name in behind if not name.startswith("autoregressive_")), "leaf_overrides"
+        of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
+        names = [item.name for item in dataclasses.fields(self) if about(item).get("part") == ENCODER]
+        behind = [name for name in names if name.startswith(_BEHIND) and not (of_rows and name.startswith(_OF_ROWS))]
+        return *MEMORIES, *behind, "leaf_overrides"
 
     def _check_values(self, where: str, given: Mapping[str, Any]) -> None:
         """Whether ``given`` could be in force at ``where``."""
         try:
-            self._replaced({"leaf_overrides": {}, "functions": {}, **given})
+            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **given})
         except (TypeError, ValueError) as error:
             raise type(error)(f"model_config.{where}, {str(error).removeprefix('model_config.')}") from error
 
@@ -433,8 +424,7 @@ class DefaultModelConfig:
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
         """Full config from a config, a partial dict (defaults fill the rest) or None.
 
-        A config of another class becomes one of this class, which must have all its fields. All its values are taken
-        over, also those nobody wrote: only a dict leaves the rest to the defaults of this class.
+        Of a config of another class the values it was given are taken over; the rest are the defaults of this class.
 
         Raises:
             ValueError: If there is an unknown key or field; names the closest known one.
@@ -445,7 +435,7 @@ class DefaultModelConfig:
         if isinstance(value, cls):
             return value
         if isinstance(value, DefaultModelConfig):
-            value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+            value = value.given()
         if not isinstance(value, Mapping):
             raise TypeError(
                 explain_error(
@@ -470,6 +460,13 @@ class DefaultModelConfig:
                 )
         return cls(**value)
 
+    def given(self) -> dict[str, Any]:
+        """The values the config was made with, by name; of one that was given all, those that are not the default."""
+        items, names = dataclasses.fields(self), self._given
+        if len(names) == len(items):
+            names = [item.name for item in items if getattr(self, item.name) != default_of(item)]
+        return {name: getattr(self, name) for name in names}
+
     @property
     def is_recurrent(self) -> bool:
         """Whether a net with a memory follows the encoder."""
@@ -477,27 +474,22 @@ class DefaultModelConfig:
 
     def without_memory(self) -> Self:
         """These settings for nets that remember nothing."""
-        return self._replaced({**dict.fromkeys(MEMORIES, False), "functions": {}}) if self.is_recurrent else self
+        return (
+            dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})
+            if self.is_recurrent
+            else self
+        )
 
     def at_leaf(self, path: str) -> Self:
         """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
         given = self.leaf_overrides.get(path)
-        return self if given is None else self._replaced(given)
+        return self if given is None else dataclasses.replace(self, **given)
 
     def for_function(self, function: str) -> Self:
         """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
         given = self.functions.get(function, {})
         own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
-        return self._replaced({**own, "functions": {}}) if own else self
-
-    def _replaced(self, given: Mapping[str, Any]) -> Self:
-        """These settings with ``given`` in force; the settings of what ``given`` turns off are their defaults."""
-        off = {
-            name: own
-            for name, (needs, (_, own)) in self._of_others().items()
-            if not any(given.get(other, getattr(self, other)) == on for other, on in needs.items())
-        }
-        return dataclasses.replace(self, **{**off, **given})
+        return dataclasses.replace(self, **{**own, "functions": {}}) if own else self
 
     @property
     def has_custom_model(self) -> bool:

@@ -52,7 +52,7 @@ first update are those recorded when acting. {runs} runs hold every pair of feat
 - – is refused where it is made; the footnote is what the error says.
 - An empty cell: the tree takes another net for this space.
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
-- *Previous* is the previous action and reward as inputs of the LSTM, the GRU or the attention.
+- *Previous* is the previous action and reward as inputs, of the LSTM, the GRU or the attention if there is one.
 - *Shared* and *separate* are the encoders of policy and value function.
 
 """

@@ -33,7 +33,13 @@ INTRODUCTION = """\
 
 The fields of [`DefaultModelConfig`](../catalog/model_config.py). Give them as a dict of those that differ from the
 default, or as the class: `.rl_module(model_config={"fcnet_hiddens": [256, 256]})`. From a shell each is a flag:
-`--fcnet-hiddens 256 256`. An unknown name or a value that does not fit raises and says what would.
+`--fcnet-hiddens 256 256`. An unknown name or a value that does not fit raises and says what would. Both forms mean the
+same: what was given, and for the rest the algorithm's defaults.
+
+A setting that differs from its default and has **no effect** with these spaces and the other settings, such as
+`lstm_cell_size` without a memory or `conv_dense_dim` without an image, is named in one warning when the nets are built,
+and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module
+of your own decides may read any setting, and is left alone.
 
 *Shapes* tells what a setting is about. Settings of an **encoder** may differ by part of the observation
 (`leaf_overrides`) and by function (`functions`), those of a **head** by function. Settings of the **module** hold for
@@ -45,7 +51,7 @@ DQN = """\
 
 [`DQNModelConfig`](../algorithms/dqn/module.py) adds settings of its own, which `DQNConfig().training(...)` sets too,
 and has other defaults for some of those above ([why](dqn.md#defaults-and-rllibs)). A dict is filled up with its
-defaults; a `DefaultModelConfig` is taken with all its values.
+defaults, and so is a `DefaultModelConfig`: what it was not given is DQN's.
 """
 
 RULES = """\

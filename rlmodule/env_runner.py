@@ -5,8 +5,8 @@ fragment (log-probabilities, episode statistics, the search for NaN) is done the
 done for many steps ahead (action noise, arrays) is, so that fragments of one step cost little more than long ones.
 
 A module may want more than the observation. For a recurrent one the runner carries its states, tells it which rows
-start an episode, and records the states that its training sequences begin with. One that sees the previous action and
-reward finds them beside the observation, zeros in the first row of an episode.
+start an episode, and records the states that its training sequences begin with. One that sees earlier observations,
+actions or rewards finds them next to the observation, zeros for what lies before the first row of an episode.
 """
 
 from __future__ import annotations
@@ -370,7 +370,9 @@ class EnvRunner:
                 raise found from error
             raise
         self._obs = obs
-        self._previous = {n: tree.map_structure(lambda x: x[-1].copy(), part) for n, part in data.previous.items()}
+        self._previous = {
+            n: tree.map_structure(lambda x: x[-1].copy(), part.whole) for n, part in data.previous.items()
+        }
         if not needs_starts:
             self._mark_starts(data, 0, num_steps)
         self._starts = data.starts[num_steps]

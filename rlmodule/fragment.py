@@ -14,11 +14,12 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
-from catalog.memory import PREV_ACTION
+from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.columns import Columns
 from rlmodule.env_mending import FAULT
 from rlmodule.infos import last_infos
 from rlmodule.module import RLModule
+from rlmodule.past_rows import PastRows
 from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, take_slot, unbind_rows, write_row
 
 logger = logging.getLogger("rlmodule.envs")
@@ -35,7 +36,7 @@ class Fragment:
 
     Attributes:
         env_obs: What the env observes, arrays ``[T+1, N, ...]``.
-        previous: What the module observes besides, by name: previous actions and rewards.
+        previous: What the module sees of earlier steps, by name.
         seen: What the module observes, row by row, tensors ``[N, ...]``.
         starts: Which rows are the first of an episode.
         columns: Those of the rollout that are known before it begins: tensors of the same memory, without the last row.
@@ -46,7 +47,7 @@ class Fragment:
     """
 
     env_obs: Tree
-    previous: dict[str, Tree]
+    previous: dict[str, PastRows]
     seen: list[Tree]
     starts: np.ndarray
     rewards: np.ndarray
@@ -61,20 +62,24 @@ class Fragment:
     state_in: Tree | None = None
 
     def begin_previous(self, last: Mapping[str, Tree]) -> None:
-        """Put what the last fragment ended with beside the first observation; zeros if it left nothing."""
+        """Put what the last fragment ended with next to the first observation; zeros if it left nothing."""
         for name, part in self.previous.items():
             if name in last:
-                write_row(part, 0, last[name])
+                write_row(part.whole, 0, last[name])
             else:
-                _clear(part, 0)
+                _clear(part.whole, 0)
 
     def write_previous(self, t: int) -> None:
-        """Put what was done in row ``t`` and what it gave beside the next observation, if the episode goes on."""
+        """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
         started = self.starts[t + 1]
         for name, part in self.previous.items():
-            write_row(part, t + 1, take_slot(self.actions if name == PREV_ACTION else self.rewards, t))
+            part.write(t + 1, take_slot(self._column(name), t))
             if np.count_nonzero(started):
-                _clear(part, (t + 1, started))
+                _clear(part.whole, (t + 1, started))
+
+    def _column(self, name: str) -> Tree:
+        """What the field ``name`` of the view of the past shows later."""
+        return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def note_finals(self, t: int, finals: Tree) -> None:
         """Keep the true final observation of every episode that was truncated in row ``t``."""
@@ -112,17 +117,16 @@ class Fragment:
                 logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
 
     def finals(self, module: RLModule) -> tuple[Tensor, Tree]:
-        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, beside them the last
-        action and reward of each episode."""
+        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, next to them what
+        each episode saw, did and was given last."""
         index = np.array(self.final_index, dtype=np.int64)
         finals = allocate_observations(module.input_space, len(index))
         env_part = module.env_part(finals)
         for row, final in enumerate(self.final_obs):
             write_row(env_part, row, final)
         rows, slots = index.T
-        for name in self.previous:
-            column = self.actions if name == PREV_ACTION else self.rewards
-            write_row(finals[name], slice(None), tree.map_structure(lambda x: x[rows, slots], column))
+        for name, part in self.previous.items():
+            write_row(finals[name], slice(None), part.after(rows, slots, self._column(name)))
         return torch.from_numpy(index), as_tensors(finals)
 
     def cut_at_faults(self) -> None:
@@ -162,7 +166,7 @@ def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[
     return [
         Fragment(
             env_obs=module.env_part(parts[i]),
-            previous=_without_env_part(module, parts[i]),
+            previous=PastRows.of(module, parts[i]),
             seen=seen[i * length : (i + 1) * length],
             starts=starts[i],
             columns={name: column[i] for name, column in columns.items()},
@@ -170,10 +174,6 @@ def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[
         )
         for i in range(count)
     ]
-
-
-def _without_env_part(module: RLModule, obs: Tree) -> dict[str, Any]:
-    return {name: part for name, part in obs.items() if name != Columns.OBS} if module.sees_more_than_the_env else {}
 
 
 def _clear(column: Tree, index: Any) -> None:

@@ -18,8 +18,10 @@ from catalog import (
     ActionModel,
     AutoregressiveDistribution,
     Catalog,
+    DefaultModelConfig,
     Distribution,
     ObservationNormalizer,
+    PastView,
 )
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
@@ -27,6 +29,7 @@ from catalog.explain import Built, Format, explain
 from catalog.hooks import Hooks
 from catalog.masks import ActionMask
 from catalog.outputs import ExtraOutputs
+from catalog.past import PREV_OBS
 from catalog.probing import probe_action_model, probe_embeddings
 from rlmodule.apis import InferenceOnlyAPI
 from rlmodule.columns import Columns
@@ -42,6 +45,7 @@ class RLModule(Hooks, nn.Module, ABC):
         ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is given, for training.
         ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: where they differ from ``_forward``.
         ``get_initial_state``: the recurrent state before the first step, which makes the module a stateful one.
+        ``get_past_view``: which earlier observations, actions and rewards it sees, with or without such a state.
 
     A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
     distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch. The training pass of a module of
@@ -73,7 +77,15 @@ class RLModule(Hooks, nn.Module, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.inference_only = inference_only
-        self.catalog = catalog_class(observation_space, action_space, model_config)
+        self.model_config: DefaultModelConfig = catalog_class.model_config_class.from_any(model_config)
+        self.catalog = catalog_class(
+            observation_space,
+            action_space,
+            self.model_config,
+            past_view=self.get_past_view(),
+            may_lack_encoder=True,
+        )
+        self.model_config, self.past_view = self.catalog.model_config, self.catalog.past_view
         self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls
         self.action_converter: ActionConverter = self.catalog.build_action_converter()
         self.action_mask: ActionMask | None = self.catalog.build_action_mask()
@@ -83,7 +95,7 @@ class RLModule(Hooks, nn.Module, ABC):
             where = f"{type(self.catalog).__name__}.build_action_embeddings()"
             probe_embeddings(self.action_embeddings, observation_space, count, where)
         self.action_model: ActionModel | None = self.catalog.build_action_model()
-        self.sees_more_than_the_env: bool = self.catalog.input_space != observation_space
+        self.sees_more_than_the_env: bool = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self._bound_from: tuple[type[Distribution], type[Distribution]] | None = None
         self.setup()
@@ -189,6 +201,11 @@ class RLModule(Hooks, nn.Module, ABC):
         """Recurrent state of one sequence before its first step, zeros without batch dim; None if stateless."""
         return None
 
+    def get_past_view(self) -> PastView:
+        """Earlier steps the module sees, besides those that ``lstm_use_prev_action`` and ``_reward`` ask for; see
+        :class:`PastView`. Called once, before ``setup``, when spaces and ``model_config`` are known. Default: none."""
+        return PastView()
+
     def is_stateful(self) -> bool:
         """Whether the module has a recurrent state, and so is given sequences."""
         return self.get_initial_state() is not None
@@ -200,8 +217,8 @@ class RLModule(Hooks, nn.Module, ABC):
 
     @property
     def input_space(self) -> Space:
-        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and the previous action and
-        reward (``prev_action``, ``prev_reward``) where the model settings ask for them."""
+        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and what ``past_view`` asks for
+        (``prev_obs``, ``prev_action``, ``prev_reward``)."""
         return self.catalog.input_space
 
     def env_part(self, obs: Tree) -> Tree:
@@ -215,12 +232,12 @@ class RLModule(Hooks, nn.Module, ABC):
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Observations as an encoder gets them: the env's part standardised, if ``setup`` built a normaliser."""
+        """Observations as an encoder gets them: those of the env standardised, if ``setup`` built a normaliser."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs
         if self.sees_more_than_the_env:
-            return {**obs, Columns.OBS: normalizer(obs[Columns.OBS])}
+            return {**obs, **{name: normalizer(obs[name]) for name in (Columns.OBS, PREV_OBS) if name in obs}}
         return normalizer(obs)
 
     def net_names(self) -> dict[str, str]:

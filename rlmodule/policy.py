@@ -8,11 +8,12 @@ import numpy as np
 import torch
 import tree
 from gymnasium import Space, spaces
+from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.explain import short_space
-from catalog.memory import PREV_ACTION, PREV_REWARD
+from catalog.past import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
@@ -65,6 +66,7 @@ class Policy:
         if state is not None:
             self._check_state(state, stateful)
         batch = self._batch(obs, state, reward)
+        seen = batch[Columns.OBS]
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(self.generator)
         if stateful:
@@ -83,14 +85,17 @@ class Policy:
         memory: dict[str, Tree] = {}
         if stateful:
             memory[Columns.STATE_IN] = state_out_of(module, out)
-        if module.sees_more_than_the_env:
-            memory[PREV_ACTION] = actions
+        for name, steps in module.past_view.steps.items():  # a reward is still to come
+            memory[name] = seen[name]
+            if name != PREV_REWARD:
+                # an env may write its next observation into the memory of this one
+                done = actions if name == PREV_ACTION else map_leaves(Tensor.clone, seen[Columns.OBS])
+                memory[name] = _with_newest(seen[name], done, steps)
         return action, memory or None
 
     def _check_state(self, state: Tree, stateful: bool) -> None:
         """Make sure that ``state`` may have come from this policy."""
-        known = {Columns.STATE_IN} if stateful else set()
-        known |= {PREV_ACTION} if self.module.sees_more_than_the_env else set()
+        known = {*self.module.past_view.steps} | ({Columns.STATE_IN} if stateful else set())
         if not isinstance(state, dict) or state.keys() != known:
             raise ValueError(
                 explain_error(
@@ -102,7 +107,7 @@ class Policy:
             )
 
     def _batch(self, obs: Tree, state: Tree | None, reward: float | None) -> dict[str, Tree]:
-        """``obs`` as a batch of one, with the previous action and reward beside it if the module sees them."""
+        """``obs`` as a batch of one, with what the module sees of earlier steps."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             obs = _with_arrays(module.observation_space, obs)
@@ -123,11 +128,13 @@ class Policy:
         if not module.sees_more_than_the_env:
             return {Columns.OBS: seen}
         assert isinstance(module.input_space, spaces.Dict)
-        added = {name: space for name, space in module.input_space.spaces.items() if name != Columns.OBS}
-        previous = {} if state is None else {PREV_ACTION: state[PREV_ACTION]}
-        if state is not None and PREV_REWARD in added:
-            previous[PREV_REWARD] = _given(reward)
-        return {Columns.OBS: {Columns.OBS: seen} | {n: _one(space, previous.get(n)) for n, space in added.items()}}
+        past = {}
+        for name, steps in module.past_view.steps.items():
+            previous = None if state is None else state[name]
+            if previous is not None and name == PREV_REWARD:
+                previous = _with_newest(previous, torch.tensor([_given(reward)]), steps)
+            past[name] = _one(module.input_space.spaces[name], previous)
+        return {Columns.OBS: {Columns.OBS: seen, **past}}
 
 
 def _with_arrays(space: Space, obs: Any) -> Any:
@@ -151,6 +158,13 @@ def _one(space: Space, value: Tree | None) -> Tree:
         return tree.map_structure(lambda x: torch.from_numpy(np.zeros_like(x)), arrays)
     write_row(arrays, slice(None), value)
     return as_tensors(arrays)
+
+
+def _with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
+    """``past`` ``[1, steps, ...]`` one step later; ``newest`` ``[1, ...]`` itself for a single step."""
+    if steps == 1:
+        return newest
+    return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)
 
 
 def _given(reward: float | None) -> float:

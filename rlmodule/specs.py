@@ -22,8 +22,8 @@ class RLModuleSpec:
         module_class: The module to build.
         observation_space: Space of one observation; None takes the env's.
         action_space: Space of one action; None takes the env's.
-        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. A module with options of its own
-            takes a subclass of DefaultModelConfig that adds them.
+        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Options of a module of one's own are
+            its ``custom_model_config``, or what a subclass of DefaultModelConfig adds.
         catalog_class: The catalog the module builds with.
         inference_only: Build without what only learning needs.
     """

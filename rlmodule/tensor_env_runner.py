@@ -20,7 +20,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
-from catalog.memory import PREV_ACTION
+from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.apis import NoisyNetAPI
 from rlmodule.columns import Columns
 from rlmodule.env_processes import close_vector_env
@@ -294,7 +294,7 @@ class TensorEnvRunner:
             data.mark(0, num_steps, self._resets_in_a_step)
         self._obs = map_leaves(lambda x: x[num_steps], data.env_obs)
         self._starts, self._ended = data.starts[num_steps], data.ended[num_steps]
-        self._previous = {name: map_leaves(lambda x: x[num_steps], part) for name, part in data.previous.items()}
+        self._previous = {name: map_leaves(lambda x: x[num_steps], part.whole) for name, part in data.previous.items()}
         return {"env_step": in_env, "forward": in_forward}
 
     def _forward_along(self, data: TensorFragment, explore: bool) -> Forward:
@@ -340,7 +340,8 @@ class TensorEnvRunner:
         write_row(data.env_obs, 0, self._obs)
         data.starts[0], data.ended[0] = self._starts, self._ended
         for name, part in data.previous.items():
-            write_row(part, 0, self._previous.get(name, map_leaves(lambda x: torch.zeros_like(x[0]), part)))
+            zeros = map_leaves(lambda x: torch.zeros_like(x[0]), part.whole)
+            write_row(part.whole, 0, self._previous.get(name, zeros))
         if module.is_stateful():
             if self._state is None:
                 self._state = map_leaves(lambda x: x.to(self.device), initial_states(module, self.num_envs))
@@ -380,8 +381,8 @@ class TensorEnvRunner:
         return nothing_to_choose(f"env {self._first + slot}, step {self._steps + row}, obs", mask)
 
     def _finals_of(self, data: TensorFragment, on_host: OnHost) -> tuple[Tensor, Tree]:
-        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, beside them the last
-        action and reward of each episode."""
+        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, next to them what
+        each episode saw, did and was given last."""
         found = np.argwhere(on_host.truncateds & ~on_host.terminateds)
         missing = 0 if self._resets_in_a_step else np.count_nonzero(~np.array(data.has_finals)[found[:, 0]])
         if missing:
@@ -402,10 +403,9 @@ class TensorEnvRunner:
         final_obs = map_leaves(lambda x: x[finals_at, slots], source)
         if not self.module.sees_more_than_the_env:
             return index, final_obs
-        more = {
-            name: map_leaves(lambda x: x[rows, slots], data.all_actions() if name == PREV_ACTION else data.rewards)
-            for name in data.previous
-        }
+        columns = {PREV_OBS: data.env_obs, PREV_ACTION: data.all_actions()}
+        past = data.previous.items()
+        more = {name: part.after(rows, slots, columns.get(name, data.rewards)) for name, part in past}
         return index, {name: final_obs if name == Columns.OBS else more[name] for name in data.obs}
 
     def _infos_of(self, data: TensorFragment, on_host: OnHost) -> dict[str, Any]:

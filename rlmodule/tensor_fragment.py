@@ -11,10 +11,10 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.memory import PREV_ACTION
-from rlmodule.columns import Columns
+from catalog.past import OBS, PREV_ACTION, PREV_OBS
 from rlmodule.module import RLModule
-from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, unbind_rows, write_row
+from rlmodule.past_rows import PastRows
+from rlmodule.rollout import allocate_observations, as_tensors, map_leaves, unbind_rows
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class TensorFragment:
     Attributes:
         obs: What the module observes ``[T+1, N, ...]``.
         env_obs: Of that what the env observes.
-        previous: Of that the rest, by name: previous actions and rewards.
+        previous: Of that what the module sees of earlier steps, by name.
         seen: ``obs``, row by row.
         starts: Which rows are the first of an episode ``[T+1, N]``.
         ended: Which envs had ended their episode when the row began ``[T+1, N]``.
@@ -38,7 +38,7 @@ class TensorFragment:
 
     obs: Tree
     env_obs: Tree
-    previous: dict[str, Tree]
+    previous: dict[str, PastRows]
     seen: list[Tree]
     starts: Tensor
     ended: Tensor
@@ -57,7 +57,6 @@ class TensorFragment:
         """One of ``num_steps`` rows for ``module``."""
         none = as_tensors(allocate_observations(module.input_space, 0))  # of the right dtypes and shapes
         obs = map_leaves(lambda x: x.new_empty((num_steps + 1, num_envs, *x.shape[1:]), device=device), none)
-        more = {name: obs[name] for name in obs if name != Columns.OBS} if module.sees_more_than_the_env else {}
 
         def flags(length: int) -> Tensor:
             return torch.zeros(length, num_envs, dtype=torch.bool, device=device)
@@ -65,7 +64,7 @@ class TensorFragment:
         return cls(
             obs=obs,
             env_obs=module.env_part(obs),
-            previous=more,
+            previous=PastRows.of(module, obs),
             seen=unbind_rows(obs),
             starts=flags(num_steps + 1),
             ended=flags(num_steps + 1),
@@ -87,11 +86,13 @@ class TensorFragment:
         self.rewards.masked_fill_(self.ended[:-1], 0.0)
 
     def write_previous(self, t: int) -> None:
-        """Put what was done in row ``t`` and what it gave beside the next observation, if the episode goes on."""
+        """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
         started = self.starts[t + 1]
         for name, part in self.previous.items():
-            value = self.actions[t] if name == PREV_ACTION else self.rewards[t]
-            write_row(part, t + 1, map_leaves(lambda x: _cleared(x, started), value))
+            part.write(t + 1, {PREV_ACTION: self.actions[t], PREV_OBS: self.seen[t][OBS]}.get(name, self.rewards[t]))
+            for leaf in tree.flatten(part.whole):
+                row = leaf[t + 1]
+                row.masked_fill_(started.view(-1, *[1] * (row.dim() - 1)), 0)
 
     def all_actions(self) -> Tree:
         """``[T, N, ...]``."""
@@ -128,8 +129,3 @@ class OnHost:
     def ended(self) -> np.ndarray:
         """Which rows are the last of an episode."""
         return self.terminateds | self.truncateds
-
-
-def _cleared(value: Tensor, where: Tensor) -> Tensor:
-    """``value`` ``[N, ...]`` with 0 ``where`` ``[N]`` says so."""
-    return value.masked_fill(where.view(-1, *[1] * (value.dim() - 1)), 0)

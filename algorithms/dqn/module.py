@@ -20,6 +20,7 @@ from catalog.noisy import NoisyHead, NoisyHeadConfig
 from catalog.probing import probe_head
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
 from catalog.spaces import zero_batch
+from catalog.unread import check_settings_are_read
 from rlmodule import (
     Columns,
     DistributionalQNetAPI,
@@ -233,6 +234,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             raise TypeError(explain_error("catalog of DQNModule", expected="a DQNCatalog", got=got, remedy=remedy))
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
+        if type(self) is DQNModule:  # one of the user's own may read any setting
+            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder: Encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms

@@ -14,6 +14,7 @@ from catalog.errors import explain_error
 from catalog.hooks import refuses_foreign
 from catalog.nn import Init
 from catalog.probing import probe_head
+from catalog.unread import check_settings_are_read
 from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
@@ -83,6 +84,8 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         if not isinstance(catalog, PPOCatalog):
             got, remedy = type(catalog).__name__, "Derive yours from PPOCatalog."
             raise TypeError(explain_error("catalog of PPOModule", expected="a PPOCatalog", got=got, remedy=remedy))
+        if type(self) is PPOModule:  # one of the user's own may read any setting
+            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
         if not isinstance(self.encoder, ActorCriticEncoder):

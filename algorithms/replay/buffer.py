@@ -25,7 +25,7 @@ from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequence
 from algorithms.replay.taking_over import take_over
 from catalog.base import Tree
 from catalog.errors import explain_error
-from catalog.memory import sampled_space
+from catalog.past import sampled_space
 from rlmodule.columns import Columns
 from rlmodule.rollout import Rollout, map_leaves
 

@@ -14,7 +14,7 @@ from gymnasium import Space, spaces
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
 from catalog.errors import closest, explain_error
-from catalog.memory import sampled_space
+from catalog.past import sampled_space
 from rlmodule.rollout import allocate_observations
 
 

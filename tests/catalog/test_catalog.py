@@ -424,28 +424,6 @@ def test_a_memory_of_ones_own_may_see_previous_actions_and_rewards(kind: type[PP
         assert extra(torch.zeros(2, 4), {"policy": torch.zeros(2, 6)})["x"].shape == (2, 3)
 
 
-def test_previous_actions_need_an_encoder_that_remembers() -> None:
-    class Forgets(nn.Linear):
-        def __init__(self, space: Space) -> None:
-            super().__init__(4, 3)
-
-        def forward(self, input: Any) -> Tensor:
-            return super().forward(input["obs"])
-
-    class FromHook(PPOCatalog):
-        def build_encoder(self) -> nn.Module:
-            return Forgets(VECTOR)
-
-    asked = {"lstm_use_prev_action": True}
-    with pytest.raises(
-        ValueError, match=r"lstm_use_prev_action: expected a net with a memory.*an encoder with a state"
-    ):
-        PPOCatalog(VECTOR, TWO, asked)
-    for catalog in (FromHook(VECTOR, TWO, asked), PPOCatalog(VECTOR, TWO, {**asked, "custom_model": Forgets})):
-        with pytest.raises(ValueError, match=r"build_encoder\(\): expected an encoder with a state.*Set use_lstm"):
-            catalog.build_actor_critic_encoder()
-
-
 @pytest.mark.parametrize("dims", [(7,), (6, 1), ()], ids=str)
 def test_output_dims_that_are_not_those_of_the_net_raise(dims: tuple[int, ...]) -> None:
     class Wrong(BagConfig):

@@ -264,10 +264,7 @@ def good_settings(draw: Draw, observation: Space, action: Space) -> dict[str, An
         given = {name: value for name, value in given.items() if name not in MEMORIES} | {memory: True}
     for name in [name for name in MEMORIES if given.get(name)][1:]:
         del given[name]
-    if not any(given.get(name) for name in MEMORIES):
-        given.pop("lstm_use_prev_action", None)
-        given.pop("lstm_use_prev_reward", None)
-    elif given.get("custom_model") is Summing:
+    if any(given.get(name) for name in MEMORIES) and given.get("custom_model") is Summing:
         given["custom_model"] = None
     if given.get("custom_model") in (None, Summing):
         given.pop("custom_model_config", None)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
-from catalog import Catalog
+from catalog import Catalog, PastView
 from catalog.base import Tree, as_encoder
 from rlmodule import BatchLearner, Columns, EpisodeLearner, InferenceOnlyAPI, RLModule, Rollout, ValueFunctionAPI
 
@@ -199,6 +199,35 @@ class Recurrent(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         assert embeddings is not None
+        return self.vf(embeddings).squeeze(-1)
+
+
+class SeesPast(Recurrent):
+    """One that asks for earlier steps, of every kind another number."""
+
+    def get_past_view(self) -> PastView:
+        return PastView(observations=2, actions=3, rewards=1)
+
+
+class Forgetful(RLModule, ValueFunctionAPI):
+    """The same without a state: linear in all numbers it sees."""
+
+    def get_past_view(self) -> PastView:
+        return PastView(observations=1, actions=1, rewards=3)
+
+    def setup(self) -> None:
+        width = sum(np.size(leaf) for leaf in tree.flatten(self.input_space.sample()))
+        self.pi = nn.Linear(width, self.action_dist_cls.required_input_dim(self.action_space))
+        self.vf = nn.Linear(width, 1)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        leaves = [x.float().flatten(1) if x.dim() > 1 else x.float()[:, None] for x in tree.flatten(batch[Columns.OBS])]
+        latent = torch.cat(leaves, -1) / 10
+        return {Columns.ACTION_DIST_INPUTS: self.pi(latent), Columns.EMBEDDINGS: latent}
+
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        if embeddings is None:
+            embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.vf(embeddings).squeeze(-1)
 
 

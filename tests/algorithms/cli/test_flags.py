@@ -172,7 +172,7 @@ def test_every_model_setting_can_be_given_and_arrives(memory: str) -> None:
     expected["custom_model"] = torch.nn.Identity
     assert len(expected) > 45
     assert isinstance(config.model_config, DefaultModelConfig)
-    assert vars(config.model_config) == expected
+    assert {name: getattr(config.model_config, name) for name in expected} == expected
 
 
 def test_the_classes_of_the_module_are_flags(mine: Any) -> None:
@@ -227,7 +227,12 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
     known = {
         flag(name)
         for config in (PPOConfig, DQNConfig)
-        for name in (*settings_of(config), *vars(DefaultModelConfig()), "num_env_steps", "quiet")
+        for name in (
+            *settings_of(config),
+            *(item.name for item in dataclasses.fields(DefaultModelConfig)),
+            "num_env_steps",
+            "quiet",
+        )
     }
     for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*SPEC_FLAGS}:
         hint = hint_for(flag(name), known)
@@ -360,7 +365,7 @@ def test_help_shows_the_flags_of_the_command_and_names_all_others(capsys: pytest
     names = ["num-env-steps", "target-return", "seed", "jobs", "run-dir", "preset", "load", "allow", "quiet", "debug"]
     assert [name for name in names if f"{flag(name)} " not in own] == []
     assert "(default: the preset's, else 200,000)" in own
-    for name in (*settings_of(PPOConfig), *vars(DefaultModelConfig())):
+    for name in (*settings_of(PPOConfig), *(item.name for item in dataclasses.fields(DefaultModelConfig))):
         if name not in ("env", "model_config", "rl_module_spec", "seed", "run_dir"):
             assert f"{flag(name)} " in f"{settings} ", name
     assert "GAE" not in text

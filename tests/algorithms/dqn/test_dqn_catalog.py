@@ -96,6 +96,14 @@ def test_settings_of_all_nets_are_taken_over() -> None:
     assert DQNCatalog(BOX, THREE).model_config.num_atoms == 1
 
 
+def test_a_config_and_a_dict_of_the_same_settings_make_the_same_nets() -> None:
+    for settings in ({"use_lstm": True}, {"fcnet_hiddens": (64, 64)}):
+        configs = [DQNCatalog(BOX, THREE, given).model_config for given in (settings, DefaultModelConfig(**settings))]
+        assert configs[0] == configs[1]
+        assert configs[1].fcnet_activation == "relu"
+    assert DQNCatalog(BOX, THREE, DefaultModelConfig(use_lstm=True)).model_config.fcnet_hiddens == (256, 256)
+
+
 def test_explain_lists_heads_and_settings() -> None:
     text = " ".join(DQNCatalog(BOX, THREE, VARIANTS["rainbow"] | {"fcnet_hiddens": [8]}).explain().split())
     for part in (

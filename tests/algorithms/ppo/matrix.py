@@ -114,6 +114,7 @@ ACTIONS: dict[str, Row] = {
 _PREVIOUS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 MEMORIES: dict[str, Mapping[str, Any]] = {
     "no memory": {},
+    "no memory, previous action and reward": {**_PREVIOUS},
     "LSTM": {"use_lstm": True, "lstm_cell_size": 8},
     "GRU": {"use_gru": True, "lstm_cell_size": 8},
     "attention": {"use_attention": True, "attention_memory": 6},
@@ -381,8 +382,6 @@ REFUSED: dict[str, Refused] = {
     "action: SquashedGaussian over an unbounded Box": Refused(
         action=box((2,), np.float32, -np.inf, np.inf), settings={"custom_action_dist": "SquashedGaussian"}
     ),
-    "previous action without memory": Refused(settings={"lstm_use_prev_action": True}),
-    "previous reward without memory": Refused(settings={"lstm_use_prev_reward": True}),
     "LSTM and GRU together": Refused(settings={"use_lstm": True, "use_gru": True}),
     "GRU and attention together": Refused(settings={"use_gru": True, "use_attention": True}),
     "image smaller than an unpadded kernel": Refused(

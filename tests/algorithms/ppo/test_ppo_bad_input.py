@@ -422,13 +422,6 @@ class Doubled(Categorical):
 
 # --- memory ---
 
-for setting in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-    refused(
-        f"{setting} without memory",
-        f"model_config.{setting}: expected a net with a memory to feed, got use_lstm=False, use_gru=False and "
-        "use_attention=False. Set one of them to True, give it an encoder with a state, or leave it False.",
-        lambda setting=setting: module(**one(setting, True)),
-    )
 refused(
     "two recurrent nets at once",
     "model_config.use_gru: expected False, since use_lstm is True, got True. Set it…",
