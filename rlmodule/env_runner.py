@@ -12,7 +12,7 @@ reward finds them beside the observation, zeros in the first row of an episode.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -307,7 +307,7 @@ class EnvRunner:
         and seconds."""
         module, env, convert, guard, after_step = self.module, self.env, self._convert, self._guard, self._after_step
         forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
-        noise = self._streams.noise.take(num_steps) if explore else None
+        noise = self._noise_along(num_steps) if explore else None
         resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
         nested, copies = self._nested_actions, self._copies_actions
         count, inference_mode = self._tally.cell if self._counts_steps else None, self._inference_mode
@@ -326,7 +326,7 @@ class EnvRunner:
                     if not explore:
                         action = greedy_actions(module, out)
                     elif noise is not None:
-                        action = from_logits(logits).sample_from(noise[t])
+                        action = from_logits(logits).sample_from(next(noise))
                     else:
                         action = from_logits(logits).sample(generator)
                     fitted = convert(action)
@@ -377,6 +377,14 @@ class EnvRunner:
         # stacked out here, since tensors made in inference mode cannot enter a loss
         recorded = torch.stack(dist_inputs) if self._records_action_dist else None
         return recorded, {"env_step": in_env, "forward": in_forward}
+
+    def _noise_along(self, num_steps: int) -> Iterator[Tensor] | None:
+        """Noise for one row after another; None if the distribution draws for itself."""
+        noise = self._streams.noise
+        if self._resets_in_a_step and noise.is_drawn:  # envs that only reset use none
+            return (noise.take_own(~self._ended) for _ in range(num_steps))
+        rows = noise.take(num_steps)
+        return None if rows is None else iter(rows)
 
     def _forward_along(self, data: Fragment, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""

@@ -14,10 +14,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from catalog import Catalog
-from rlmodule import Columns, EnvRunner, Rollout
+from algorithms.dqn.module import DQNCatalog, DQNModule
+from algorithms.ppo import PPOCatalog, PPOModule
+from catalog import Beta, Catalog
+from rlmodule import Columns, EnvRunner, EpsilonGreedyAPI, RLModule, Rollout
 from rlmodule.testing import differences, global_random_state
 from tests.rlmodule.toys import (
+    NUM_ACTIONS,
     Counter,
     NestedCounter,
     NoNets,
@@ -94,6 +97,80 @@ def test_valid_transitions_are_the_same_in_every_autoreset_mode(source: str, fra
     assert {(s.terminated, s.truncated) for s in expected(0, 40)} == {
         (False, False), (True, False), (False, True), (True, True),
     }  # fmt: skip
+
+
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+SAMPLED: dict[str, tuple[spaces.Space[Any], type[RLModule], dict[str, Any]]] = {
+    "choices": (spaces.Discrete(NUM_ACTIONS), PPOModule, {}),
+    "numbers": (BOX, PPOModule, {}),
+    "Beta": (BOX, PPOModule, {"custom_action_dist": Beta}),
+    "nested": (spaces.Dict(x=BOX, k=spaces.Discrete(3), b=spaces.MultiBinary(2)), PPOModule, {}),
+    "parts that depend": (spaces.MultiDiscrete([3, 2]), PPOModule, {"autoregressive_actions": True}),
+    "LSTM": (BOX, PPOModule, {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}),
+    "attention": (spaces.Discrete(3), PPOModule, {"use_attention": True, "attention_memory": 4}),
+    "ε-greedy": (spaces.Discrete(NUM_ACTIONS), DQNModule, {}),
+}
+
+
+class Steered(Counter):
+    """Goes where its actions lead, and so do the ends of its episodes."""
+
+    def __init__(self, index: int = 0, action_space: spaces.Space[Any] = BOX) -> None:
+        super().__init__(index)
+        self.action_space = action_space  # type: ignore[assignment]
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.position = 0.0
+        return super().reset(**given)
+
+    def _obs(self) -> Any:
+        return np.array([self.index, self.position, self.t], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.position += sum(float(np.sum(part)) for part in tree.flatten(action))
+        return self._obs(), self.position, self.position > 2 + self.index, self.t >= 7, {}
+
+
+def sampling_transitions(
+    kind: str, make_runner: Callable[..., Any], mode: AutoresetMode, fragments: list[int]
+) -> list[list[tuple[Any, ...]]]:
+    """The valid transitions of each env, with what was sampled in them."""
+    space, module_class, model = SAMPLED[kind]
+    runner = make_runner(counters(mode, Steered, action_space=space))
+    catalog = PPOCatalog if module_class is PPOModule else DQNCatalog
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        spaces_ = {"observation_space": runner.observation_space, "action_space": space}
+        module = module_class(**spaces_, model_config=model, catalog_class=catalog)
+    if isinstance(module, EpsilonGreedyAPI):
+        module.set_epsilon(0.5)
+    runner.set_module(module)
+    names = (*NAMES, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP)
+    steps: list[list[tuple[Any, ...]]] = [[], [], []]
+    for num in fragments:
+        rollout = runner.sample(num)
+        for row, slot in rollout.valid.nonzero().tolist():
+            step = [tree.map_structure(lambda x, at=(row, slot): x[at].tolist(), rollout[name]) for name in names]
+            steps[slot].append((*step,))
+    return steps
+
+
+def assert_resets_take_no_numbers(kind: str, make_runner: Callable[..., Any]) -> None:
+    """Whether sampled transitions are the same with and without rows that only reset."""
+    fragments = [1, 1, 1, 1, 1, 50]
+    same = sampling_transitions(kind, make_runner, AutoresetMode.SAME_STEP, fragments)
+    following = sampling_transitions(kind, make_runner, AutoresetMode.NEXT_STEP, fragments)
+    for with_resets, without in zip(following, same, strict=True):
+        assert len(without) == 55
+        assert 20 < len(with_resets) < 52
+        assert with_resets == without[: len(with_resets)]
+    assert len({*map(len, following)}) > 1, "all envs reset equally often"
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_sampled_transitions_are_the_same_in_every_autoreset_mode(kind: str) -> None:
+    assert_resets_take_no_numbers(kind, lambda env: EnvRunner(Settings(env=env), run_seed=1))
 
 
 def test_invalid_rows_are_there_in_next_step_mode_alone() -> None:
