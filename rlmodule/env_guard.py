@@ -38,7 +38,7 @@ _NOTHING = object()  # for None, which an env may return
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
 _FALSE = np.False_  # the only object of its value
-_FLOATS = (float, np.float64, np.float32)
+_PLAIN = (np.float64, np.float32)
 _LARGEST = float(np.finfo(np.float64).max)
 
 _SPACE_REMEDY = "Correct what the env returns, or its observation_space."
@@ -195,7 +195,7 @@ def _obs_fault(space: spaces.Space[Any], obs: Any) -> Fault | None:
 
 def _reward_fault(reward: Any) -> Fault | None:
     if isinstance(reward, _NUMBERS):
-        if not isinstance(reward, int) or -_LARGEST <= reward <= _LARGEST:
+        if not isinstance(reward, int) or abs(reward) <= _LARGEST:
             return None
         expected = f"one real number, at most {_LARGEST:.1e}"
         return Fault(ValueError, "reward", expected, _describe(reward), "Scale the reward down.")
@@ -323,7 +323,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         if (
             (terminated is False or terminated is _FALSE)
             and (truncated is False or truncated is _FALSE)
-            and (type(reward) in _FLOATS or (type(reward) is int and -_LARGEST <= reward <= _LARGEST))
+            and (type(reward) is float or type(reward) in _PLAIN or (type(reward) is int and abs(reward) <= _LARGEST))
             and type(info) is dict
         ):
             return result  # what most steps return; all else costs more to check
@@ -345,19 +345,19 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._resets += 1
         if seed is not None:
             self._seed = seed
-        had_gradients = torch.is_grad_enabled()
+        due = is_due(self._resets)
+        had_gradients = due and torch.is_grad_enabled()
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         self._last_reset, self._steps_before_reset = result, self._steps
-        where = f"env {self.env_index}, reset after step {self._steps}"
-        fault = _reset_fault(result)
-        if fault is None and is_due(self._resets):
-            fault = _obs_fault(self.env.observation_space, result[0])
-        if fault is not None:
-            raise fault.at(where)
-        self._note_gradients(had_gradients, where)
+        fault = _reset_fault(result) or (_obs_fault(self.env.observation_space, result[0]) if due else None)
+        if due or fault:
+            where = f"env {self.env_index}, reset after step {self._steps}"
+            if fault:
+                raise fault.at(where)
+            self._note_gradients(had_gradients, where)
         return result
 
     def last_error(self) -> Exception | None:
