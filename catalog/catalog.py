@@ -87,6 +87,7 @@ class Catalog(Hooks):
 
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
+    _refusal: ValueError | None = None
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
     action_embeddings: ActionEmbeddings | None = None
@@ -170,10 +171,11 @@ class Catalog(Hooks):
         self.action_embeddings = find_action_embeddings(*given, self._embeddings_key, dist_cls)
         try:
             self.encoder_config = self._tree_config = self._decide_encoder_config()
-        except ValueError:
+        except ValueError as error:
             # a net of one's own needs the table only where it falls through to it
             if not (self.has_custom_encoder or self._may_lack_encoder):
                 raise
+            self._refusal = error
 
     def _decide_encoder_config(self) -> ModelConfig:
         """The tree over what the encoder reads of the observation, and the recurrent net after it."""
@@ -393,6 +395,8 @@ class Catalog(Hooks):
         """
         if self.encoder_config is None:
             if not self.decides_encoder:
+                if self._refusal is not None:
+                    raise self._refusal
                 where, expected = f"{type(self).__name__}.build_encoder()", "a catalog that decided on an encoder"
                 got = "one whose _determine_components_hook() left encoder_config None"
                 raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=_NO_ENCODER))

@@ -1,8 +1,9 @@
 """Checks of what environments hand back, so that a bad value is named where it arises and not twenty frames later.
 
 `EnvGuard` sits around every sub-env we make and sees its raw values. `VectorGuard` does the same on the batched
-arrays of vector envs whose sub-envs are out of reach. Both check the first 100 calls in full and then 1 in 100.
-`check_finite` looks at whole fragments of collected data, since NaN may come at any step.
+arrays of vector envs whose sub-envs are out of reach. Both check observations in the first 100 calls and then in 1 of
+100. The types of rewards, flags and infos cost next to nothing, and are checked in all. `check_finite` looks at whole
+fragments of collected data, since NaN may come at any step.
 
 What passes, for arrays: the shape of the space exactly; any dtype that NumPy casts to that of the space by the rule
 "same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), because that is what Gymnasium's
@@ -26,8 +27,8 @@ from rlmodule.tally import Tally
 
 logger = logging.getLogger("rlmodule.envs")
 
-_FULL_CHECKS = 100  # This many calls are all checked,
-_CHECK_EVERY = 100  # and one in this many after that.
+_FULL_CHECKS = 100  # Observations of this many calls are all checked,
+_CHECK_EVERY = 100  # and of one in this many after that.
 _ROUNDING = 1e-5  # Relative; float32 arithmetic may leave [-1, 1] by a few units in the last place and is no mistake.
 
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -36,6 +37,9 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 _NOTHING = object()  # for None, which an env may return
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
+_FALSE = np.False_  # the only object of its value
+_PLAIN = (np.float64, np.float32)
+_LARGEST = float(np.finfo(np.float64).max)
 
 _SPACE_REMEDY = "Correct what the env returns, or its observation_space."
 
@@ -177,8 +181,11 @@ def _bounds(space: _ArraySpace) -> tuple[Any, Any]:
     return 0, 1
 
 
-def _gradient_fault(obs: Any) -> Fault | None:
-    """NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph."""
+def _obs_fault(space: spaces.Space[Any], obs: Any) -> Fault | None:
+    """The first broken rule in an observation of a single env."""
+    if fault := find_fault(space, obs):
+        return fault
+    # NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph.
     for path, leaf in _leaves(obs, "obs"):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             got, remedy = "one that requires a gradient", "Return obs.detach()."
@@ -188,7 +195,10 @@ def _gradient_fault(obs: Any) -> Fault | None:
 
 def _reward_fault(reward: Any) -> Fault | None:
     if isinstance(reward, _NUMBERS):
-        return None
+        if not isinstance(reward, int) or abs(reward) <= _LARGEST:
+            return None
+        expected = f"one real number, at most {_LARGEST:.1e}"
+        return Fault(ValueError, "reward", expected, _describe(reward), "Scale the reward down.")
     # Lists and strings are ruled out by name: NumPy would make arrays of them.
     if not isinstance(reward, str | bytes | list | tuple | dict | complex):
         array = to_array(reward)
@@ -226,24 +236,26 @@ def _step_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
                 "limit, say, cut it off)."
             )
         return Fault(ValueError, "step()", expected, f"a tuple of {len(result)}", remedy)
-    obs, reward, terminated, truncated, info = result
+    return _obs_fault(space, result[0]) or _outcome_fault(*result[1:])
+
+
+def _outcome_fault(reward: Any, terminated: Any, truncated: Any, info: Any) -> Fault | None:
+    """The first broken rule in what a single env returned besides the observation."""
     return (
-        find_fault(space, obs)
-        or _gradient_fault(obs)
-        or _reward_fault(reward)
+        _reward_fault(reward)
         or _flag_fault(terminated, "terminated")
         or _flag_fault(truncated, "truncated")
         or _info_fault(info)
     )
 
 
-def _reset_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
-    """The first broken rule in what ``reset()`` of a single env returned."""
+def _reset_fault(result: Any) -> Fault | None:
+    """The first broken rule in what ``reset()`` of a single env returned, except in the observation."""
     if not isinstance(result, tuple) or len(result) != 2:
         remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
         got = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
         return Fault(TypeError, "reset()", "a tuple (obs, info)", got, remedy)
-    return find_fault(space, result[0]) or _gradient_fault(result[0]) or _info_fault(result[1])
+    return _info_fault(result[1])
 
 
 def is_due(call: int) -> bool:
@@ -260,6 +272,10 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     Two things are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward that is
     an array of one entry becomes a float, and the last observation of an episode is a copy, as the next reset may write
     into the same memory.
+
+    Attributes:
+        gradients_off: Where the env first switched torch's gradients off, e.g. ``env 3, step 57``. It looks in resets
+            and in steps whose observation is checked.
 
     Raises:
         TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
@@ -285,37 +301,63 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._last_step: Any = _NOTHING
         self._last_reset: Any = _NOTHING
         self._steps_before_reset = -1
-        self._array_reward = False
+        self.gradients_off: str | None = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env; little more than one comparison unless a check is due."""
+        """Step the env, and check what it returns: the observation if that is due, the rest always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
+        due = step >= self._next_check
+        had_gradients = due and torch.is_grad_enabled()
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", action) from error
         self._last_step = result
-        if step >= self._next_check:
-            result = self._check_step(result)
-        if result[2] or result[3]:
-            obs, reward, terminated, truncated, info = result
+        if due:
+            self._check_step(result, had_gradients)
+        try:
+            _, reward, terminated, truncated, info = result
+        except (TypeError, ValueError) as error:
+            raise self.last_error() or error from error
+        if (
+            (terminated is False or terminated is _FALSE)
+            and (truncated is False or truncated is _FALSE)
+            and (type(reward) is float or type(reward) in _PLAIN or (type(reward) is int and abs(reward) <= _LARGEST))
+            and type(info) is dict
+        ):
+            return result  # what most steps return; all else costs more to check
+        return self._checked(*result)
+
+    def _checked(
+        self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if fault := _outcome_fault(reward, terminated, truncated, info):
+            raise fault.at(f"env {self.env_index}, step {self._steps}")
+        if not isinstance(reward, _NUMBERS):
+            reward = float(to_array(reward).reshape(()))
+        if terminated or truncated:
             obs = obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
-            return obs, reward, terminated, truncated, info
-        return result
+        return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, and check what it returns if that is due."""
+        """Reset the env, and check what it returns: the observation if that is due, the rest always."""
         self._resets += 1
         if seed is not None:
             self._seed = seed
+        due = is_due(self._resets)
+        had_gradients = due and torch.is_grad_enabled()
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         self._last_reset, self._steps_before_reset = result, self._steps
-        if is_due(self._resets) and (fault := _reset_fault(self.env.observation_space, result)):
-            raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
+        fault = _reset_fault(result) or (_obs_fault(self.env.observation_space, result[0]) if due else None)
+        if due or fault:
+            where = f"env {self.env_index}, reset after step {self._steps}"
+            if fault:
+                raise fault.at(where)
+            self._note_gradients(had_gradients, where)
         return result
 
     def last_error(self) -> Exception | None:
@@ -324,22 +366,22 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         space, steps = self.env.observation_space, self._steps
         if self._last_step is not _NOTHING and (fault := _step_fault(space, self._last_step)):
             return fault.at(f"env {self.env_index}, step {steps}")
-        if self._steps_before_reset == steps and (fault := _reset_fault(space, self._last_reset)):
-            return fault.at(f"env {self.env_index}, reset after step {steps}")
+        if self._steps_before_reset == steps:
+            fault = _reset_fault(self._last_reset) or _obs_fault(space, self._last_reset[0])
+            return fault and fault.at(f"env {self.env_index}, reset after step {steps}")
         return None
 
-    def _check_step(self, result: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        if is_due(self._steps):
-            if fault := _step_fault(self.env.observation_space, result):
-                raise fault.at(f"env {self.env_index}, step {self._steps}")
-            self._array_reward = self._array_reward or not isinstance(result[1], _NUMBERS)
-        if self._array_reward:
-            self._next_check = 0  # Every step passes here from now on, to be mended.
-            obs, reward, *rest = result
-            return obs, float(to_array(reward).reshape(())), *rest
+    def _check_step(self, result: Any, had_gradients: bool) -> None:
+        where = f"env {self.env_index}, step {self._steps}"
+        if fault := _step_fault(self.env.observation_space, result):
+            raise fault.at(where)
+        self._note_gradients(had_gradients, where)
         if self._steps >= _FULL_CHECKS:
             self._next_check = self._steps - self._steps % _CHECK_EVERY + _CHECK_EVERY
-        return result
+
+    def _note_gradients(self, were_on: bool, where: str) -> None:
+        if were_on and self.gradients_off is None and not torch.is_grad_enabled():
+            self.gradients_off = where
 
     def close(self) -> None:
         """Close the env; an error is logged, so that the envs beside it are closed too."""
@@ -398,6 +440,7 @@ class VectorGuard:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: tuple[Any, Any, Any, Any] | None = None
+        self._dtypes: tuple[Any, Any, Any] | None = None  # of rewards and flags that were right
         self._steps = 0
         self._resets = 0
 
@@ -409,8 +452,13 @@ class VectorGuard:
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
-        if is_due(self._steps) and (error := self.last_error()):
+        try:
+            dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
+        except AttributeError:  # of a list, say, which the check names
+            dtypes = None
+        if (dtypes != self._dtypes or is_due(self._steps)) and (error := self.last_error()):
             raise error
+        self._dtypes = dtypes
 
     def last_error(self) -> Exception | None:
         """What is wrong with the last vector step, as `check_step` would raise it if a check had been due."""

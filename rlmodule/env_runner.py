@@ -12,7 +12,7 @@ actions or rewards finds them next to the observation, zeros for what lies befor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ from rlmodule.rollout import (
 )
 from rlmodule.sequences import initial_states, state_out_of
 from rlmodule.settings import RunnerSettings
+from rlmodule.sync_envs import SyncEnvs
 from rlmodule.tally import Tally
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
@@ -125,7 +126,7 @@ class EnvRunner:
         self._totals = EpisodeTotals(self.num_envs, self._resets_in_a_step)
 
     def _make_env(self) -> None:
-        settings = self._settings
+        settings, had_gradients = self._settings, torch.is_grad_enabled()
         assert settings.env is not None
         self.env = make_vector_env(
             settings.env,
@@ -136,12 +137,13 @@ class EnvRunner:
             tally=self._tally,
             mends=settings.restart_failed_sub_environments,
         )
-        if self._on_env is not None:
-            try:
+        try:
+            self._check_gradients(had_gradients, "when they were made")
+            if self._on_env is not None:
                 self._on_env(self.env)
-            except BaseException:
-                close_vector_env(self.env)
-                raise
+        except BaseException:
+            close_vector_env(self.env)
+            raise
         self._guard = guard_for(self.env, self._first)
         self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
         mode = autoreset_mode(self.env)
@@ -178,22 +180,36 @@ class EnvRunner:
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             self._make_env()
-        self._seeds = self._streams.next_seeds()
+        self._seeds, had_gradients = self._streams.next_seeds(), torch.is_grad_enabled()
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._obs = None
         try:
-            self._obs, _ = self.env.reset(seed=seed)
+            obs, _ = self.env.reset(seed=seed)
+            self._check_gradients(had_gradients, "in a reset")
         except BaseException as error:
             if (ended := self._note_error(error)) is not None:
                 raise ended from error
             raise
         if self._guard is not None:
-            self._guard.check_reset(self._obs)
+            self._guard.check_reset(obs)
+        self._obs = obs
         self._starts = np.ones(self.num_envs, dtype=bool)
         self._previous, self._state = {}, None
         self._ended[:] = False
         self._totals.begin(self._steps)
+
+    def _check_gradients(self, were_on: bool, when: str) -> None:
+        """See that torch's gradients, which learners in this process need, were not switched off by an env."""
+        if not were_on or torch.is_grad_enabled():
+            return
+        torch.set_grad_enabled(True)
+        places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
+        unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
+        where = next((place for place in places if place is not None), unknown)
+        remedy = "Write 'with torch.no_grad():' in the env around what needs none."
+        expected, got = "torch's gradients left on", "torch.set_grad_enabled(False)"
+        raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     def _note_error(self, error: BaseException) -> EnvError | None:
         """What to raise instead, if the process of an env ended."""
@@ -237,14 +253,17 @@ class EnvRunner:
         Raises:
             ValueError: If an observation or reward is wrong or not finite; names env and step.
             EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
-            RuntimeError: If envs in processes of their own were interrupted in a step before.
+            RuntimeError: If envs in processes of their own were interrupted in a step before; if an env in this process
+                switched torch's gradients off.
         """
         start = perf_counter()
         if self._obs is None:
             self.reset()
         data, calls_before = self._begin_fragment(num_steps), self._tally.count
+        had_gradients = torch.is_grad_enabled()
         try:
             rollout = self._collect(data, num_steps, explore)
+            self._check_gradients(had_gradients, f"steps {self._steps - num_steps + 1} to {self._steps}")
         except BaseException as error:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
             ended = self._note_error(error)
@@ -307,7 +326,7 @@ class EnvRunner:
         and seconds."""
         module, env, convert, guard, after_step = self.module, self.env, self._convert, self._guard, self._after_step
         forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
-        noise = self._streams.noise.take(num_steps) if explore else None
+        noise = self._noise_along(num_steps) if explore else None
         resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
         nested, copies = self._nested_actions, self._copies_actions
         count, inference_mode = self._tally.cell if self._counts_steps else None, self._inference_mode
@@ -326,7 +345,7 @@ class EnvRunner:
                     if not explore:
                         action = greedy_actions(module, out)
                     elif noise is not None:
-                        action = from_logits(logits).sample_from(noise[t])
+                        action = from_logits(logits).sample_from(next(noise))
                     else:
                         action = from_logits(logits).sample(generator)
                     fitted = convert(action)
@@ -379,6 +398,14 @@ class EnvRunner:
         # stacked out here, since tensors made in inference mode cannot enter a loss
         recorded = torch.stack(dist_inputs) if self._records_action_dist else None
         return recorded, {"env_step": in_env, "forward": in_forward}
+
+    def _noise_along(self, num_steps: int) -> Iterator[Tensor] | None:
+        """Noise for one row after another; None if the distribution draws for itself."""
+        noise = self._streams.noise
+        if self._resets_in_a_step and noise.is_drawn:  # envs that only reset use none
+            return (noise.take_own(~self._ended) for _ in range(num_steps))
+        rows = noise.take(num_steps)
+        return None if rows is None else iter(rows)
 
     def _forward_along(self, data: Fragment, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""

@@ -17,8 +17,8 @@ class EnvStreams:
     """Seeds of resets, action noise, and a generator for what is drawn for all envs of a runner at once.
 
     Seeds and noise are each env's own, by its global index; the generator is that of the first env. What was saved of
-    envs can come to runners of any others. Nothing is drawn twice there: of envs that come together and have used
-    unlike shares of their streams, all go on where the one stands that has used most.
+    envs can come to runners of any others. Nothing is drawn twice there: envs of one runner that advance together
+    continue from the one that has used most of its stream.
 
     Args:
         run_seed: Seed of the run.
@@ -66,8 +66,8 @@ class EnvStreams:
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
-        for one, start in zip(state.values(), noise["block_starts"], strict=False):
-            one["noise"] = {"block_start": start, "used": noise["used"]}
+        for one, start, used in zip(state.values(), noise["block_starts"], noise["used"], strict=False):
+            one["noise"] = {"block_start": start, "used": used}
         state[str(self._envs[0])]["generator"] = {"draws": self._kind, "state": self.generator.get_state()}
         return state
 
@@ -91,8 +91,8 @@ class EnvStreams:
             self._begin_generator()
         if self._kind == "arrays":
             noise = [one.get("noise") or self._new_noise(index) for index, one in saved.items()]
-            starts, used = [one["block_start"] for one in noise], max(one["used"] for one in noise)
-            self.noise.set_state({"block_starts": starts, "used": used})
+            names = {"block_starts": "block_start", "used": "used"}
+            self.noise.set_state({name: [one[part] for one in noise] for name, part in names.items()})
 
     def _new_noise(self, index: int) -> dict[str, Any]:
         return {"block_start": self._new_stream(index).bit_generator.state, "used": 0}

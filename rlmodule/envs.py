@@ -63,11 +63,23 @@ class _Guarding:
     tally: Tally | None
     mends: bool
     maker_pid: int = field(default_factory=os.getpid)
+    spaces: dict[str, gym.Space[Any]] = field(default_factory=dict)
+    """Those of the first env, once it is made."""
 
-    def guard(self, env: gym.Env[Any, Any], index: int | None, make: Callable[[], gym.Env[Any, Any]]) -> Any:
+    def guard(self, env: gym.Env[Any, Any], index: int, make: Callable[[], gym.Env[Any, Any]]) -> Any:
         """``env`` in its guard; ``make`` makes another one like it."""
+        guard = self._guard_one(env, index)
+        return Mended(guard, lambda: self._guard_one(make(), index)) if self.mends else guard
+
+    def _guard_one(self, env: gym.Env[Any, Any], index: int) -> EnvGuard:
         guard = EnvGuard(env, index, self.tally)
-        return Mended(guard, lambda: EnvGuard(make(), index, self.tally)) if self.mends else guard
+        for name, own in (("observation_space", guard.observation_space), ("action_space", guard.action_space)):
+            first = self.spaces.setdefault(name, own)
+            if own != first:
+                expected = f"that of env {self.first_env_index}, {first}"
+                remedy = "Let it depend on nothing that differs between the envs of a run."
+                raise ValueError(explain_error(f"env {index}, {name}", expected=expected, got=str(own), remedy=remedy))
+        return guard
 
     def begin(self) -> None:
         """The first thing to do where an env is to be made."""
@@ -217,20 +229,22 @@ def _from_id(
     settings = {"disable_env_checker": True, **env_config}  # EnvGuard does that work, and for longer.
     again = spec_to_send(env_id) or full_id  # a process that was spawned has not what a script registered
 
-    def make_single() -> gym.Env[Any, Any]:
+    def make_single(index: int) -> gym.Env[Any, Any]:
         guarding.begin()
         here = os.getpid() == guarding.maker_pid
         env = gym.make(full_id if here else again, **rebuilt(settings))  # by its id it warns of an old version
-        return guarding.guard(env, None, lambda: gym.make(again, **rebuilt(settings)))
+        return guarding.guard(env, index, lambda: gym.make(again, **rebuilt(settings)))
+
+    env_fns = [functools.partial(make_single, guarding.first_env_index + i) for i in range(num_envs)]
 
     try:
         if mode == "vector_entry_point":
             made = gym.make_vec(full_id, num_envs, mode, **rebuilt(env_config))
         elif mode == "sync":
-            made = SyncEnvs([make_single] * num_envs)
+            made = SyncEnvs(env_fns)
         else:
             with workers_ignore_ctrl_c():
-                made = in_lasting_thread(lambda: AsyncVectorEnv([make_single] * num_envs, **_ASYNC_KWARGS))
+                made = in_lasting_thread(lambda: AsyncVectorEnv(env_fns, **_ASYNC_KWARGS))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         remedy = install_remedy(error)
         raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error

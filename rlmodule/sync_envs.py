@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
+from catalog.errors import explain_error
+from rlmodule.env_guard import is_due, to_array
 from rlmodule.infos import own_info
 
 
@@ -23,6 +27,10 @@ class SyncEnvs(SyncVectorEnv):
 
     Args:
         env_fns: Make one env each.
+
+    Raises:
+        ValueError: From ``step``, if an env wrote into the observation of another. It looks in the steps in which
+            observations are checked.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
@@ -31,10 +39,13 @@ class SyncEnvs(SyncVectorEnv):
         self._rows: np.ndarray | None = None
         if isinstance(space, spaces.Box) and space.shape and isinstance(batch, np.ndarray):
             self._rows = batch.reshape(-1, *space.shape[1:])  # as if all were one observation
+        self._steps = 0
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env with its part of ``actions``: observations, rewards, terminateds, truncateds, ``info``."""
+        self._steps += 1
         all_obs: list[Any] = self._env_obs
+        copies: list[Any] | None = [] if is_due(self._steps) else None
         num, finals = self.num_envs, dict[str, Any]()
         rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
         each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
@@ -47,8 +58,22 @@ class SyncEnvs(SyncVectorEnv):
                 finals["final_obs"][i], finals["final_info"][i] = obs, own_info(info)
                 obs, _ = env.reset()
             all_obs[i] = obs
+            if copies is not None:
+                copies.append(copy.deepcopy(obs))
+        if copies is not None:
+            self._check_unchanged(copies)
         if self._rows is None:
             self._observations = concatenate(self.single_observation_space, all_obs, self._observations)
         else:
             np.concatenate(all_obs, out=self._rows)
         return self._observations, rewards, terminateds, truncateds, finals
+
+    def _check_unchanged(self, copies: Sequence[Any]) -> None:
+        """See that each observation is still what its env returned."""
+        for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
+            leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
+            if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):
+                where = f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs"
+                remedy = "Make the array in the env's __init__, or return a copy of it."
+                got = "an array that another env wrote into"
+                raise ValueError(explain_error(where, expected="memory of its own", got=got, remedy=remedy))

@@ -30,6 +30,7 @@ from rlmodule.envs import VectorGuard, autoreset_mode, check_finite
 from rlmodule.episode_totals import EpisodeTotals
 from rlmodule.infos import last_infos
 from rlmodule.module import RLModule, greedy_actions, nothing_to_choose
+from rlmodule.own_draws import OwnDraws
 from rlmodule.randomness import int_seed
 from rlmodule.rollout import Rollout, map_leaves, write_row
 from rlmodule.sequences import initial_states, state_out_of
@@ -135,6 +136,7 @@ class TensorEnvRunner:
         self.num_env_steps_lost: dict[str, int] = {}
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = EnvStreams(run_seed, role, envs, incarnation=incarnation, device=device)
+        self._own_draws: OwnDraws | None = None
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
         self._obs: Tree | None = None
@@ -160,6 +162,7 @@ class TensorEnvRunner:
         self._module = module.eval()
         self._resample_noise = module.resample_noise if isinstance(module, NoisyNetAPI) else None
         self._previous, self._state, self._finals = {}, None, None
+        self._begin_draws()
 
     @property
     def module(self) -> RLModule:
@@ -178,6 +181,12 @@ class TensorEnvRunner:
         self._starts, self._num_resting = ~self._ended, 0
         self._previous, self._state = {}, None
         self._totals.begin(self._steps)
+        self._begin_draws()
+
+    def _begin_draws(self) -> None:
+        """Let all envs continue with numbers that none has used."""
+        if self._resets_in_a_step:
+            self._own_draws = OwnDraws(self.num_envs, self.device)
 
     @property
     def num_env_step_calls(self) -> int:
@@ -248,8 +257,10 @@ class TensorEnvRunner:
         module, env, guard, convert = self.module, self.env, self._guard, self.module.action_converter.forward
         forward, from_logits = self._forward_along(data, explore), module.action_dist_cls.from_logits
         generator, inference_mode, count = self._streams.generator, self._inference_mode, self._tally.cell
-        resample_noise = self._resample_noise if explore else None
-        needs_starts = data.state_in is not None or bool(data.previous)
+        resample_noise, own_draws = (self._resample_noise, self._own_draws) if explore else (None, None)
+        if own_draws is not None:
+            own_draws.begin_fragment(num_steps)
+        needs_marks = data.state_in is not None or bool(data.previous) or own_draws is not None
         in_env = in_forward = 0.0
         t = 0
         try:
@@ -260,7 +271,12 @@ class TensorEnvRunner:
                         resample_noise(generator)
                     out = forward({Columns.OBS: data.seen[t]})
                     logits = out[Columns.ACTION_DIST_INPUTS]
-                    action = from_logits(logits).sample(generator) if explore else greedy_actions(module, out)
+                    if not explore:
+                        action = greedy_actions(module, out)
+                    elif own_draws is not None:
+                        action = own_draws.sample(from_logits(logits), generator, ~data.ended[t])
+                    else:
+                        action = from_logits(logits).sample(generator)
                     fitted = convert(action)
                 # Copied, as an env may write into what it is given; and out here, as is the step itself, since what is
                 # made in inference mode could not be changed outside of it, say in the env's next reset.
@@ -282,7 +298,7 @@ class TensorEnvRunner:
                 data.terminateds[t] = terminateds
                 data.truncateds[t] = truncateds
                 self._keep(data, t, info)
-                if needs_starts:
+                if needs_marks:
                     data.mark(t, t + 1, self._resets_in_a_step)
                     data.write_previous(t)
         except Exception:
@@ -290,7 +306,7 @@ class TensorEnvRunner:
             env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
             check_finite(env_obs, data.rewards[:t], self._steps, self._first)
             raise
-        if not needs_starts:
+        if not needs_marks:
             data.mark(0, num_steps, self._resets_in_a_step)
         self._obs = map_leaves(lambda x: x[num_steps], data.env_obs)
         self._starts, self._ended = data.starts[num_steps], data.ended[num_steps]

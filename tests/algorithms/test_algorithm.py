@@ -437,7 +437,7 @@ NOT_SAVED = (
     # open episodes: envs are not saved, new episodes start
     "_obs", "_starts", "_ended", "_returns", "_began", "_guard", "_seeds",
     # drawn anew from where its block starts
-    "noise._rows", "noise._streams",
+    "noise._rows", "noise._block", "noise._streams",
     # left over from the last step
     ".grad", "._grad", "._pooled",
     # found out from env_steps when it is used, and from the metrics when the report begins

@@ -99,6 +99,37 @@ def test_blocks_of_wide_noise_are_short() -> None:
         assert drawn == [rows]
 
 
+def taken_at_own_pace(noise: ActionNoise, acting: np.ndarray) -> list[list[torch.Tensor]]:
+    """What each env had used after the rows of ``acting`` ``[T, N]``."""
+    rows = [noise.take_own(row) for row in acting]
+    return [[row[env] for row, on in zip(rows, acting[:, env], strict=True) if on] for env in range(acting.shape[1])]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_envs_that_act_less_often_use_less(case: str) -> None:
+    acting = np.random.default_rng(0).random((3 * BLOCK_ROWS, 2)) < [0.9, 0.4]
+    noise, other, together = noise_for(case), noise_for(case), taken(noise_for(case), len(acting))
+    begun = taken_at_own_pace(noise, acting[:170])
+    state = json.loads(json.dumps(noise.get_state()))
+    rest = taken_at_own_pace(noise, acting[170:])
+    other.set_state(state)
+    assert other.get_state() == state
+    resumed = taken_at_own_pace(other, acting[170:])
+    for env in range(2):
+        used = torch.stack(begun[env] + rest[env])
+        assert torch.equal(used, together[: len(used), env])
+        assert torch.equal(torch.stack(resumed[env]), torch.stack(rest[env]))
+
+
+def test_envs_that_advance_together_go_on_from_the_foremost() -> None:
+    noise, states = noise_for(), [noise_for(num_envs=1).get_state() for _ in range(2)]
+    merged = {"block_starts": [state["block_starts"][0] for state in states], "used": [3, 40]}
+    noise.set_state(merged)
+    noise.use(*CASES["choices"])
+    alone = taken(noise_for(num_envs=1), 50)
+    assert torch.equal(taken(noise, 10), alone[40:].expand(-1, 2, -1))
+
+
 def test_a_distribution_that_draws_for_itself_gets_none() -> None:
     class Own(Categorical):
         @classmethod

@@ -1,5 +1,6 @@
 """The runner: equal transitions in every autoreset mode, own random streams, and bad values named."""
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -14,10 +15,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from catalog import Catalog
-from rlmodule import Columns, EnvRunner, Rollout
+from algorithms.dqn.module import DQNCatalog, DQNModule
+from algorithms.ppo import PPOCatalog, PPOModule
+from catalog import Beta, Catalog
+from rlmodule import Columns, EnvRunner, EpsilonGreedyAPI, RLModule, Rollout
 from rlmodule.testing import differences, global_random_state
 from tests.rlmodule.toys import (
+    NUM_ACTIONS,
     Counter,
     NestedCounter,
     NoNets,
@@ -94,6 +98,80 @@ def test_valid_transitions_are_the_same_in_every_autoreset_mode(source: str, fra
     assert {(s.terminated, s.truncated) for s in expected(0, 40)} == {
         (False, False), (True, False), (False, True), (True, True),
     }  # fmt: skip
+
+
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+SAMPLED: dict[str, tuple[spaces.Space[Any], type[RLModule], dict[str, Any]]] = {
+    "choices": (spaces.Discrete(NUM_ACTIONS), PPOModule, {}),
+    "numbers": (BOX, PPOModule, {}),
+    "Beta": (BOX, PPOModule, {"custom_action_dist": Beta}),
+    "nested": (spaces.Dict(x=BOX, k=spaces.Discrete(3), b=spaces.MultiBinary(2)), PPOModule, {}),
+    "parts that depend": (spaces.MultiDiscrete([3, 2]), PPOModule, {"autoregressive_actions": True}),
+    "LSTM": (BOX, PPOModule, {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}),
+    "attention": (spaces.Discrete(3), PPOModule, {"use_attention": True, "attention_memory": 4}),
+    "ε-greedy": (spaces.Discrete(NUM_ACTIONS), DQNModule, {}),
+}
+
+
+class Steered(Counter):
+    """Goes where its actions lead, and so do the ends of its episodes."""
+
+    def __init__(self, index: int = 0, action_space: spaces.Space[Any] = BOX) -> None:
+        super().__init__(index)
+        self.action_space = action_space  # type: ignore[assignment]
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.position = 0.0
+        return super().reset(**given)
+
+    def _obs(self) -> Any:
+        return np.array([self.index, self.position, self.t], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.position += sum(float(np.sum(part)) for part in tree.flatten(action))
+        return self._obs(), self.position, self.position > 2 + self.index, self.t >= 7, {}
+
+
+def sampling_transitions(
+    kind: str, make_runner: Callable[..., Any], mode: AutoresetMode, fragments: list[int]
+) -> list[list[tuple[Any, ...]]]:
+    """The valid transitions of each env, with what was sampled in them."""
+    space, module_class, model = SAMPLED[kind]
+    runner = make_runner(counters(mode, Steered, action_space=space))
+    catalog = PPOCatalog if module_class is PPOModule else DQNCatalog
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        spaces_ = {"observation_space": runner.observation_space, "action_space": space}
+        module = module_class(**spaces_, model_config=model, catalog_class=catalog)
+    if isinstance(module, EpsilonGreedyAPI):
+        module.set_epsilon(0.5)
+    runner.set_module(module)
+    names = (*NAMES, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP)
+    steps: list[list[tuple[Any, ...]]] = [[], [], []]
+    for num in fragments:
+        rollout = runner.sample(num)
+        for row, slot in rollout.valid.nonzero().tolist():
+            step = [tree.map_structure(lambda x, at=(row, slot): x[at].tolist(), rollout[name]) for name in names]
+            steps[slot].append((*step,))
+    return steps
+
+
+def assert_resets_take_no_numbers(kind: str, make_runner: Callable[..., Any]) -> None:
+    """Whether sampled transitions are the same with and without rows that only reset."""
+    fragments = [1, 1, 1, 1, 1, 50]
+    same = sampling_transitions(kind, make_runner, AutoresetMode.SAME_STEP, fragments)
+    following = sampling_transitions(kind, make_runner, AutoresetMode.NEXT_STEP, fragments)
+    for with_resets, without in zip(following, same, strict=True):
+        assert len(without) == 55
+        assert 20 < len(with_resets) < 52
+        assert with_resets == without[: len(with_resets)]
+    assert len({*map(len, following)}) > 1, "all envs reset equally often"
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_sampled_transitions_are_the_same_in_every_autoreset_mode(kind: str) -> None:
+    assert_resets_take_no_numbers(kind, lambda env: EnvRunner(Settings(env=env), run_seed=1))
 
 
 def test_invalid_rows_are_there_in_next_step_mode_alone() -> None:
@@ -548,17 +626,27 @@ def test_an_env_may_use_torch_as_it_likes(source: str) -> None:
     assert {0.0, 0.5, 0.75} <= seen
 
 
+def replaced(position: int, value: Any) -> Callable[[Any], Any]:
+    return lambda good: (*good[:position], value, *good[position + 1 :])
+
+
 LATE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "shape": (lambda good: (np.zeros(4, np.float32), *good[1:]), ValueError, r", obs: expected shape \(3,\)"),
-    "obs None": (lambda good: (None, *good[1:]), TypeError, ", obs: .* got NoneType"),
+    "shape": (replaced(0, np.zeros(4, np.float32)), ValueError, r", obs: expected shape \(3,\)"),
+    "obs None": (replaced(0, None), TypeError, ", obs: .* got NoneType"),
+    "a long number in obs": (replaced(0, [10**400] * 3), TypeError, ", obs: .* got list"),
     "of the old gym": (lambda good: (good[0], *good[2:]), ValueError, r", step\(\): .* got a tuple of 4"),
     "nothing": (lambda good: None, TypeError, r", step\(\): .* got NoneType"),
-    "no info": (lambda good: (*good[:2], True, False, None), TypeError, ", info: expected a dict"),
+    "text reward": (replaced(1, "1"), TypeError, ", reward: .* got str '1'"),
+    "a long number as reward": (replaced(1, 10**400), ValueError, ", reward: .* at most .* got int 1000"),
+    "text as flag": (replaced(2, "False"), TypeError, ", terminated: expected a bool, got str 'False'"),
+    "NaN as flag": (replaced(3, np.nan), TypeError, ", truncated: expected a bool, got float nan"),
+    "no info": (replaced(4, None), TypeError, ", info: expected a dict"),
+    "info of an end": (lambda good: (*good[:2], True, False, "none"), TypeError, ", info: expected a dict"),
 }
 
 
 @pytest.mark.parametrize("what", LATE)
-def test_what_goes_wrong_in_a_step_that_is_not_checked_is_named_too(what: str) -> None:
+def test_what_goes_wrong_after_the_first_hundred_steps_is_named_too(what: str) -> None:
     class Late(Counter):
         def step(self, action: Any) -> Any:
             good = super().step(action)
@@ -566,9 +654,101 @@ def test_what_goes_wrong_in_a_step_that_is_not_checked_is_named_too(what: str) -
 
     runner = runner_for(env=counters_one_by_one(Late, lengths=(999,)))
     runner.sample(140, explore=False)
-    with pytest.raises(LATE[what][1], match="env 1, step 150" + LATE[what][2]) as caught:
+    with pytest.raises(LATE[what][1], match="env 1, step 150" + LATE[what][2]):
         runner.sample(20, explore=False)
-    assert caught.value.__cause__ is not None
+
+
+LATE_VECTORS: dict[str, tuple[int, Any, str]] = {
+    "text rewards": (1, np.array(["1", "2", "3"]), "rewards: .* real numbers .* dtype <U1"),
+    "numbers as flags": (2, np.zeros(3), "terminateds: .* bools .* float64"),
+    "a list of flags": (3, [False] * 3, "truncateds: .* bools .* list"),
+}
+
+
+@pytest.mark.parametrize("what", LATE_VECTORS)
+def test_what_a_vector_env_returns_wrongly_after_the_first_hundred_steps_is_named_too(what: str) -> None:
+    position, wrong, text = LATE_VECTORS[what]
+
+    class Late(SyncVectorEnv):
+        steps = 0
+
+        def step(self, actions: Any) -> Any:
+            self.steps += 1
+            good = super().step(actions)
+            return replaced(position, wrong)(good) if self.steps == 150 else good
+
+    one = functools.partial(Counter, lengths=(999,))
+    runner = runner_for(env=lambda config: Late([one] * 3, autoreset_mode=AutoresetMode.SAME_STEP))
+    runner.sample(140, explore=False)
+    with pytest.raises(TypeError, match=f"vector env, step 150, {text}"):
+        runner.sample(20, explore=False)
+
+
+SWITCHES = {
+    "when it is made": "envs 0 to 2, when they were made",
+    "in reset": "env 1, reset after step 0",
+    "in step": "env 1, step 3",
+    "late": "envs 0 to 2, steps 141 to 160",
+}
+
+
+@pytest.mark.parametrize("when", SWITCHES)
+def test_an_env_that_switches_gradients_off_is_named(when: str) -> None:
+    class Switches(Counter):
+        def __init__(self, index: int = 0) -> None:
+            super().__init__(index, lengths=(999,))
+            self.switch("when it is made")
+
+        def switch(self, now: str) -> None:
+            if self.index == 1 and now == when:
+                torch.set_grad_enabled(False)
+
+        def reset(self, **given: Any) -> Any:
+            self.switch("in reset")
+            return super().reset(**given)
+
+        def step(self, action: Any) -> Any:
+            self.switch({2: "in step", 149: "late"}.get(self.t, ""))
+            return super().step(action)
+
+    def sample() -> None:
+        runner = runner_for(env=counters_one_by_one(Switches))
+        for num_steps in (140, 20):
+            runner.sample(num_steps, explore=False)
+
+    with pytest.raises(RuntimeError, match=f"{SWITCHES[when]}: expected torch's gradients left on"):
+        sample()
+    assert torch.is_grad_enabled()
+    with torch.no_grad():  # of whoever calls, which is no mistake
+        sample()
+
+
+@pytest.mark.parametrize("cls", [Counter, NestedCounter])
+def test_envs_that_share_the_memory_of_their_observations_are_named(cls: type[Counter]) -> None:
+    shared: Any = None
+
+    class Shares(cls):
+        def _obs(self) -> Any:
+            nonlocal shared
+            obs = super()._obs()
+            shared = obs if shared is None else shared
+            tree.map_structure(lambda x, new: np.copyto(x, new) if isinstance(x, np.ndarray) else None, shared, obs)
+            return shared
+
+    runner = runner_for(env=counters_one_by_one(Shares))
+    with pytest.raises(ValueError, match="env 0, step 1, obs: expected memory of its own"):
+        runner.sample(5, explore=False)
+
+
+def test_envs_may_return_one_observation_that_none_writes_into() -> None:
+    class Blind(Counter):
+        obs = np.full(3, 7, np.float32)
+
+        def _obs(self) -> Any:
+            return self.obs
+
+    runner = runner_for(Small, env=counters_one_by_one(Blind))
+    assert (runner.sample(5)[Columns.OBS] == 7).all()
 
 
 @pytest.mark.parametrize("place", ["step", "reset"])

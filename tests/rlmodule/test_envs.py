@@ -1,7 +1,10 @@
 """Vector envs from every source, and the guards that name a bad value with its env, step and leaf."""
 
+import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -291,6 +294,25 @@ def test_missing_packages_come_with_the_command_that_installs_them(error: Except
             make_vector_env(lambda config: entry_point(), {}, 2)
     finally:
         del gym.registry["RlmoduleNeedy-v0"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_env_with_a_space_of_its_own_is_named(mode: Any, tmp_path: Path) -> None:
+    made, parent = [], os.getpid()
+
+    def make(config: Any) -> Toy:
+        made.append(None)
+        size = 2
+        if len(made) == 3 or os.getpid() != parent:
+            with contextlib.suppress(FileExistsError):  # of several processes only one makes another env
+                (tmp_path / "made").mkdir()
+                size = 3
+        return Toy(spaces.Box(-1, 1, (size,), np.float32))
+
+    who = "env 12" if mode == "sync" else r"env 1\d"
+    with pytest.raises(ValueError, match=rf"{who}, observation_space: .* env 10, Box\(.*\(2,\).* got Box\(.*\(3,\)"):
+        make_vector_env(make, {}, 3, mode, first_env_index=10)
 
 
 # Autoreset mode.
