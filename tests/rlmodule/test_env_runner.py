@@ -426,7 +426,7 @@ def test_a_distribution_that_draws_for_itself_uses_the_runners_generator() -> No
     class Own(Small):
         def setup(self) -> None:
             super().setup()
-            self.action_dist_cls = type("Own", (self.action_dist_cls,), {"draw_noise": lambda *_: None})
+            self.action_dist_cls = type("Own", (self.action_dist_cls,), {"draw_noise": classmethod(lambda *_: None)})
 
     before = global_random_state()
     one, two, three = (runner_for(Own, run_seed=s).sample(30)[Columns.ACTIONS] for s in (1, 1, 2))

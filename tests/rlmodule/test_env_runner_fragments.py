@@ -35,7 +35,7 @@ class Own(Small):
 
     def setup(self) -> None:
         super().setup()
-        self.action_dist_cls = type("Own", (self.action_dist_cls,), {"draw_noise": lambda *_: None})
+        self.action_dist_cls = type("Own", (self.action_dist_cls,), {"draw_noise": classmethod(lambda *_: None)})
 
 
 class Noisy(Small, NoisyNetAPI):
