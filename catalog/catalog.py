@@ -152,9 +152,10 @@ class Catalog(Hooks):
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
         self._determine_components_hook()
-        if self.action_dist_cls is not self.action_node.result:  # the hook chose it without the tree
+        chosen = vars(self).get("action_dist_cls")  # a hook may decide on an encoder only
+        if chosen is not None and chosen is not self.action_node.result:  # without the tree
             where = f"action_dist_cls of {type(self).__name__}._determine_components_hook()"
-            self.action_dist_cls = _bound(self.action_dist_cls, self.action_space, where, "action_space")
+            self.action_dist_cls = _bound(chosen, self.action_space, where, "action_space")
         if self.encoder_config is not None and not self.has_custom_encoder:
             self._latent_dims = tuple(self.encoder_config.output_dims)
 
@@ -249,7 +250,7 @@ class Catalog(Hooks):
         try:
             if custom is None:
                 found = self._get_dist_cls_from_action_space(node.space)
-                if found is node.result:  # by a rule, which binds what it chooses
+                if found is not None and found is node.result:  # by a rule, which binds what it chooses
                     return found
                 where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
                 return _bound(found, node.space, where, node.path)
@@ -278,7 +279,7 @@ class Catalog(Hooks):
             ValueError: If it is not for this space.
         """
         found = self.get_action_dist_cls()
-        if found is self.action_dist_cls:
+        if found is vars(self).get("action_dist_cls"):
             return found
         return _bound(found, self.action_space, f"{type(self).__name__}.get_action_dist_cls()", "action_space")
 

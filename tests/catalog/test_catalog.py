@@ -257,6 +257,27 @@ def test_a_distribution_of_a_hook_for_another_space_is_refused() -> None:
         Mine(VECTOR, TWO)
 
 
+@pytest.mark.parametrize("hook", ["_get_dist_cls_from_action_space", "get_action_dist_cls"])
+def test_a_hook_that_returns_no_distribution_is_named(hook: str) -> None:
+    with pytest.raises(TypeError, match=rf"Mine\.{hook}\(\).*: expected a subclass of catalog\.Distribution, got None"):
+        type("Mine", (PPOCatalog,), {hook: (lambda self, space: None) if "space" in hook else lambda self: None})(
+            VECTOR, TWO
+        )
+
+
+def test_a_catalog_may_decide_on_an_encoder_only() -> None:
+    class Encodes(Catalog):
+        def _determine_components_hook(self) -> None:
+            self.encoder_config = MLPEncoderConfig(input_dims=(4,), hidden_layer_dims=(5,))
+
+        def get_action_dist_cls(self) -> type[Distribution]:
+            return Categorical
+
+    catalog = Encodes(VECTOR, TWO)
+    assert catalog.build_encoder()(torch.zeros(2, 4)).latent.shape == (2, 5)
+    assert catalog.bound_dist_cls is Categorical
+
+
 def test_a_distribution_without_its_methods_is_refused_and_these_are_named() -> None:
     class Half(Distribution):
         def logp(self, actions: Any) -> Tensor:
