@@ -11,7 +11,6 @@ from rlmodule.acceleration import moved
 from rlmodule.learner import Batch, Learner, warn_of_update
 from rlmodule.learning_together import no_data
 from rlmodule.module import DEFAULT_MODULE_ID
-from rlmodule.schedules import value_at
 from rlmodule.sequences import num_rows
 from rlmodule.update_data import check_batch, columns_named
 from rlmodule.update_metrics import Metrics, join_metrics
@@ -72,8 +71,7 @@ class BatchLearner(Learner):
                 env_steps = self._steps_after(0 if batch is None else num_rows(batch))
             step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
             joined = self._joined(module_id, [step[module_id]])
-        lr = value_at(self.settings.lr, env_steps)
-        return {module_id: self._summary(module_id, joined, {"learning_rate": lr})}
+        return {module_id: self._summary(module_id, joined, {})}
 
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
@@ -118,8 +116,7 @@ class BatchLearner(Learner):
         """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned."""
         if not history:
             return {}
-        lr = {"learning_rate": value_at(self.settings.lr, self.env_steps)}
         return {
-            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), lr)
+            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
             for module_id in history[0]
         }

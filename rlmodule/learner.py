@@ -35,7 +35,7 @@ from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.peers import Alone, Peers
 from rlmodule.randomness import GlobalStream, int_seed, torch_stream
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, map_leaves
-from rlmodule.schedules import value_at
+from rlmodule.schedules import scaled, value_at
 from rlmodule.sequences import (
     cut_into_sequences,
     embeddings_of,
@@ -111,7 +111,9 @@ class Learner(Hooks, ABC):
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
-        self.optimizers[module_id] = self.configure_optimizer_for_module(module_id, flat.tensor)
+        self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
         self._stateful[module_id] = is_stateful = module.is_stateful()
         forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
         self._gradient_passes[module_id] = gradient_pass(
@@ -188,6 +190,9 @@ class Learner(Hooks, ABC):
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """The optimizer of a module, given all its parameters as one flat tensor: an elementwise one such as Adam.
+
+        The learning rates it is made with are its own: ``settings.lr`` reaches them only if it is passed here. An
+        ``lr`` that is a schedule multiplies them by its value over its value at step 0.
 
         A parameter that took no part in the loss has a gradient of zero.
         """
@@ -271,8 +276,8 @@ class Learner(Hooks, ABC):
         return self._module_noise if self._team is None else self._team.own_noise(self._module_noise)
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, and the means
-        of what the module's own losses reported."""
+        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
+        rate, and the means of what the module's own losses reported."""
         extra = self._extra_metrics.get(module_id, frozenset())
         metrics = dict(metrics)
         metrics.pop(ROWS, None)
@@ -281,7 +286,8 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row[module_id] = in_a_row
         if in_a_row >= limit:
             raise too_many_skipped(limit, module_id, self.module[module_id])
-        more = {**more, "num_updates_skipped": float(skipped.sum())}
+        lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
+        more = {**more, "num_updates_skipped": float(skipped.sum()), "learning_rate": lr}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
@@ -299,14 +305,14 @@ class Learner(Hooks, ABC):
         """The count of env steps where nobody passes one: the data of all learners is new."""
         return self.env_steps + int(self.peers.sum(torch.tensor(num_new)))
 
-    def _begin(self, env_steps: int) -> float:
-        """Note the number of env steps sampled so far and set the learning rates that belong to it."""
+    def _begin(self, env_steps: int) -> None:
+        """Note the number of env steps sampled so far and let learning rates follow their schedule."""
         self.env_steps = env_steps
-        lr = value_at(self.settings.lr, env_steps)
+        if isinstance(schedule := self.settings.lr, int | float):
+            return
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = lr
-        return lr
+                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
@@ -314,9 +320,10 @@ class Learner(Hooks, ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
+        is_scheduled = not isinstance(self.settings.lr, int | float)
         return {
             "module": self.module.get_state(),
-            "optimizers": {module_id: optimizer_state(opt) for module_id, opt in self.optimizers.items()},
+            "optimizers": {n: optimizer_state(opt, is_scheduled=is_scheduled) for n, opt in self.optimizers.items()},
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
@@ -435,7 +442,7 @@ class EpisodeLearner(Learner):
         module = self.module[module_id]
         check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
         with self.peers:
-            lr = self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
+            self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
             rollout = self._rollout_of(episodes)
             start = perf_counter()
             self.module.eval()
@@ -464,7 +471,7 @@ class EpisodeLearner(Learner):
                     history.append(self._joined(module_id, steps))
             self.num_updates += self.progress - before
             metrics = {name: torch.cat([part[name] for part in history]) for name in history[0]}
-            results = self._summary(module_id, metrics, reported | {"learning_rate": lr})
+            results = self._summary(module_id, metrics, reported)
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)
