@@ -110,6 +110,7 @@ class Learner(Hooks, ABC):
         """Keep what is kept of each module."""
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
+        self._check_own_parameters(module_id)
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
         self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
         for group in optimizer.param_groups:
@@ -122,6 +123,20 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row[module_id] = 0
         if self._team is not None:
             self._team.take_up(module_id, module)
+
+    def _check_own_parameters(self, module_id: str) -> None:
+        """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
+        mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
+        for other, flat in self.parameters.items():
+            if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
+                raise ValueError(
+                    explain_error(
+                        f"module {module_id!r} of {type(self).__name__}",
+                        expected="trainable parameters of its own",
+                        got=f"{', '.join(shared[:5])}, which module {other!r} trains, too",
+                        remedy="Build them in setup() of each module, or freeze them with requires_grad_(False).",
+                    )
+                )
 
     def connect(self, peers: Peers) -> None:
         """Train together with ``peers`` from the next update on. All must have the same state, and then be told the
@@ -287,7 +302,7 @@ class Learner(Hooks, ABC):
         if in_a_row >= limit:
             raise too_many_skipped(limit, module_id, self.module[module_id])
         lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
-        more = {**more, "num_updates_skipped": float(skipped.sum()), "learning_rate": lr}
+        more = {**more, "learning_rate": lr, "num_updates_skipped": float(skipped.sum())}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])

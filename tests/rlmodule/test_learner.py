@@ -341,6 +341,27 @@ def test_frozen_parts_stay() -> None:
     assert not [name for name in changed if "encoder" in name]
 
 
+def test_a_parameter_that_two_modules_would_train_is_refused() -> None:
+    shared = torch.nn.Linear(8, 3)
+
+    class Sharing(Small):
+        def setup(self) -> None:
+            super().setup()
+            self.pi = shared
+
+    one = RLModuleSpec(Sharing, OBS, ACTIONS, {"fcnet_hiddens": [8]})
+    text = r"module 'b' of Reinforce: expected .* of its own, got pi.weight, pi.bias, which module 'a' trains, too\."
+    with pytest.raises(ValueError, match=text):
+        Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
+    learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one}), run_seed=0)
+    with pytest.raises(ValueError, match=text):
+        learner.add_module("b", one)
+    assert list(learner.module) == ["a"]
+    shared.requires_grad_(False)  # what nobody trains may be shared
+    learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
+    assert learner.module["a"].pi is learner.module["b"].pi
+
+
 def test_set_state_writes_into_the_tensors_that_are_there() -> None:
     learner, other = make(), make(run_seed=1)
     learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
