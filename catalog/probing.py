@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from catalog.action_embeddings import ActionEmbeddings
 from catalog.action_model import MADE
@@ -30,7 +32,7 @@ def probe_encoder(
     declared: tuple[int, ...] | None = None,
     path: str = "observation_space",
 ) -> tuple[int, ...]:
-    """Shape of one latent of ``encoder``, which keeps its mode and its running statistics.
+    """Shape of one latent of ``encoder``, which keeps its mode and its buffers.
 
     Args:
         encoder: The net, tried on a batch of two; a stateful one on two steps of three, from its initial state.
@@ -187,20 +189,32 @@ def _numbers(width: int) -> Tensor:
 
 
 def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """``net(*samples)`` in eval mode, without gradient."""
-    modes = {module: module.training for module in net.modules()}
-    net.eval()  # one sample must not touch running statistics of batch norm
+    """``net(*samples)``, which leaves the net as it was."""
     try:
-        with torch.no_grad():
+        with untouched(net):
             return net(*samples, **memory)
     except Exception as error:
         if ": expected " in str(error):  # explained where it was raised
             raise
         got = f"{type(error).__name__}: {error}"
         raise ValueError(explain_error(where, expected=takes, got=got, remedy=remedy or _OF_SAMPLES)) from error
+
+
+@contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    """Try ``net`` in eval mode and without gradient; its mode and buffers are as before afterwards."""
+    modes = {module: module.training for module in net.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers() if not is_lazy(buffer)]
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
     finally:
         for module, training in modes.items():
             module.training = training
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
 
 
 def _state_part(part: Any, where: str) -> Tensor:

@@ -71,6 +71,7 @@ class BatchLearner(Learner):
                 env_steps = self._steps_after(0 if batch is None else num_rows(batch))
             step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
             joined = self._joined(module_id, [step[module_id]])
+        self.module.eval()
         return {module_id: self._summary(module_id, joined, {})}
 
     def step_on_batch(
@@ -113,9 +114,11 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned."""
+        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned. The modules are in eval
+        mode from here until the next update."""
         if not history:
             return {}
+        self.module.eval()  # not after each update, which would walk over all parts each time
         return {
             module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
             for module_id in history[0]

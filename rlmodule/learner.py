@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 import tree
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
@@ -37,10 +38,12 @@ from rlmodule.randomness import GlobalStream, int_seed, torch_stream
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, map_leaves
 from rlmodule.schedules import scaled, value_at
 from rlmodule.sequences import (
+    batch_norms,
     cut_into_sequences,
     embeddings_of,
     flatten_sequences,
     num_rows,
+    over_valid_rows,
     sequence_minibatches,
     values_along,
     with_states,
@@ -95,6 +98,7 @@ class Learner(Hooks, ABC):
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
+        self._batch_norms: dict[str, list[_BatchNorm]] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._skipped_in_a_row: dict[str, int] = {}
         for module_id in self.module:
@@ -116,6 +120,7 @@ class Learner(Hooks, ABC):
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
         self._stateful[module_id] = is_stateful = module.is_stateful()
+        self._batch_norms[module_id] = batch_norms(module)
         forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
         self._gradient_passes[module_id] = gradient_pass(
             self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
@@ -176,7 +181,8 @@ class Learner(Hooks, ABC):
         """
         self.module.remove(module_id)
         self._extra_metrics.pop(module_id, None)
-        for kept in (self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._skipped_in_a_row):
+        of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
+        for kept in (*of_modules, self._skipped_in_a_row):
             del kept[module_id]
         if self._team is not None:
             self._team.forget(module_id)
@@ -231,7 +237,12 @@ class Learner(Hooks, ABC):
                     remedy="Make the train batch with pack().",
                 )
             )
-        fwd_out, valid_rows = module.forward_train(batch), batch.get(Columns.VALID_ROWS)
+        valid_rows, norms = batch.get(Columns.VALID_ROWS), self._batch_norms[module_id]
+        if valid_rows is None or not norms:
+            fwd_out = module.forward_train(batch)
+        else:
+            with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
+                fwd_out = module.forward_train(batch)
         if isinstance(module, ValueFunctionAPI | QNetAPI):
             embeddings_of(module, fwd_out)
         return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)

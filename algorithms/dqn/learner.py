@@ -36,7 +36,7 @@ class DQNLearner(BatchLearner):
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
-        self.target, self.choosing = (spec.build().to(self.device).eval() for _ in range(2))
+        self.target, self.choosing = (spec.build().to(self.device) for _ in range(2))
         self.target.set_state(self.module.get_state())
         self._target_parameters: dict[str, FlatParameters] = {}
         self.last_target_update: dict[str, int] = {}
@@ -59,7 +59,7 @@ class DQNLearner(BatchLearner):
         super().add_module(module_id, spec)
         with torch.random.fork_rng(devices=[]):
             for copies in (self.target, self.choosing):
-                copies.add(module_id, spec.build().to(self.device).eval())
+                copies.add(module_id, spec.build().to(self.device))
         self.target[module_id].set_state(self.module[module_id].get_state())
         self._make_copies(module_id)
 

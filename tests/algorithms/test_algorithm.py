@@ -22,6 +22,7 @@ from algorithms.ppo import PPO, PPOConfig, PPOModule
 from rlmodule import Columns, RLModule
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing import clone, differences, global_random_state
+from tests.algorithms.dqn.conftest import tiny
 
 TIMERS = ["timers/env_step", "timers/forward", "timers/bookkeeping", "timers/value_pass", "timers/update"]
 RESULT_KEYS = [
@@ -232,6 +233,28 @@ def test_dropout_too_draws_from_the_seed_and_not_from_elsewhere() -> None:
             weights.append(torch.cat([p.flatten() for p in algorithm.get_module().parameters()]))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_a_module_that_is_asked_for_has_dropout_off(name: str, tmp_path: Path) -> None:
+    config = (config_for if name == "PPO" else tiny)(model_config={"fcnet_hiddens": [32], "fcnet_dropout": 0.5})
+
+    def is_steady(module: RLModule) -> bool:
+        batch = {Columns.OBS: torch.ones(8, 4)}
+        passes = [module.forward_inference, module.forward_exploration, module.forward_inference]
+        inputs = [each(batch)[Columns.ACTION_DIST_INPUTS] for each in passes]
+        return len(inputs[0].unique(dim=0)) == 1 and torch.equal(inputs[0], inputs[2])
+
+    with config.build() as algorithm:
+        assert is_steady(algorithm.get_module())
+        assert is_steady(algorithm.module_spec.build())
+        before = clone(algorithm.get_module().get_state())
+        algorithm.train()
+        assert differences(before, algorithm.get_module().get_state())
+        assert is_steady(algorithm.get_module())
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert is_steady(other.get_module())
 
 
 def test_a_run_without_a_seed_draws_one() -> None:
