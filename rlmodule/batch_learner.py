@@ -114,8 +114,8 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned. The modules are in eval
-        mode from here until the next update."""
+        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned; leaves the modules in
+        eval mode until the next step."""
         if not history:
             return {}
         self.module.eval()  # not after each update, which would walk over all parts each time

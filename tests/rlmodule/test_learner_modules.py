@@ -277,7 +277,7 @@ def test_a_single_valid_row_is_normalised_by_the_running_statistics() -> None:
     learner = make(NormedRecurrent, Regression)
     batch = cut_into_sequences(rollout_for(learner, LENGTH, 1), [Columns.OBS], LENGTH)
     batch |= {Columns.VALID_ROWS: torch.tensor([1]), "target": torch.ones(LENGTH, 1, 3)}
-    learner.update_from_batch(batch, env_steps=0)
+    learner.step_on_batch(batch, env_steps=0)
     assert int(learner.module[ID].norm.num_batches_tracked) == 0
     assert learner.module[ID].norm.training
 
@@ -301,7 +301,9 @@ def test_modules_are_in_eval_mode_but_for_gradient_steps(learner_class: type[Lea
             learner.update_from_episodes(rollout_for(learner), env_steps=0)
         else:
             batch = {Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}
-            learner.summarize_updates([learner.update_from_batch(batch, env_steps=0) for _ in range(2)])
+            learner.update_from_batch(batch, env_steps=0)
+            assert not module.training
+            learner.summarize_updates([learner.step_on_batch(batch, env_steps=0) for _ in range(2)])
         assert not any(part.training for part in learner.module.modules())
     assert module.trained_in
     assert all(module.trained_in[-2:])

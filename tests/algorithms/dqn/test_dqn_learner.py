@@ -279,10 +279,10 @@ def test_each_module_has_a_clock_of_its_own() -> None:
         each.add_module("other", each.settings.get_rl_module_spec(*SPACES))
     for env_steps in (50, 100, 150):
         for module_id in (ID, "other"):
-            metrics = learner.update_from_batch(batch(), env_steps=env_steps, module_id=module_id)
+            results = learner.update_from_batch(batch(), env_steps=env_steps, module_id=module_id)
             moved = differences(learner.target[module_id].get_state(), learner.module[module_id].get_state()) == []
             assert moved is (env_steps == 100), module_id
-    assert learner.summarize_updates([metrics])["other"]["num_target_updates"] == 1
+    assert results["other"]["num_target_updates"] == 1
     learner.update_from_batch(batch(), env_steps=200, module_id="other")
     again.set_state(learner.get_state())
     assert again.last_target_update == {ID: 100, "other": 200}
