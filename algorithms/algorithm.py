@@ -228,26 +228,29 @@ class Algorithm(metaclass=_AlgorithmType):
             RuntimeError: If a callback raises; names it. The next call goes on with another iteration.
         """
         self._refuse_if_stopped("train")
-        report, start = self.report, perf_counter()
-        sections = self.training_step()
-        if not isinstance(sections, dict):
-            where, got = f"{type(self).__name__}.training_step()", type(sections).__name__
-            remedy = "Return {'learners': ...}."
-            raise TypeError(explain_error(where, expected="a dict of sections of the result", got=got, remedy=remedy))
-        self.metrics.add_timers(sections.pop("timers", {}))
-        result = self.metrics.finish_iteration(perf_counter() - start) | sections | self._workers_section()
-        interval = self.config.evaluation_interval
-        if interval is not None and self.metrics.iterations % interval == 0:
-            result["evaluation"] = self.evaluate_for_run()
-            result["time_total_s"] = self.metrics.seconds
-        self._callbacks.call("on_train_result", algorithm=self, result=result)
-        if "env_runners" not in result:
-            remedy = "Add to the result, and leave what is there."
-            where, expected, got = "result after on_train_result", "the section env_runners", ", ".join(result)
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-        self._add_logged(result)
-        report.write(result)
-        return result
+        with self._threads.used():
+            report, start = self.report, perf_counter()
+            sections = self.training_step()
+            if not isinstance(sections, dict):
+                where, got = f"{type(self).__name__}.training_step()", type(sections).__name__
+                remedy = "Return {'learners': ...}."
+                raise TypeError(
+                    explain_error(where, expected="a dict of sections of the result", got=got, remedy=remedy)
+                )
+            self.metrics.add_timers(sections.pop("timers", {}))
+            result = self.metrics.finish_iteration(perf_counter() - start) | sections | self._workers_section()
+            interval = self.config.evaluation_interval
+            if interval is not None and self.metrics.iterations % interval == 0:
+                result["evaluation"] = self.evaluate_for_run()
+                result["time_total_s"] = self.metrics.seconds
+            self._callbacks.call("on_train_result", algorithm=self, result=result)
+            if "env_runners" not in result:
+                remedy = "Add to the result, and leave what is there."
+                where, expected, got = "result after on_train_result", "the section env_runners", ", ".join(result)
+                raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            self._add_logged(result)
+            report.write(result)
+            return result
 
     def _workers_section(self) -> dict[str, dict[str, Any]]:
         """What is to be told of workers in other processes, and of steps that were lost; nothing if neither can be."""
@@ -354,7 +357,7 @@ class Algorithm(metaclass=_AlgorithmType):
         """
         plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
         self._refuse_if_stopped("evaluate")
-        with self.metrics.logging_apart():
+        with self.metrics.logging_apart(), self._threads.used():
             evaluation = self._evaluation.run(plan, progress)
             self._callbacks.call("on_evaluate_end", algorithm=self, evaluation=evaluation)
             self._add_logged(evaluation)

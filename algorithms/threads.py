@@ -1,4 +1,4 @@
-"""How many threads torch computes on, which is the process's: a run sets it, and gives it back."""
+"""Set how many threads torch computes on, of which each thread of the process has its own count, and give it back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ SMALL_NET = 1_000_000
 
 
 class Threads:
-    """torch's threads, which are the process's, as one run sets them.
+    """torch's threads, as one run sets them: where it is built, and in whichever thread it computes (:meth:`used`).
 
     Args:
         wanted: What the run wants, given how many there were before any run.
@@ -25,6 +25,19 @@ class Threads:
         self._set = wanted(self._found)
         Threads._last = self._found, self._set
         torch.set_num_threads(self._set)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Compute on the run's number of threads in the thread that calls."""
+        found = torch.get_num_threads()
+        if found == self._set:
+            yield
+            return
+        torch.set_num_threads(self._set)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(found)
 
     def give_back(self) -> None:
         """What there was before, unless somebody has changed it since."""

@@ -34,7 +34,7 @@ def probe_encoder(
     declared: tuple[int, ...] | None = None,
     path: str = "observation_space",
 ) -> tuple[int, ...]:
-    """Shape of one latent of ``encoder``, which keeps its mode and its running statistics.
+    """Shape of one latent of ``encoder``, which keeps its mode and its buffers.
 
     Args:
         encoder: The net, tried on a batch of two; a stateful one on two steps of three, from its initial state.
@@ -191,7 +191,7 @@ def _numbers(width: int) -> Tensor:
 
 
 @contextmanager
-def undisturbed(net: nn.Module) -> Iterator[None]:
+def untouched(net: nn.Module) -> Iterator[None]:
     """Eval mode without gradient for a trial, which leaves modes and buffers as they were."""
     modes = {module: module.training for module in net.modules()}
     buffers = [
@@ -238,7 +238,7 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
     """``net(*samples)`` in eval mode, without gradient."""
-    with undisturbed(net):
+    with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import Any
 
 import torch
 import tree
@@ -18,9 +18,6 @@ from catalog.base import Tree
 from catalog.errors import explain_error
 from rlmodule.flat import FlatParameters
 from rlmodule.settings import LearnerSettings
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Forward = Callable[[dict[str, Tree]], tuple[dict[str, Tree], Mapping[str, Tree]]]
 Loss = Callable[[dict[str, Tree], Mapping[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
@@ -77,41 +74,38 @@ def moved(tensors: Tree, device: torch.device) -> Tree:
     return move(tensors) if isinstance(tensors, Tensor) else tree.map_structure(move, tensors)
 
 
-class _OnDevice(Protocol):
-    @property
-    def device(self) -> torch.device: ...
-
-
 class Coefficient:
-    """A number of a learner that its loss reads and that changes from update to update, such as a scheduled weight.
+    """A number of each module that a loss reads and that changes from update to update, such as a scheduled weight.
 
-    Declared in the class (``entropy_coeff = Coefficient()``), assigned and read as any attribute. What is read is a
-    scalar tensor on the learner's device, always the same one and filled by each assignment, so that a loss that was
-    compiled or captured goes by the value of now. A Python number would have it compiled anew at each change. For a
-    result there is :meth:`number`.
+    Assigned and read by module id (``self.entropy_coeff[module_id]``). What is read is a scalar tensor on the learner's
+    device, always the same one and filled by each assignment, so that a loss that was compiled or captured sees the
+    present value. A Python number would have it compiled again at each change. For a result there is :meth:`number`.
+
+    Args:
+        device: The learner's.
     """
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name, self._name_as_set = name, f"_{name}_as_set"
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tensors: dict[str, Tensor] = {}
+        self._as_set: dict[str, float | Tensor] = {}
 
-    @overload
-    def __get__(self, learner: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, learner: _OnDevice, owner: type) -> Tensor: ...
-    def __get__(self, learner: _OnDevice | None, owner: type) -> Tensor | Self:
-        return self if learner is None else learner.__dict__[self._name]
+    def __getitem__(self, module_id: str) -> Tensor:
+        return self._tensors[module_id]
 
-    def number(self, learner: _OnDevice) -> float:
-        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
-        return float(learner.__dict__[self._name_as_set])
-
-    def __set__(self, learner: _OnDevice, value: float | Tensor) -> None:
-        kept = learner.__dict__.get(self._name)
-        if kept is None:
-            kept = learner.__dict__[self._name] = torch.full((), float(value), device=learner.device)
+    def __setitem__(self, module_id: str, value: float | Tensor) -> None:
+        if module_id in self._tensors:
+            self._tensors[module_id].fill_(value)
         else:
-            kept.fill_(value)
-        learner.__dict__[self._name_as_set] = kept if isinstance(value, Tensor) else value
+            self._tensors[module_id] = torch.full((), float(value), device=self._device)
+        self._as_set[module_id] = self._tensors[module_id] if isinstance(value, Tensor) else value
+
+    def __delitem__(self, module_id: str) -> None:
+        del self._tensors[module_id], self._as_set[module_id]
+
+    def number(self, module_id: str) -> float:
+        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
+        return float(self._as_set[module_id])
 
 
 def gradient_pass(

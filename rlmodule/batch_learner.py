@@ -11,7 +11,6 @@ from rlmodule.acceleration import moved
 from rlmodule.learner import Batch, Learner, warn_of_update
 from rlmodule.learning_together import no_data
 from rlmodule.module import DEFAULT_MODULE_ID
-from rlmodule.schedules import value_at
 from rlmodule.sequences import num_rows
 from rlmodule.update_data import check_batch, columns_named
 from rlmodule.update_metrics import Metrics, join_metrics
@@ -72,8 +71,8 @@ class BatchLearner(Learner):
                 env_steps = self._steps_after(0 if batch is None else num_rows(batch))
             step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
             joined = self._joined(module_id, [step[module_id]])
-        lr = value_at(self.settings.lr, env_steps)
-        return {module_id: self._summary(module_id, joined, {"learning_rate": lr})}
+        self.module.eval()
+        return {module_id: self._summary(module_id, joined, {})}
 
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
@@ -115,11 +114,12 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned."""
+        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned; leaves the modules in
+        eval mode until the next step."""
         if not history:
             return {}
-        lr = {"learning_rate": value_at(self.settings.lr, self.env_steps)}
+        self.module.eval()  # not after each update, which would walk over all parts each time
         return {
-            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), lr)
+            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
             for module_id in history[0]
         }

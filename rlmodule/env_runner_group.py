@@ -121,7 +121,7 @@ class EnvRunnerGroup:
 
     def build_modules(self, spec: RLModuleSpec, learner_module: RLModule) -> None:
         """Let the runners act as ``learner_module`` does, of which ``spec`` is the spec."""
-        self.module = spec.build(inference_only=True).eval()
+        self.module = spec.build(inference_only=True)
         self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._spec = spec

@@ -130,17 +130,25 @@ class FlatAdam(torch.optim.Adam):
         )
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values."""
+def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:
+    """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values.
+
+    If it ``is_scheduled``, each ``lr`` is the ``initial_lr``: the schedule and the env steps give the rest.
+    """
     state = optimizer.state_dict()
-    return {"state": {str(k): v for k, v in state["state"].items()}, "param_groups": state["param_groups"]}
+    groups = [group | {"lr": group["initial_lr"]} if is_scheduled else group for group in state["param_groups"]]
+    return {"state": {str(k): v for k, v in state["state"].items()}, "param_groups": groups}
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what :func:`optimizer_state` gave."""
+    """Restore what :func:`optimizer_state` gave, but for learning rates of groups that are now made with another."""
+    initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # torch would keep these very tensors, and step in them
     own = {
         int(key): {n: x.clone() if isinstance(x, Tensor) else x for n, x in of.items()}
         for key, of in state["state"].items()
     }
     optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
+    for group, lr in zip(optimizer.param_groups, initial, strict=True):
+        if lr != group.get("initial_lr"):
+            group["lr"] = group["initial_lr"] = lr

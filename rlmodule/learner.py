@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 import tree
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
@@ -36,12 +37,14 @@ from rlmodule.peers import Alone, Peers
 from rlmodule.probing import probe_module
 from rlmodule.randomness import GlobalStream, int_seed, torch_stream
 from rlmodule.rollout import Rollout, allocate_observations, as_tensors, map_leaves
-from rlmodule.schedules import value_at
+from rlmodule.schedules import scaled, value_at
 from rlmodule.sequences import (
+    batch_norms,
     cut_into_sequences,
     embeddings_of,
     flatten_sequences,
     num_rows,
+    over_valid_rows,
     sequence_minibatches,
     values_along,
     with_states,
@@ -97,6 +100,7 @@ class Learner(Hooks, ABC):
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
+        self._batch_norms: dict[str, list[_BatchNorm]] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._skipped_in_a_row: dict[str, int] = {}
         for module_id in self.module:
@@ -113,9 +117,13 @@ class Learner(Hooks, ABC):
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         probe_module(module)
+        self._check_own_parameters(module_id)
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
-        self.optimizers[module_id] = self.configure_optimizer_for_module(module_id, flat.tensor)
+        self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
         self._stateful[module_id] = is_stateful = module.is_stateful()
+        self._batch_norms[module_id] = batch_norms(module)
         forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
         self._gradient_passes[module_id] = gradient_pass(
             self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
@@ -123,6 +131,20 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row[module_id] = 0
         if self._team is not None:
             self._team.take_up(module_id, module)
+
+    def _check_own_parameters(self, module_id: str) -> None:
+        """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
+        mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
+        for other, flat in self.parameters.items():
+            if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
+                raise ValueError(
+                    explain_error(
+                        f"module {module_id!r} of {type(self).__name__}",
+                        expected="trainable parameters of its own",
+                        got=f"{', '.join(shared[:5])}, which module {other!r} trains, too",
+                        remedy="Build them in setup() of each module, or freeze them with requires_grad_(False).",
+                    )
+                )
 
     def connect(self, peers: Peers) -> None:
         """Train together with ``peers`` from the next update on. All must have the same state, and then be told the
@@ -162,7 +184,8 @@ class Learner(Hooks, ABC):
         """
         self.module.remove(module_id)
         self._extra_metrics.pop(module_id, None)
-        for kept in (self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._skipped_in_a_row):
+        of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
+        for kept in (*of_modules, self._skipped_in_a_row):
             del kept[module_id]
         if self._team is not None:
             self._team.forget(module_id)
@@ -192,6 +215,9 @@ class Learner(Hooks, ABC):
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
         """The optimizer of a module, given all its parameters as one flat tensor: an elementwise one such as Adam.
 
+        The learning rates it is made with are its own: ``settings.lr`` reaches them only if it is passed here. An
+        ``lr`` that is a schedule multiplies them by its value over its value at step 0.
+
         A parameter that took no part in the loss has a gradient of zero.
         """
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
@@ -214,7 +240,12 @@ class Learner(Hooks, ABC):
                     remedy="Make the train batch with pack().",
                 )
             )
-        fwd_out, valid_rows = module.forward_train(batch), batch.get(Columns.VALID_ROWS)
+        valid_rows, norms = batch.get(Columns.VALID_ROWS), self._batch_norms[module_id]
+        if valid_rows is None or not norms:
+            fwd_out = module.forward_train(batch)
+        else:
+            with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
+                fwd_out = module.forward_train(batch)
         if isinstance(module, ValueFunctionAPI | QNetAPI):
             embeddings_of(module, fwd_out)
         return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
@@ -274,8 +305,8 @@ class Learner(Hooks, ABC):
         return self._module_noise if self._team is None else self._team.own_noise(self._module_noise)
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, and the means
-        of what the module's own losses reported."""
+        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
+        rate, and the means of what the module's own losses reported."""
         extra = self._extra_metrics.get(module_id, frozenset())
         metrics = dict(metrics)
         metrics.pop(ROWS, None)
@@ -284,7 +315,8 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row[module_id] = in_a_row
         if in_a_row >= limit:
             raise too_many_skipped(limit, module_id, self.module[module_id])
-        more = {**more, "num_updates_skipped": float(skipped.sum())}
+        lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
+        more = {**more, "learning_rate": lr, "num_updates_skipped": float(skipped.sum())}
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
@@ -302,14 +334,14 @@ class Learner(Hooks, ABC):
         """The count of env steps where nobody passes one: the data of all learners is new."""
         return self.env_steps + int(self.peers.sum(torch.tensor(num_new)))
 
-    def _begin(self, env_steps: int) -> float:
-        """Note the number of env steps sampled so far and set the learning rates that belong to it."""
+    def _begin(self, env_steps: int) -> None:
+        """Note the number of env steps sampled so far and let learning rates follow their schedule."""
         self.env_steps = env_steps
-        lr = value_at(self.settings.lr, env_steps)
+        if isinstance(schedule := self.settings.lr, int | float):
+            return
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = lr
-        return lr
+                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
@@ -317,9 +349,10 @@ class Learner(Hooks, ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
+        is_scheduled = not isinstance(self.settings.lr, int | float)
         return {
             "module": self.module.get_state(),
-            "optimizers": {module_id: optimizer_state(opt) for module_id, opt in self.optimizers.items()},
+            "optimizers": {n: optimizer_state(opt, is_scheduled=is_scheduled) for n, opt in self.optimizers.items()},
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
@@ -438,7 +471,7 @@ class EpisodeLearner(Learner):
         module = self.module[module_id]
         check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
         with self.peers:
-            lr = self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
+            self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
             rollout = self._rollout_of(episodes)
             start = perf_counter()
             self.module.eval()
@@ -467,7 +500,7 @@ class EpisodeLearner(Learner):
                     history.append(self._joined(module_id, steps))
             self.num_updates += self.progress - before
             metrics = {name: torch.cat([part[name] for part in history]) for name in history[0]}
-            results = self._summary(module_id, metrics, reported | {"learning_rate": lr})
+            results = self._summary(module_id, metrics, reported)
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
-from catalog.probing import tried, undisturbed
+from catalog.probing import tried, untouched
 from catalog.spaces import zero_batch
 from rlmodule.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.columns import Columns
@@ -37,7 +37,7 @@ def probe_module(module: RLModule) -> None:
     if stateful:
         _check_state(module)
     gpus = {p.device for p in module.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=gpus), undisturbed(module):
+    with torch.random.fork_rng(devices=gpus), untouched(module):
         for forward in (module.forward_inference, module.forward_exploration):
             batch = probe_batch(module, 1)
             where, out = _called(module, forward, batch)

@@ -12,3 +12,12 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
         return float(schedule)
     steps, values = zip(*schedule, strict=True)
     return float(np.interp(env_steps, steps, values))
+
+
+def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
+    """``initial`` times the value of ``schedule`` after ``env_steps`` over its first value that is not 0: its value at
+    step 0, unless it warms up from there."""
+    value = value_at(schedule, env_steps)
+    if initial == schedule[0][1]:
+        return value  # the schedule's own number, to the last bit
+    return initial * value / next((point for _, point in schedule if point), 1.0)

@@ -11,11 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 import tree
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
@@ -104,6 +107,41 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
         return rows if valid_rows is None else rows.index_select(0, valid_rows)
 
     return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The layers of ``module`` that normalise by the statistics of a batch."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+@contextmanager
+def over_valid_rows(norms: Iterable[_BatchNorm], rows: Tensor, total: int) -> Iterator[None]:
+    """Within, batch norms that are given all ``total`` rows of sequences take their statistics from the valid ``rows``
+    alone, and normalise the others by them. A single valid row has no variance: the running statistics are used."""
+    whole: dict[nn.Module, Tensor] = {}
+
+    def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+        if not norm.training or len(args[0]) != total:
+            return None
+        whole[norm] = args[0]
+        return (args[0].index_select(0, rows),)
+
+    def join(norm: _BatchNorm, args: tuple[Any, ...], out: Tensor) -> Tensor:
+        if (x := whole.pop(norm, None)) is None:
+            return out
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        var, mean = torch.var_mean(args[0].detach(), dims, correction=0)
+        others = functional.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
+        return others.index_copy(0, rows, out)
+
+    with ExitStack() as stack:
+        for norm in norms:
+            stack.callback(norm.register_forward_pre_hook(select).remove)
+            stack.callback(norm.register_forward_hook(join).remove)
+            if len(rows) == 1:
+                stack.callback(norm.train, norm.training)
+                norm.eval()
+        yield
 
 
 def num_rows(batch: Mapping[str, Tree]) -> int:

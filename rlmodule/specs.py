@@ -54,7 +54,7 @@ class RLModuleSpec:
         return dataclasses.replace(self, **{name: value for name, value in vars(default).items() if mine[name] is None})
 
     def build(self, *, inference_only: bool | None = None) -> RLModule:
-        """A new module.
+        """A new module, in eval mode: only a learner's gradient steps put it in train mode.
 
         Raises:
             ValueError: If class or spaces are not given.
@@ -78,7 +78,7 @@ class RLModuleSpec:
             model_config=self.model_config,
             catalog_class=self.catalog_class or Catalog,
             inference_only=self.inference_only if inference_only is None else inference_only,
-        )
+        ).eval()
 
     def as_multi(self, module_id: str = DEFAULT_MODULE_ID) -> MultiRLModuleSpec:
         """A spec of this one module under ``module_id``."""
@@ -92,7 +92,6 @@ class MultiRLModuleSpec:
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 
     def build(self, *, inference_only: bool | None = None) -> MultiRLModule:
-        """A new module of each spec."""
-        return MultiRLModule(
-            {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
-        )
+        """A new module of each spec, in eval mode."""
+        modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
+        return MultiRLModule(modules).eval()

@@ -36,16 +36,16 @@ class DQNLearner(BatchLearner):
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
-        self.target, self.choosing = (spec.build().to(self.device).eval() for _ in range(2))
+        self.target, self.choosing = (spec.build().to(self.device) for _ in range(2))
         self.target.set_state(self.module.get_state())
         self._target_parameters: dict[str, FlatParameters] = {}
+        self.last_target_update: dict[str, int] = {}
+        self.num_target_updates: dict[str, int] = {}
         for module_id in self.module:
             self._make_copies(module_id)
-        self.last_target_update = 0
-        self.num_target_updates = 0
 
     def _make_copies(self, module_id: str) -> None:
-        """Check a module, and let its copies be copies."""
+        """Check a module, let its copies be copies, and start its clock."""
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:
             check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
@@ -53,12 +53,13 @@ class DQNLearner(BatchLearner):
             check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
         self.choosing[module_id].share_tensors_of(module)
         self._target_parameters[module_id] = FlatParameters(self.target[module_id].parameters())
+        self.last_target_update[module_id], self.num_target_updates[module_id] = self.env_steps, 0
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super().add_module(module_id, spec)
         with torch.random.fork_rng(devices=[]):
             for copies in (self.target, self.choosing):
-                copies.add(module_id, spec.build().to(self.device).eval())
+                copies.add(module_id, spec.build().to(self.device))
         self.target[module_id].set_state(self.module[module_id].get_state())
         self._make_copies(module_id)
 
@@ -66,7 +67,8 @@ class DQNLearner(BatchLearner):
         super().remove_module(module_id)
         for copies in (self.target, self.choosing):
             copies.remove(module_id)
-        del self._target_parameters[module_id]
+        for kept in (self._target_parameters, self.last_target_update, self.num_target_updates):
+            del kept[module_id]
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Load it into the target net, too."""
@@ -150,17 +152,17 @@ class DQNLearner(BatchLearner):
 
     def after_gradient_step(self, module_id: str) -> None:
         """Move the target net, every ``target_network_update_freq`` env steps."""
-        if self.env_steps - self.last_target_update < self.settings.target_network_update_freq:
+        if self.env_steps - self.last_target_update[module_id] < self.settings.target_network_update_freq:
             return
         self._target_parameters[module_id].tensor.lerp_(self.parameters[module_id].tensor, self.settings.tau)
         for theirs, mine in zip(self.target[module_id].buffers(), self.module[module_id].buffers(), strict=True):
             theirs.copy_(mine)
-        self.last_target_update = self.env_steps
-        self.num_target_updates += 1
+        self.last_target_update[module_id] = self.env_steps
+        self.num_target_updates[module_id] += 1
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         rest = dict(metrics)
-        results = {"num_target_updates": float(self.num_target_updates)}
+        results = {"num_target_updates": float(self.num_target_updates[module_id])}
         if (td_error := rest.pop("td_error", None)) is not None:
             results["td_error_mean"] = float(td_error.abs().mean())
         if (values := rest.pop("qf", None)) is not None:
@@ -171,14 +173,15 @@ class DQNLearner(BatchLearner):
     def get_state(self) -> dict[str, Any]:
         return super().get_state() | {
             "target": self.target.get_state(),
-            "last_target_update": self.last_target_update,
-            "num_target_updates": self.num_target_updates,
+            "last_target_update": self.last_target_update.copy(),
+            "num_target_updates": self.num_target_updates.copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         self.target.set_state(state["target"])
-        self.last_target_update, self.num_target_updates = state["last_target_update"], state["num_target_updates"]
+        self.last_target_update |= state["last_target_update"]
+        self.num_target_updates |= state["num_target_updates"]
 
 
 class _Following:

@@ -17,7 +17,7 @@ from catalog.hooks import refuses_foreign
 from catalog.masks import MASKED
 from catalog.nn import Activation, Initializer
 from catalog.noisy import NoisyHead, NoisyHeadConfig
-from catalog.probing import probe_head
+from catalog.probing import probe_head, untouched
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
 from catalog.spaces import zero_batch
 from catalog.unread import check_settings_are_read
@@ -412,6 +412,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
     """See that what ``set_epsilon`` sets on ``module`` reaches the copy that acts, and that its values fit the actions.
+    Modes and buffers stay as they are.
 
     Raises:
         ValueError: If it does not; says what to do.
@@ -427,7 +428,7 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
     batch: dict[str, Any] = {Columns.OBS: obs}
     if module.is_stateful():
         batch |= {Columns.STARTS: torch.ones(leading, dtype=torch.bool), Columns.STATE_IN: initial_states(module, 1)}
-    with torch.no_grad():
+    with untouched(module), untouched(acting):
         embeddings = module.forward_train(batch).get(Columns.EMBEDDINGS)
         shape, expected = (
             tuple(module.compute_q_values(batch, embeddings).shape),

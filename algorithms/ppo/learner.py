@@ -16,7 +16,7 @@ from rlmodule.acceleration import Coefficient
 from rlmodule.learner import Batch, Metrics
 from rlmodule.schedules import value_at
 from rlmodule.sequences import num_rows
-from rlmodule.specs import MultiRLModuleSpec
+from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.ppo.ppo import PPOConfig
@@ -31,13 +31,24 @@ class PPOLearner(EpisodeLearner):
 
     required_apis = (ValueFunctionAPI,)
     settings: "PPOConfig"
-    kl_coeff: Coefficient = Coefficient()
-    entropy_coeff: Coefficient = Coefficient()
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
-        self.kl_coeff = settings.kl_coeff
-        self.entropy_coeff = value_at(settings.entropy_coeff, 0)
+        self.kl_coeff, self.entropy_coeff = Coefficient(self.device), Coefficient(self.device)
+        for module_id in self.module:
+            self._start_coefficients(module_id)
+
+    def _start_coefficients(self, module_id: str) -> None:
+        self.kl_coeff[module_id] = self.settings.kl_coeff
+        self.entropy_coeff[module_id] = value_at(self.settings.entropy_coeff, self.env_steps)
+
+    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        super().add_module(module_id, spec)
+        self._start_coefficients(module_id)
+
+    def remove_module(self, module_id: str) -> None:
+        super().remove_module(module_id)
+        del self.kl_coeff[module_id], self.entropy_coeff[module_id]
 
     def _take_up(self, module_id: str) -> None:
         super()._take_up(module_id)
@@ -66,9 +77,9 @@ class PPOLearner(EpisodeLearner):
         vf_loss = self._value_error(module, batch, fwd_out).mean()
         entropy = dist.entropy().mean()
 
-        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff[module_id] * entropy
         if config.use_kl_loss:
-            loss = loss + self.kl_coeff * self._divergence(module, batch, fwd_out)
+            loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
 
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
@@ -100,7 +111,7 @@ class PPOLearner(EpisodeLearner):
         """One value pass over all observations, then advantages (eq. 11) standardised over the valid rows."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
-        self.entropy_coeff = value_at(config.entropy_coeff, self.env_steps)
+        self.entropy_coeff[module_id] = value_at(config.entropy_coeff, self.env_steps)
         values, following = self.value_pass(module_id, rollout)
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
@@ -128,9 +139,9 @@ class PPOLearner(EpisodeLearner):
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
-            reported["kl_coeff"] = PPOLearner.kl_coeff.number(self)
+            reported["kl_coeff"] = self.kl_coeff.number(module_id)
         if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = PPOLearner.entropy_coeff.number(self)
+            reported["entropy_coeff"] = self.entropy_coeff.number(module_id)
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
@@ -157,13 +168,16 @@ class PPOLearner(EpisodeLearner):
             divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
         divergence = float(self.peers.mean(divergence, rows))
         if divergence > 1.5 * self.settings.kl_target:
-            self.kl_coeff = PPOLearner.kl_coeff.number(self) * 2.0
+            self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 2.0
         elif divergence < self.settings.kl_target / 1.5:
-            self.kl_coeff = PPOLearner.kl_coeff.number(self) * 0.5
+            self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 0.5
 
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {"kl_coeff": PPOLearner.kl_coeff.number(self)}
+        return super().get_state() | {
+            "kl_coeff": {module_id: self.kl_coeff.number(module_id) for module_id in self.module}
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
-        self.kl_coeff = state["kl_coeff"]
+        for module_id, coefficient in state["kl_coeff"].items():
+            self.kl_coeff[module_id] = coefficient

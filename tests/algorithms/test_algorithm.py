@@ -22,6 +22,7 @@ from algorithms.ppo import PPO, PPOConfig, PPOModule
 from rlmodule import Columns, RLModule
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing import clone, differences, global_random_state
+from tests.algorithms.dqn.conftest import tiny
 
 TIMERS = ["timers/env_step", "timers/forward", "timers/bookkeeping", "timers/value_pass", "timers/update"]
 RESULT_KEYS = [
@@ -234,6 +235,28 @@ def test_dropout_too_draws_from_the_seed_and_not_from_elsewhere() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_a_module_that_is_asked_for_has_dropout_off(name: str, tmp_path: Path) -> None:
+    config = (config_for if name == "PPO" else tiny)(model_config={"fcnet_hiddens": [32], "fcnet_dropout": 0.5})
+
+    def is_steady(module: RLModule) -> bool:
+        batch = {Columns.OBS: torch.ones(8, 4)}
+        passes = [module.forward_inference, module.forward_exploration, module.forward_inference]
+        inputs = [each(batch)[Columns.ACTION_DIST_INPUTS] for each in passes]
+        return len(inputs[0].unique(dim=0)) == 1 and torch.equal(inputs[0], inputs[2])
+
+    with config.build() as algorithm:
+        assert is_steady(algorithm.get_module())
+        assert is_steady(algorithm.module_spec.build())
+        before = clone(algorithm.get_module().get_state())
+        algorithm.train()
+        assert differences(before, algorithm.get_module().get_state())
+        assert is_steady(algorithm.get_module())
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c") as other:
+        assert is_steady(other.get_module())
+
+
 def test_a_run_without_a_seed_draws_one() -> None:
     seeds = set()
     for _ in range(3):
@@ -265,7 +288,8 @@ def test_a_checkpoint_goes_on_where_it_was(env: str, tmp_path: Path) -> None:
         with Algorithm.from_checkpoint(tmp_path / "c") as other:
             assert type(other) is PPO
             assert differences(algorithm.get_state(), other.get_state()) == []
-            assert other.learner_group.learner.kl_coeff == algorithm.learner_group.learner.kl_coeff > 0.2  # type: ignore[attr-defined]
+            mine, theirs = (each.get_state()["learners"]["kl_coeff"] for each in (algorithm, other))
+            assert theirs["default_policy"] == mine["default_policy"] > 0.2
             assert differences(algorithm.config.to_dict(), other.config.to_dict()) == []
             rng = np.random.default_rng(0)
             for _ in range(20):
@@ -447,7 +471,7 @@ NOT_SAVED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("forgotten", ["kl_coeff", "generator", "num_updates"])
+@pytest.mark.parametrize("forgotten", ["kl_coeff._as_set['default_policy']", "generator", "num_updates"])
 def test_the_walk_finds_what_a_learner_forgets(forgotten: str, tmp_path: Path) -> None:
     with build(**SETTINGS) as algorithm:
         before = snapshot(algorithm)

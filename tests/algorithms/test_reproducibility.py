@@ -1,11 +1,14 @@
 """Runs of one seed are equal, whatever ran before them in the process."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
-from algorithms.ppo import PPOConfig
+from algorithms.ppo import PPOConfig, PPOLearner
+from rlmodule import Rollout
 
 
 @pytest.fixture
@@ -46,3 +49,30 @@ def test_threads_come_back_after_the_last_of_several_runs(threads: None) -> None
     first.stop()
     second.stop()
     assert torch.get_num_threads() == 2
+
+
+def test_a_run_computes_on_its_number_of_threads_in_whichever_thread_it_is_called(threads: None) -> None:
+    counts: list[int] = []
+
+    class Counting(PPOLearner):
+        def preprocess_train_data(self, rollout: Rollout) -> Rollout:
+            counts.append(torch.get_num_threads())
+            return rollout
+
+    def count(algorithm: Any, evaluation: Any) -> None:
+        counts.append(torch.get_num_threads())
+
+    def work() -> None:
+        torch.set_num_threads(2)  # as a thread has it that computed before the run was built
+        for call in (algo.train, lambda: algo.learn(num_env_steps=64), lambda: algo.evaluate(num_env_steps=4)):
+            call()
+            assert torch.get_num_threads() == 2
+
+    torch.set_num_threads(2)
+    settings: dict[str, Any] = {"num_envs_per_env_runner": 2, "train_batch_size_per_learner": 64, "num_epochs": 1}
+    config = PPOConfig(env="CartPole-v1", on_evaluate_end=count, learner_class=Counting, **settings)
+    with config.build() as algo:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work).result()
+        assert counts == [1, 1, 1]
+        assert torch.get_num_threads() == 1

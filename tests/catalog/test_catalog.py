@@ -474,6 +474,21 @@ def test_probing_leaves_batch_norm_and_mode_alone() -> None:
     assert norm.training
 
 
+def test_probing_leaves_buffers_alone_that_change_in_eval_mode() -> None:
+    class Counting(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, input: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(input)
+
+    net = Counting()
+    linear_catalog(net, vf_share_layers=True).build_actor_critic_encoder()
+    assert net.calls == 0
+
+
 # PPO's heads ----------------------------------------------------------------------------------------------------------
 
 

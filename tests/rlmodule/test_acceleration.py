@@ -187,7 +187,7 @@ def test_batches_of_dqn_are_moved_once_and_wait_for_nothing(
     with Mixes() as mixes:
         metrics = learner.step_on_batch(transitions(), env_steps=1)[ID]
     assert mixes.found == []
-    assert learner.num_target_updates == 1
+    assert learner.num_target_updates == {ID: 1}
     assert {value.device.type for value in metrics.values()} == {"meta"}
 
 
@@ -256,35 +256,28 @@ def test_the_loop_over_minibatches_reads_no_number(clip_by: str) -> None:
 # --- numbers that change ----------------------------------------------------------------------------------------------
 
 
-class Weighed:
-    device = torch.device("cpu")
-    weight: Coefficient = Coefficient()
-    other: Coefficient = Coefficient()
-
-
-def test_a_coefficient_is_one_tensor_that_assignments_fill() -> None:
-    one, two = Weighed(), Weighed()
-    one.weight, two.weight, one.other = 0.5, 3.0, -1.0
-    kept = one.weight
-    assert isinstance(kept, Tensor)
+def test_a_coefficient_is_one_tensor_of_each_module_that_assignments_fill() -> None:
+    weight = Coefficient(torch.device("cpu"))
+    weight["a"], weight["b"] = 0.5, -1.0
+    kept = weight["a"]
     assert (kept.shape, kept.dtype) == ((), torch.float32)
-    one.weight = 0.25
-    assert kept is one.weight
+    weight["a"] = 0.25
+    assert kept is weight["a"]
     assert kept.item() == 0.25
-    one.weight *= 2.0
-    assert kept is one.weight
-    assert [x.item() for x in (one.weight, two.weight, one.other)] == [0.5, 3.0, -1.0]
-    one.weight = torch.tensor(7.0)
+    weight["a"] *= 2.0
+    assert kept is weight["a"]
+    assert [weight["a"].item(), weight["b"].item()] == [0.5, -1.0]
+    weight["a"] = torch.tensor(7.0)
     assert kept.item() == 7.0
 
 
 def test_a_coefficients_number_has_the_digits_that_it_was_set_with() -> None:
-    one, two = Weighed(), Weighed()
-    one.weight, two.weight = 0.01, 0.2
-    assert (Weighed.weight.number(one), Weighed.weight.number(two)) == (0.01, 0.2)
-    assert 0 < abs(one.weight.item() - 0.01) < 1e-8
-    one.weight *= 2.0
-    assert Weighed.weight.number(one) == one.weight.item()
+    weight = Coefficient(torch.device("cpu"))
+    weight["a"], weight["b"] = 0.01, 0.2
+    assert (weight.number("a"), weight.number("b")) == (0.01, 0.2)
+    assert 0 < abs(weight["a"].item() - 0.01) < 1e-8
+    weight["a"] *= 2.0
+    assert weight.number("a") == weight["a"].item()
 
 
 # --- compiled ---------------------------------------------------------------------------------------------------------
@@ -300,7 +293,7 @@ def test_compiled_ppo_equals_eager_and_is_compiled_once_whatever_changes(
     assert num_graphs() - before == 2  # minibatches of 64, and the last of 32
     assert log() == []
     torch.testing.assert_close(weights(compiled), weights(eager), rtol=1e-4, atol=1e-6)
-    assert float(compiled.kl_coeff) == float(eager.kl_coeff) != 0.2
+    assert compiled.kl_coeff.number(ID) == eager.kl_coeff.number(ID) != 0.2
     assert got == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 

@@ -341,6 +341,27 @@ def test_frozen_parts_stay() -> None:
     assert not [name for name in changed if "encoder" in name]
 
 
+def test_a_parameter_that_two_modules_would_train_is_refused() -> None:
+    shared = torch.nn.Linear(8, 3)
+
+    class Sharing(Small):
+        def setup(self) -> None:
+            super().setup()
+            self.pi = shared
+
+    one = RLModuleSpec(Sharing, OBS, ACTIONS, {"fcnet_hiddens": [8]})
+    text = r"module 'b' of Reinforce: expected .* of its own, got pi.weight, pi.bias, which module 'a' trains, too\."
+    with pytest.raises(ValueError, match=text):
+        Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
+    learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one}), run_seed=0)
+    with pytest.raises(ValueError, match=text):
+        learner.add_module("b", one)
+    assert list(learner.module) == ["a"]
+    shared.requires_grad_(False)  # what nobody trains may be shared
+    learner = Reinforce(Settings(), MultiRLModuleSpec({"a": one, "b": one}), run_seed=0)
+    assert learner.module["a"].pi is learner.module["b"].pi
+
+
 def test_set_state_writes_into_the_tensors_that_are_there() -> None:
     learner, other = make(), make(run_seed=1)
     learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)
@@ -369,3 +390,95 @@ def test_join_metrics() -> None:
     joined = join_metrics([{"a": torch.tensor(1.0), "b": torch.ones(2)}, {"a": torch.tensor(3.0), "b": torch.zeros(1)}])
     assert joined["a"].tolist() == [1, 3]
     assert joined["b"].tolist() == [1, 1, 0]
+
+
+# --- learning rates of one's own optimizer ----------------------------------------------------------------------------
+
+
+class TwoRates(Reinforce):
+    """Momentum, and a slower rate for the encoder."""
+
+    rates = (0.3, 0.1)
+
+    def configure_optimizer_for_module(self, module_id: str, parameters: Any) -> torch.optim.Optimizer:
+        module = self.module[module_id]
+        heads = [*module.pi.parameters(), *module.vf.parameters()]
+        groups = [{"params": heads, "lr": self.rates[0]}, {"params": module.encoder.parameters(), "lr": self.rates[1]}]
+        return torch.optim.SGD(groups, momentum=0.9)
+
+
+def rates(learner: Learner) -> list[float]:
+    return [group["lr"] for group in learner.optimizers["default_policy"].param_groups]
+
+
+def update(learner: Any, env_steps: int) -> dict[str, float]:
+    return learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=env_steps)["default_policy"]
+
+
+def test_a_constant_lr_leaves_the_rates_of_ones_own_optimizer() -> None:
+    learner = make(TwoRates, lr=0.01)
+    assert update(learner, 0)["learning_rate"] == 0.3
+    assert rates(learner) == [0.3, 0.1]
+    learner.optimizers["default_policy"].param_groups[0]["lr"] = 0.2  # as a scheduler of one's own does
+    assert update(learner, 60)["learning_rate"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("lr", "steps", "factor"),
+    [
+        ([[0, 0.01], [100, 0.0]], 50, 0.5),
+        ([[0, 0.01], [100, 0.0]], 100, 0.0),
+        ([[0, 0.01], [100, 0.02]], 200, 2.0),
+        ([[0, 0.0], [100, 0.01], [200, 0.005]], 0, 0.0),  # warm-up: relative to the first value that is not 0
+        ([[0, 0.0], [100, 0.01], [200, 0.005]], 100, 1.0),
+        ([[0, 0.0], [100, 0.01], [200, 0.005]], 200, 0.5),
+        ([[0, 0.0], [100, 0.0]], 50, 0.0),
+    ],
+)
+def test_a_schedule_scales_the_rates_that_the_optimizer_was_made_with(lr: Any, steps: int, factor: float) -> None:
+    learner = make(TwoRates, lr=lr)
+    for env_steps in (10, steps):
+        result = update(learner, env_steps)
+    assert rates(learner) == pytest.approx([0.3 * factor, 0.1 * factor])
+    assert result["learning_rate"] == rates(learner)[0]
+
+
+@pytest.mark.parametrize("steps", [0, 7, 33, 100])
+def test_the_default_optimizer_has_the_very_number_of_the_schedule(steps: int) -> None:
+    learner = make(lr=[[0, 0.3], [99, 0.1]])
+    update(learner, steps)
+    assert rates(learner) == [float(np.interp(steps, [0, 99], [0.3, 0.1]))]
+
+
+def test_initial_rates_outlive_a_checkpoint() -> None:
+    schedule = [[0, 0.01], [100, 0.0]]
+    used, other = make(TwoRates, lr=schedule), make(TwoRates, lr=schedule, run_seed=1)
+    update(used, 50)
+    other.set_state(clone(used.get_state()))
+    for learner in (used, other):
+        update(learner, 75)
+        assert rates(learner) == pytest.approx([0.3 / 4, 0.1 / 4])
+    assert differences(used.get_state(), other.get_state()) == []
+
+
+@pytest.mark.parametrize("saved", [0.01, [[0, 0.01], [100, 0.0]], [[0, 0.04], [100, 0.0]]])
+@pytest.mark.parametrize("given", [0.04, 0.01, [[0, 0.04], [100, 0.02]]])
+def test_the_lr_that_is_given_for_a_checkpoint_takes_effect(saved: Any, given: Any) -> None:
+    used, other = make(lr=saved), make(lr=given)
+    update(used, 50)
+    other.set_state(clone(used.get_state()))
+    update(other, 50)
+    assert rates(other) == [pytest.approx(given if isinstance(given, float) else 0.03)]
+
+
+def test_a_rate_that_changed_under_a_constant_lr_outlives_a_checkpoint_unless_another_is_given() -> None:
+    class Faster(TwoRates):
+        rates = (0.5, 0.1)
+
+    used, other, faster = make(TwoRates), make(TwoRates), make(Faster)
+    used.optimizers["default_policy"].param_groups[0]["lr"] = 0.2
+    used.optimizers["default_policy"].param_groups[1]["lr"] = 0.07
+    for learner in (other, faster):
+        learner.set_state(clone(used.get_state()))
+    assert rates(other) == [0.2, 0.07]
+    assert rates(faster) == [0.5, 0.07]

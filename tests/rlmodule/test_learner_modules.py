@@ -215,6 +215,97 @@ def test_a_batch_learner_trains_in_train_mode() -> None:
     assert int(module.norm.num_batches_tracked) == 3
 
 
+class NormedRecurrent(Recurrent):
+    """Batch norm before the memory, whose running mean is the plain average of all batches."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.norm = nn.BatchNorm1d(4, momentum=None)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        if "norm" not in self._modules:  # setup() tries the rest
+            return super()._forward(batch)
+        shape = batch[Columns.OBS].shape
+        obs = self.norm(batch[Columns.OBS].flatten(0, 1)).view(shape)
+        return super()._forward({**batch, Columns.OBS: 100 * obs})
+
+
+def test_batch_norm_before_a_memory_sees_valid_rows_alone() -> None:
+    learner = make(NormedRecurrent, minibatch_size=None, num_epochs=1)
+    rollout = rollout_for(learner)
+    rows = rollout[Columns.OBS][rollout.valid]
+    assert len(rows) < cut_into_sequences(rollout, [], LENGTH)[Columns.STARTS].numel()
+    learner.update_from_episodes(rollout, env_steps=0)
+    torch.testing.assert_close(learner.module[ID].norm.running_mean, rows.mean(0))
+    torch.testing.assert_close(learner.module[ID].norm.running_var, rows.var(0))
+
+
+def test_what_fills_sequences_up_changes_no_gradient_of_a_net_with_batch_norm() -> None:
+    gradients = []
+    for filling in (0.0, 9.0):
+        learner = make(NormedRecurrent, Regression, grad_clip=None)
+        batch = cut_into_sequences(rollout_for(learner), [Columns.OBS], LENGTH)
+        filled = torch.ones(batch[Columns.STARTS].numel(), dtype=torch.bool)
+        filled[batch[Columns.VALID_ROWS]] = False
+        batch[Columns.OBS].flatten(0, 1)[filled] = filling
+        batch["target"] = torch.ones(*batch[Columns.STARTS].shape, 3)
+        learner.update_from_batch(batch, env_steps=0)
+        gradients.append(learner.parameters[ID].grad)
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_row_that_is_not_valid_is_normalised_as_its_neighbours_so_that_the_state_flows_through_it() -> None:
+    learner = make(NormedRecurrent)
+    module = learner.module[ID]
+    batch = cut_into_sequences(random_rollout(module, LENGTH, 3), [Columns.OBS], LENGTH)
+    rows = torch.cat([batch[Columns.OBS].flatten(0, 1)[:4], batch[Columns.OBS].flatten(0, 1)[5:]])
+    batch = {**batch, Columns.STARTS: torch.zeros(LENGTH, 3, dtype=torch.bool)}
+    index = torch.tensor([row for row in range(3 * LENGTH) if row != 4])
+    module.train()
+    _, fwd_out = learner.forward_rows(ID, {**batch, Columns.VALID_ROWS: index})
+    module.eval()
+    module.norm.running_mean, module.norm.running_var = rows.mean(0), rows.var(0, correction=0)
+    expected = module.forward_train(batch)[Columns.EMBEDDINGS].flatten(0, 1)[index]
+    torch.testing.assert_close(fwd_out[Columns.EMBEDDINGS], expected)
+
+
+def test_a_single_valid_row_is_normalised_by_the_running_statistics() -> None:
+    learner = make(NormedRecurrent, Regression)
+    batch = cut_into_sequences(rollout_for(learner, LENGTH, 1), [Columns.OBS], LENGTH)
+    batch |= {Columns.VALID_ROWS: torch.tensor([1]), "target": torch.ones(LENGTH, 1, 3)}
+    learner.step_on_batch(batch, env_steps=0)
+    assert int(learner.module[ID].norm.num_batches_tracked) == 0
+    assert learner.module[ID].norm.training
+
+
+@pytest.mark.parametrize("learner_class", [Reinforce, Regression])
+def test_modules_are_in_eval_mode_but_for_gradient_steps(learner_class: type[Learner]) -> None:
+    class Modes(Small):
+        def setup(self) -> None:
+            super().setup()
+            self.trained_in = list[bool]()
+
+        def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            self.trained_in.append(self.training)
+            return super()._forward_train(batch)
+
+    learner = make(Modes, learner_class)
+    module = learner.module[ID]
+    assert not any(part.training for part in learner.module.modules())
+    for _ in range(2):
+        if isinstance(learner, Reinforce):
+            learner.update_from_episodes(rollout_for(learner), env_steps=0)
+        else:
+            batch = {Columns.OBS: torch.rand(8, 4), "target": torch.ones(8, 3)}
+            learner.update_from_batch(batch, env_steps=0)
+            assert not module.training
+            learner.summarize_updates([learner.step_on_batch(batch, env_steps=0) for _ in range(2)])
+        assert not any(part.training for part in learner.module.modules())
+    assert module.trained_in
+    assert all(module.trained_in[-2:])
+
+
 # --- losses of the module's own --------------------------------------------------------------------------------------
 
 

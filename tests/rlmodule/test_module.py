@@ -691,7 +691,6 @@ def working(model: type[ActionModel]) -> Any:
 
 def test_an_action_model_that_goes_by_earlier_parts_alone_is_taken() -> None:
     module = working(Mixing)
-    assert module.action_model.training
     dist = module.action_dist_cls.from_logits(torch.zeros(3, 9 + 16))
     assert dist.logp(dist.sample()).shape == (3,)
 

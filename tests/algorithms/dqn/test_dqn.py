@@ -395,3 +395,21 @@ def test_what_is_owed_is_still_owed_after_a_pause(tmp_path: Path) -> None:
         updates = other.learner_group.num_updates
         other.train()
         assert other.learner_group.num_updates - updates == int((owed + 16 * 64) / 16)
+
+
+class Normed(DQNCatalog):
+    def build_encoder(self) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+
+
+def test_a_net_with_batch_norm_is_built_with_its_statistics_untouched_and_learns() -> None:
+    with tiny(rl_module_spec=RLModuleSpec(catalog_class=Normed), model_config=None).build() as algo:
+        module = algo.get_module()
+        assert isinstance(module, EpsilonGreedyAPI)
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        fresh = dict(algo.module_spec.build().named_buffers())
+        assert differences(buffers, fresh) == []
+        learned = algo.train()["learners"]["default_policy"]
+        counts = [buffer for name, buffer in module.named_buffers() if name.endswith("num_batches_tracked")]
+        assert [int(count) for count in counts] == [algo.learner_group.num_updates]
+        assert learned["qf_loss"] > 0

@@ -252,8 +252,8 @@ def test_kl_coefficient_is_adapted(make_rollout: MakeRollout, lr: float, kl_targ
     for iteration in (1, 2):
         report = learner.update_from_episodes(make_rollout(learner.module[ID], seed=iteration), env_steps=64)[ID]
         assert report["kl_coeff"] == 0.3 * factor ** (iteration - 1)  # as it was set, not as float32 has it
-        assert learner.kl_coeff == pytest.approx(0.3 * factor**iteration)
-        assert learner.get_state()["kl_coeff"] == 0.3 * factor**iteration
+        assert learner.kl_coeff[ID] == pytest.approx(0.3 * factor**iteration)
+        assert learner.get_state()["kl_coeff"][ID] == 0.3 * factor**iteration
 
 
 def test_kl_coefficient_stays_near_the_target_and_is_saved(make_rollout: MakeRollout) -> None:
@@ -270,17 +270,40 @@ def test_kl_coefficient_stays_near_the_target_and_is_saved(make_rollout: MakeRol
         near = build(use_kl_loss=True, kl_coeff=0.3, kl_target=kl / ratio)
         near.module[ID].set_state(module.get_state())
         near.after_update(ID, batch)
-        assert near.kl_coeff == pytest.approx(0.3 * factor)
+        assert near.kl_coeff[ID] == pytest.approx(0.3 * factor)
     state = near.get_state()
     again = build(use_kl_loss=True)
     again.set_state(state)
-    assert again.kl_coeff == near.kl_coeff
+    assert again.kl_coeff[ID] == near.kl_coeff[ID]
+
+
+def test_each_module_has_coefficients_of_its_own(make_rollout: MakeRollout) -> None:
+    spec = RLModuleSpec(PPOModule, BOX, spaces.Discrete(2), {"fcnet_hiddens": [8]}, PPOCatalog)
+    learners = [build(use_kl_loss=True, kl_coeff=0.3, kl_target=1e-6, lr=1e-2) for _ in range(2)]
+    for learner in learners:
+        learner.add_module("other", spec)
+    learner, again = learners
+    for module_id, coefficients in (("other", (0.3, 0.6)), ("other", (0.3, 1.2)), (ID, (0.6, 1.2))):
+        rollout = make_rollout(learner.module[module_id])
+        learner.update_from_episodes(rollout, env_steps=64, module_id=module_id)
+        assert learner.get_state()["kl_coeff"] == {ID: coefficients[0], "other": coefficients[1]}
+    again.set_state(learner.get_state())
+    assert [again.kl_coeff.number(module_id) for module_id in (ID, "other")] == [0.6, 1.2]
+    learner.remove_module("other")
+    assert learner.get_state()["kl_coeff"] == {ID: 0.6}
+
+
+def test_each_module_has_the_entropy_coefficient_of_its_own_last_update(make_rollout: MakeRollout) -> None:
+    learner = build(entropy_coeff=[[0, 0.4], [100, 0.0]])
+    learner.add_module("other", RLModuleSpec(PPOModule, BOX, spaces.Discrete(2), None, PPOCatalog))
+    learner.update_from_episodes(make_rollout(learner.module["other"]), env_steps=50, module_id="other")
+    assert [learner.entropy_coeff.number(module_id) for module_id in (ID, "other")] == [0.4, 0.2]
 
 
 def test_kl_coefficient_rests_without_the_penalty(make_rollout: MakeRollout) -> None:
     learner = build(kl_coeff=0.3, lr=1e-2, kl_target=1e-6)
     learner.update_from_episodes(make_rollout(learner.module[ID]), env_steps=64)
-    assert learner.kl_coeff == 0.3
+    assert learner.kl_coeff[ID] == 0.3
 
 
 def test_schedules_go_by_env_steps(make_rollout: MakeRollout) -> None:
@@ -291,8 +314,8 @@ def test_schedules_go_by_env_steps(make_rollout: MakeRollout) -> None:
         report = learner.update_from_episodes(rollout, env_steps=env_steps)[ID]
         assert report["learning_rate"] == pytest.approx(lr)
         assert learner.optimizers[ID].param_groups[0]["lr"] == pytest.approx(lr)
-        assert learner.entropy_coeff == pytest.approx(entropy_coeff)
-        assert report["entropy_coeff"] == PPOLearner.entropy_coeff.number(learner)
+        assert learner.entropy_coeff[ID] == pytest.approx(entropy_coeff)
+        assert report["entropy_coeff"] == learner.entropy_coeff.number(ID)
         assert report["entropy_coeff"] == pytest.approx(entropy_coeff, rel=1e-15)  # with all digits
         assert torch.equal(before, weights(learner)) is (lr == 0)
 
@@ -351,9 +374,9 @@ def test_a_loose_bound_changes_nothing(make_rollout: MakeRollout) -> None:
 def test_another_optimizer(make_rollout: MakeRollout) -> None:
     class Plain(Recording):
         def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-            return torch.optim.SGD([parameters], lr=0.0)
+            return torch.optim.SGD([parameters], lr=0.1)
 
-    learner = build(learner_class=Plain, num_epochs=1, minibatch_size=None, lr=0.1, grad_clip=None)
+    learner = build(learner_class=Plain, num_epochs=1, minibatch_size=None, lr=0.5, grad_clip=None)
     before = weights(learner)
     learner.update_from_episodes(make_rollout(learner.module[ID]), env_steps=64)
     grad = learner.parameters[ID].tensor.grad

@@ -48,7 +48,7 @@ def learn(peers: Peers, model: str, parts: Sequence[Part], settings: dict[str, A
         "digest": digest(state),
         "results": results,
         "num_updates": learner.num_updates,
-        "kl_coeff": float(learner.kl_coeff),
+        "kl_coeff": float(learner.kl_coeff[ID]),
     }
 
 

@@ -134,7 +134,7 @@ def test_entropy_is_a_bonus() -> None:
 def test_kl_penalty() -> None:
     learner, _ = table_learner(use_kl_loss=True, kl_coeff=0.7)
     assert loss_of(learner)[0].item() == pytest.approx(0.3 + 0.7 * KL)
-    learner.kl_coeff = 1.4
+    learner.kl_coeff[ID] = 1.4
     assert loss_of(learner)[0].item() == pytest.approx(0.3 + 1.4 * KL)
 
 

@@ -192,7 +192,7 @@ def test_values_to_clip_around_are_those_before_the_update() -> None:
 def test_kl_coefficient_is_adapted(kl_target: float, factor: float) -> None:
     learner = build(use_kl_loss=True, kl_coeff=0.3, kl_target=kl_target, lr=1e-2)
     learner.update_from_episodes(random_rollout(learner.module[ID], 18, 3), env_steps=0)
-    assert learner.kl_coeff == pytest.approx(0.3 * factor)
+    assert learner.kl_coeff[ID] == pytest.approx(0.3 * factor)
 
 
 def test_every_part_learns() -> None:
