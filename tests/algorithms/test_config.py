@@ -795,7 +795,7 @@ def test_our_own_kinds_and_allowed_paths_resolve() -> None:
         rl_module_spec=RLModuleSpec(PPOModule, catalog_class=PPOCatalog),
         run_dir="run",
     )
-    assert config.modules_to_allow() == []
+    assert config.modules_to_allow() == {}
     assert MyConfig.from_dict(json.loads(json.dumps(config.to_dict())), allow=[]) == config
     for allow in ([__name__], [f"{__name__}:MyEnv"]):
         assert MyConfig.from_dict({"env": {"__import__": f"{__name__}:MyEnv"}}, allow=allow).env is MyEnv

@@ -106,7 +106,8 @@ def test_what_is_ours_is_neither_called_nor_kept_where_another_kind_is_meant(pla
     finally:
         sys.setprofile(None)
     assert (kept, vague) == ([], [])
-    assert {call for call in called if call[0].startswith(roots) and not call[0].endswith(READING)} == set()
+    ours = {(file, name) for file, name in called if file.startswith(roots) and not file.endswith(READING)}
+    assert ours <= {(f"{algorithms.__path__[0]}/algorithm.py", "__getattr__")}  # which a look at the class asks
 
 
 KINDS = {place: kind for place, (_, kind) in PLACES.items() if kind is not None}
