@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import warnings
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from algorithms.encoding import modules_to_allow
 from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
+from algorithms.loggers.base import file_logger
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class, name_of
-from algorithms.run_folder import RunReport, last_checkpoint, run_name
+from algorithms.run_folder import RunReport, last_checkpoint, run_folder_of, run_name
 from algorithms.settings import SettingsBase
 from algorithms.threads import SMALL_NET, Threads, one_thread
 from catalog.errors import closest, explain_error
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from typing_extensions import Never, Self
 
     from algorithms.config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
     _AlgorithmType = ABCMeta
@@ -255,9 +258,9 @@ class Algorithm(metaclass=_AlgorithmType):
     def _workers_section(self) -> dict[str, dict[str, Any]]:
         """What is to be told of workers in other processes, and of steps that were lost; nothing if neither can be."""
         runners, learners, config = self.env_runner_group, self.learner_group, self.config
-        if not (config.num_env_runners or config.num_learners or config.restart_failed_sub_environments):
-            return {}
         lost = runners.num_env_steps_lost
+        if not (lost or config.num_env_runners or config.num_learners or config.restart_failed_sub_environments):
+            return {}
         section: dict[str, Any] = {"num_env_steps_lost_lifetime": sum(lost.values())}
         if lost:
             section["num_env_steps_lost_by_cause"] = dict(lost)
@@ -423,12 +426,11 @@ class Algorithm(metaclass=_AlgorithmType):
 
         Warns once if a setting names a class or function of the script that runs, which no other program can import.
         """
-        settings = self.config.to_dict()
-        self._warn_of_script(settings)
+        self._warn_of_script()
         content = {
             "algorithm": name_of(self.config),
             "run_seed": self.run_seed,
-            "config": settings,
+            "config": self.config.to_dict(),
             "modules": {DEFAULT_MODULE_ID: _described(self.get_module())},
             "state": self.get_state(),
         }
@@ -436,8 +438,8 @@ class Algorithm(metaclass=_AlgorithmType):
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 
-    def _warn_of_script(self, settings: dict[str, Any]) -> None:
-        names = modules_to_allow(settings).get("__main__", [])
+    def _warn_of_script(self) -> None:
+        names = self.config.modules_to_allow().get("__main__", [])
         if names and not self._has_warned_of_script:
             self._has_warned_of_script = True
             objects = ", ".join(f"{name}=..." for name in names)
@@ -452,20 +454,25 @@ class Algorithm(metaclass=_AlgorithmType):
         Args:
             path: The folder that :meth:`save` wrote, or that of a run, for its last checkpoint.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the checkpoint may import besides
-                this library's own; nothing else is imported.
-            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``.
+                this library's classes where a setting asks for one; nothing else is imported.
+            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``. What an
+                ``rl_module_spec=`` leaves open is as it was saved. Without ``run_dir=`` the run writes to the run's
+                folder that the checkpoint lies in, or to none.
 
         Raises:
             FileNotFoundError, ValueError: If there is no checkpoint, it is damaged, needs an import that is not
                 allowed, or a setting that must be passed again. Callbacks it names can also be left out, as
                 ``on_train_result=None``.
         """
-        content = load_checkpoint(last_checkpoint(path))
+        folder = last_checkpoint(path)
+        content = load_checkpoint(folder)
         if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
             got, remedy = f"one with {', '.join(content) or 'nothing'}", "Pass the folder that algo.save(path) wrote."
             where = f"from_checkpoint({str(path)!r})"
             raise ValueError(explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy))
         config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
+        if config.run_dir is not None and "run_dir" not in objects:
+            _write_only_where_it_lies(config, folder)
         if config.seed is None:
             config.seed = content["run_seed"]
         if config.seed != content["run_seed"]:  # whose evaluations are another's
@@ -515,6 +522,17 @@ class Algorithm(metaclass=_AlgorithmType):
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+
+def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:
+    """Have a run go on in the folder that its checkpoint lies in, not in any that a file of others may name."""
+    folder = run_folder_of(checkpoint)
+    if folder is None:
+        lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"
+        logger.warning("%s has %s unless you pass run_dir=%r.", checkpoint, lost, config.run_dir)
+        loggers = [one for one in config.loggers or () if file_logger(one) is None]
+        config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
+    config.run_dir = None if folder is None else str(folder)
 
 
 def _described(module: RLModule) -> dict[str, Any]:

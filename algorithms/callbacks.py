@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
 
-from algorithms.encoding import check_allowed, is_of_another_script
 from catalog.errors import closest, explain_error
 from catalog.migration import remedy_for
 from rlmodule.rollout import Rollout
@@ -128,43 +127,6 @@ def check_callbacks(
             expected = "a class that is made without arguments"
             where = f"callbacks_class {callbacks_class.__qualname__}"
             raise TypeError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from None
-
-
-def check_saved_callbacks(where: str, saved: Mapping[str, Any], allow: Sequence[str] | None) -> None:
-    """Whether the callbacks of a file can be had again, asked of all of them at once.
-
-    Args:
-        where: The config, as the error names it.
-        saved: Setting → what :func:`algorithms.encoding.encode` wrote.
-        allow: See :func:`algorithms.encoding.decode`.
-
-    Raises:
-        ValueError: If they cannot; says how to pass them again, and how to do without.
-    """
-    lost: dict[str, str] = {}
-    modules: list[str] = []
-    for name, value in saved.items():
-        match value:
-            case {"__pass_again__": str(what)}:
-                lost[name] = what
-            case {"__import__": str(path)}:
-                try:
-                    check_allowed(path, where, allow)
-                except ValueError:
-                    lost[name] = path
-                    modules += [] if is_of_another_script(path) else [path.partition(":")[0]]
-    if not lost:
-        return
-    nothing = ", ".join(f"{name}=None" for name in lost)
-    trusted = f"; or import them, if you trust them: allow={sorted(set(modules))}" if modules else ""
-    raise ValueError(
-        explain_error(
-            f"{where}: {', '.join(lost)}",
-            expected="the callbacks themselves, which were saved by name alone",
-            got=", ".join(lost.values()),
-            remedy=f"Do without them: {nothing}; or pass them again, under these names{trusted}.",
-        )
-    )
 
 
 class CallbackCaller:

@@ -20,14 +20,13 @@ from algorithms.callbacks import (
     CallbackCaller,
     Callbacks,
     check_callbacks,
-    check_saved_callbacks,
     listens,
 )
 from algorithms.checks import Schedule
-from algorithms.encoding import check_all_allowed, check_allowed, check_named_imports
-from algorithms.loggers import check_loggers
+from algorithms.encoding import encode
+from algorithms.loggers import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.settings import SettingsBase, on_the_class, refuse_unknown, setting, settings
+from algorithms.settings import SettingsBase, on_the_class, setting, settings
 from algorithms.threads import one_thread
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
@@ -73,7 +72,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
 
-    env: str | type | Callable[..., Any] | None = setting(
+    env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
         None,
         "environment",
         "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; "
@@ -234,7 +233,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         "reporting",
         "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files.",
     )
-    loggers: list[str | Callable[..., Any]] | None = setting(
+    loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
         None,
         "reporting",
         "Where results go: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
@@ -504,20 +503,14 @@ class AlgorithmConfig(SettingsBase, ABC):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
-        refuse_unknown(cls, [*data, *objects], f"{cls.__name__}.from_dict()", section=None)
-        read = {name: value for name, value in data.items() if name not in objects}
-        check_all_allowed(read, f"{cls.__name__}.from_dict()", allow)
-        env = data.get("env")
-        # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0".
-        if "env" not in objects and isinstance(env, str) and ":" in env:
-            check_allowed(env, f"{cls.__name__}.env", allow)
-        saved = {name: data.get(name) for name in CALLBACK_SETTINGS if name not in objects}
-        check_saved_callbacks(cls.__name__, saved, allow)
-        config = super().from_dict(data, allow=allow, **objects)
-        for name in ("model_config", "rl_module_spec"):
-            if name not in objects:
-                check_named_imports(getattr(config, name), f"{cls.__name__}.{name}", allow)
-        return config
+        given, saved = objects.get("rl_module_spec"), data.get("rl_module_spec")
+        if isinstance(given, RLModuleSpec) and isinstance(saved, dict) and isinstance(saved.get("fields"), dict):
+            # What is left open was saved; the rest is not read, as it may name code that is not allowed.
+            left = {name: value for name, value in saved["fields"].items() if vars(given).get(name, ...) is None}
+            form = {**encode(RLModuleSpec()), "fields": left}
+            kept = super().from_dict({"rl_module_spec": form}, allow=allow).rl_module_spec
+            objects["rl_module_spec"] = given.filled(kept or given)
+        return super().from_dict(data, allow=allow, **objects)
 
 
 @settings

@@ -12,6 +12,7 @@ from typing_extensions import Self
 from algorithms.algorithm import Algorithm
 from algorithms.callbacks import CallbackCaller, Callbacks
 from algorithms.checks import Schedule
+from algorithms.loggers import Logger
 from algorithms.presets import Preset
 from algorithms.settings import SettingsBase, on_the_class, settings
 from catalog.model_config import DefaultModelConfig
@@ -25,7 +26,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     records_action_dist: ClassVar[bool]
     net_settings: ClassVar[tuple[str, ...]]
     presets: ClassVar[Mapping[str, Preset]]
-    env: str | type | Callable[..., Any] | None = ...
+    env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = ...
     env_config: dict[str, Any] = ...
     num_env_runners: int = ...
     num_envs_per_env_runner: int = ...
@@ -66,7 +67,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     on_checkpoint: Callable[..., Any] | None = ...
     metrics_num_episodes_for_smoothing: int = ...
     run_dir: str | None = ...
-    loggers: list[str | Callable[..., Any]] | None = ...
+    loggers: list[str | type[Logger] | Callable[..., Any]] | None = ...
     checkpoint_interval: int | None = ...
     keep_best_checkpoint: bool = ...
     restart_failed_env_runners: bool = ...
@@ -115,15 +116,16 @@ class AlgorithmConfig(SettingsBase, ABC):
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = ..., **objects: Any) -> Self: ...
     def environment(
         self,
-        env: str | type | Callable[..., Any] | None = ...,
+        env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = ...,
         *,
         env_config: dict[str, Any] = ...,
     ) -> Self:
         """The environment to act in. A setting left out keeps its value; returns the config.
 
         Args:
-            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
-                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env (str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None, default None): The environment: a
+                Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; None is not ready to
+                build.
             env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
                 argument of a factory.
         """
@@ -295,7 +297,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         *,
         metrics_num_episodes_for_smoothing: int = ...,
         run_dir: str | None = ...,
-        loggers: list[str | Callable[..., Any]] | None = ...,
+        loggers: list[str | type[Logger] | Callable[..., Any]] | None = ...,
     ) -> Self:
         """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
 
@@ -304,9 +306,9 @@ class AlgorithmConfig(SettingsBase, ABC):
                 lengths are averaged.
             run_dir (str | None, default None): Folder for logs, checkpoints, videos and learning_curve.png; None writes
                 no files.
-            loggers (list[str | Callable[..., Any]] | None, default None): Where results go: 'jsonl', 'tensorboard',
-                'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None takes the first
-                two if there is a run_dir.
+            loggers (list[str | type[Logger] | Callable[..., Any]] | None, default None): Where results go: 'jsonl',
+                'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None
+                takes the first two if there is a run_dir.
         """
 
     def checkpointing(self, *, checkpoint_interval: int | None = ..., keep_best_checkpoint: bool = ...) -> Self:
@@ -360,15 +362,16 @@ class EpisodeLearnerConfig(AlgorithmConfig):
     def validate(self) -> None: ...
     def environment(
         self,
-        env: str | type | Callable[..., Any] | None = ...,
+        env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = ...,
         *,
         env_config: dict[str, Any] = ...,
     ) -> Self:
         """The environment to act in. A setting left out keeps its value; returns the config.
 
         Args:
-            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
-                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env (str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None, default None): The environment: a
+                Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; None is not ready to
+                build.
             env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
                 argument of a factory.
         """
@@ -545,7 +548,7 @@ class EpisodeLearnerConfig(AlgorithmConfig):
         *,
         metrics_num_episodes_for_smoothing: int = ...,
         run_dir: str | None = ...,
-        loggers: list[str | Callable[..., Any]] | None = ...,
+        loggers: list[str | type[Logger] | Callable[..., Any]] | None = ...,
     ) -> Self:
         """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
 
@@ -554,9 +557,9 @@ class EpisodeLearnerConfig(AlgorithmConfig):
                 lengths are averaged.
             run_dir (str | None, default None): Folder for logs, checkpoints, videos and learning_curve.png; None writes
                 no files.
-            loggers (list[str | Callable[..., Any]] | None, default None): Where results go: 'jsonl', 'tensorboard',
-                'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None takes the first
-                two if there is a run_dir.
+            loggers (list[str | type[Logger] | Callable[..., Any]] | None, default None): Where results go: 'jsonl',
+                'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None
+                takes the first two if there is a run_dir.
         """
 
     def checkpointing(self, *, checkpoint_interval: int | None = ..., keep_best_checkpoint: bool = ...) -> Self:

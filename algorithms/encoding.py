@@ -13,22 +13,24 @@ Besides what JSON knows, a value is one object with one reserved key::
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
-import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import BuiltinFunctionType, FunctionType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
 
+from catalog import DefaultModelConfig, Distribution
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
-"""Packages whose import paths are resolved from any file, trusted or not."""
+"""Packages of which a file may name classes, where a setting asks for their kind."""
 
 
 def encode(value: Any) -> Any:
@@ -61,184 +63,250 @@ def encode(value: Any) -> Any:
     return _pass_again(value)
 
 
-def decode(data: Any, *, where: str, allow: Sequence[str] | None) -> Any:
-    """The value that :func:`encode` wrote.
+class NotReadable(ValueError):
+    """A config names objects that its file alone does not restore.
 
-    Args:
-        data: A JSON value.
-        where: The setting, as errors name it.
-        allow: None resolves every import path; a sequence only those in our packages or below these prefixes.
-
-    Raises:
-        ValueError: If an import path is not allowed or leads nowhere, a form is unknown, or the object was not written
-            because it exists only in the process that wrote it.
+    Attributes:
+        modules: Those that may not be imported, each with the settings that name it.
     """
 
-    def inner(item: Any) -> Any:
-        return decode(item, where=where, allow=allow)
-
-    if isinstance(data, list):
-        return [inner(item) for item in data]
-    if not isinstance(data, dict):
-        return data
-    match data:
-        case {"__tuple__": list(items)}:
-            return tuple(inner(item) for item in items)
-        case {"__items__": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            items = [(inner(key), inner(item)) for key, item in pairs]
-            return _made(lambda: dict(items), where, data)
-        case {"__float__": str(text)}:
-            return _made(lambda: float(text), where, data)
-        case {"__import__": str(path)}:
-            return _resolve(path, where, allow)
-        case {"__dataclass__": str(path), "fields": dict(fields)}:
-            cls = _resolve(path, where, allow)
-            if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
-                raise _unreadable(where, "the path of a dataclass", repr(path))
-            try:
-                return cls(**{name: inner(item) for name, item in fields.items()})
-            except TypeError as error:
-                raise _unreadable(where, f"the fields of {cls.__name__}", str(error)) from error
-        case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
-            parts = {key: inner(item) for key, item in rest.items()}
-            return _made(lambda: _SPACES[_SPACES_BY_NAME[name]][1](parts), where, data)
-        case {"__pass_again__": what}:
-            raise ValueError(
-                explain_error(
-                    where,
-                    expected="the object itself, which could not be written down",
-                    got=f"only its description {what!r}",
-                    remedy=f"Pass it again by keyword: {where.rsplit('.', 1)[-1]}=...",
-                )
-            )
-    if any(key.startswith("__") for key in data):
-        raise _unreadable(where, "a form this version knows", repr(data))
-    return {key: inner(item) for key, item in data.items()}
+    def __init__(self, message: str, modules: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(message)
+        self.modules = modules
 
 
-def _made(make: Callable[[], Any], where: str, data: Any) -> Any:
-    """What ``make`` makes of ``data``, which may be malformed in any way."""
-    try:
-        return make()
-    except Exception as error:
-        expected = "what a form of this version holds"
-        raise _unreadable(where, expected, f"{data!r} ({type(error).__name__}: {error})") from error
+@dataclass(frozen=True)
+class _Place:
+    """Where in a config a value stands.
+
+    Attributes:
+        setting: The config's setting, which may be passed again.
+        path: The setting and the keys that lead from it to the value, for errors.
+        name: The innermost setting that holds the value, of the config or of the nets.
+        hint: The annotation that the value has to fit.
+        below: Annotations of values further inside, by key at any depth.
+    """
+
+    setting: str
+    path: str
+    name: str
+    hint: Any
+    below: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The members of the annotation if it is a union, else itself."""
+        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+
+    @property
+    def bases(self) -> list[type]:
+        """The classes of which it takes subclasses."""
+        named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
+        return [object if base is Any else get_origin(base) or base for base in named]
+
+    def item(self, key: Any = None) -> _Place:
+        """The place of an item of this list or dict."""
+        path = self.path if key is None else f"{self.path}.{key}"
+        if isinstance(key, str) and key in self.below:
+            return replace(self, path=path, name=key, hint=self.below[key])
+        inner = [get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping)]
+        return replace(self, path=path, hint=inner[0] if inner else Any)
 
 
-def check_allowed(path: str, where: str, allow: Sequence[str] | None) -> None:
-    """Raise ``ValueError`` unless ``path`` (``module:qualname``) may be imported; see :func:`decode`."""
-    if allow is None:
-        return
-    allow = (allow,) if isinstance(allow, str) else allow
-    if not _is_allowed(path, allow):
-        module, setting = path.partition(":")[0], where.rsplit(".", 1)[-1]
-        remedy = f"If you trust it, pass allow=[{module!r}], or pass the object again ({setting}=...)."
-        if is_of_another_script(path):
-            remedy = f"It was in a script, which this is not: pass it again ({setting}=...)."
-        raise ValueError(
-            explain_error(
-                where,
-                expected=f"an import path in {', '.join((*OWN_PACKAGES, *allow))}",
-                got=repr(path),
-                remedy=remedy,
-            )
-        )
+class Decoder:
+    """Reads what :func:`encode` wrote.
+
+    The annotation of a setting decides what a file may name there: where it asks for ``type[Learner]``, one of this
+    library's learners. Any other import path is followed only if ``allow`` names it, and what it leads to must fit the
+    annotation, too. So nothing is called that is not of the kind the setting is for.
+
+    Args:
+        where: The config, as errors name it.
+        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) to follow, with everything below them; None
+            trusts the file and follows all.
+    """
+
+    def __init__(self, where: str, allow: Sequence[str] | None) -> None:
+        self._where = where
+        self._allow = (allow,) if isinstance(allow, str) else allow
+        self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
+
+    def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
+        """The value of ``setting``, annotated as ``hint``; call :meth:`refuse_missing` before using it.
+
+        Raises:
+            ValueError: If a form is unknown or malformed, or an import path that may be followed leads nowhere or to
+                something that does not fit.
+        """
+        return self._read(data, _Place(setting, setting, setting, hint))
+
+    @property
+    def modules_to_allow(self) -> dict[str, list[str]]:
+        """The modules that what was read names, and that may not be imported, each with the settings that name it."""
+        found: dict[str, list[str]] = {}
+        for place, told, is_path in self._missing:
+            if is_path:
+                names = found.setdefault(told.partition(":")[0], [])
+                names += [] if place.setting in names else [place.setting]
+        return found
+
+    def refuse_missing(self) -> None:
+        """Raise :class:`NotReadable` if objects could not be restored; it names all of them."""
+        if not self._missing:
+            return
+        place, told, is_path = self._missing[0]
+        where, got, it = f"{self._where}.{place.path}", repr(told), "it"
+        kinds = " or ".join(base.__name__ for base in place.bases if _is_ours(base.__module__))
+        expected = f"{f'a {kinds} of this library or ' if kinds else ''}an import path that you allow"
+        if not is_path:
+            expected, got = "the object itself, which could not be written down", f"only its description {told!r}"
+        if len(self._missing) > 1:
+            where, expected, it = self._where, "import paths of this library's classes or that you allow", "them"
+            got = " and ".join(f"{told!r} ({place.path})" for place, told, _ in self._missing)
+        names = list(dict.fromkeys(place.setting for place, *_ in self._missing))
+        remedy = f"ass {it} again by keyword ({', '.join(f'{name}=...' for name in names)})."
+        modules = self.modules_to_allow
+        gone = any(is_path and _is_of_another_script(told) for _, told, is_path in self._missing)
+        if allow := [module for module in modules if not (gone and module == "__main__")]:
+            remedy = f"If you trust {it}, pass allow={allow}, or p{remedy}"
+        else:
+            remedy = f"It was in a script, which this is not: p{remedy}" if is_path else f"P{remedy}"
+        if optional := [f"{name}=None" for name in names if name.startswith(("on_", "callbacks_"))]:
+            remedy += f" To do without callbacks: {', '.join(optional)}."
+        raise NotReadable(explain_error(where, expected=expected, got=got, remedy=remedy), modules)
+
+    def _read(self, data: Any, place: _Place) -> Any:
+        if DefaultModelConfig in place.kinds:
+            place = replace(place, below=_hints_of(DefaultModelConfig))
+        match data:
+            case list():
+                return [self._read(item, place.item()) for item in data]
+            case str():
+                return self._text(data, place)
+            case {"__tuple__": list(items)}:
+                return tuple(self._read(item, place.item()) for item in items)
+            case {"__items__": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                keys = [self._read(key, replace(place, name="", hint=Any)) for key, _ in pairs]
+                items = [(key, self._read(item, place.item(key))) for key, (_, item) in zip(keys, pairs, strict=True)]
+                return self._made(lambda: dict(items), place, data)
+            case {"__float__": str(text)}:
+                return self._made(lambda: float(text), place, data)
+            case {"__import__": str(path)}:
+                return self._object(path, place, place.bases)
+            case {"__dataclass__": str(path), "fields": dict(values)}:
+                return self._dataclass(path, values, place)
+            case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
+                parts = {key: self._read(item, replace(place, hint=Any)) for key, item in rest.items()}
+                return self._made(lambda: _SPACES[_SPACES_BY_NAME[name]][1](parts), place, data)
+            case {"__pass_again__": what}:
+                self._missing.append((place, str(what), False))
+            case dict() if any(key.startswith("__") for key in data):
+                raise self._unreadable(place, "a form this version knows", repr(data))
+            case dict():
+                return {key: self._read(item, place.item(key)) for key, item in data.items()}
+            case _:
+                return data
+        return None
+
+    def _text(self, text: str, place: _Place) -> str:
+        """``text``, after checking what is imported by it: a net, a distribution, or the module of an env's id."""
+        if self._allow is None:
+            return text
+        if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
+            self._object(text if ":" in text else ":".join(text.rpartition(".")[::2]), place, place.bases)
+        elif place.name == "env" and ":" in text and not self._is_allowed(text):
+            self._missing.append((place, text, True))
+        return text
+
+    def _dataclass(self, path: str, data: Mapping[str, Any], place: _Place) -> Any:
+        bases = [kind for kind in place.kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+        cls = self._object(path, place, bases)
+        if cls is not None and not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise self._unreadable(place, "the path of a dataclass", repr(path))
+        hints = place.below or {name: hint for base in bases for name, hint in _hints_of(base).items()}
+        values = {
+            name: self._read(value, replace(place, path=f"{place.path}.{name}", name=name, hint=hints.get(name, Any)))
+            for name, value in data.items()
+        }
+        if cls is None or self._missing:
+            return None
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise self._unreadable(place, f"the fields of {cls.__name__}", str(error)) from error
+
+    def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
+        """The class or function at ``path`` if it may be imported and fits; else None, and it is missing."""
+        allowed = self._is_allowed(path)
+        if not allowed and not (_is_ours(path) or path.startswith(_ACTIVATIONS)):
+            self._missing.append((place, path, True))
+            return None
+        found = self._imported(path, place)
+        kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
+            # Of our classes only those of a kind of ours: a place for the user's envs or nets takes none of them.
+            self._missing.append((place, path, True))
+            return None
+        is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
+        if not kinds and (not is_open or (bases and isinstance(found, type))):
+            names = " or ".join(base.__name__ for base in bases)
+            raise self._unreadable(place, f"a class derived from {names}" if names else "no class", repr(path))
+        return found
+
+    def _imported(self, path: str, place: _Place) -> Any:
+        module, _, qualname = path.partition(":")
+        top = module.partition(".")[0]
+        try:
+            found: Any = importlib.import_module(module)
+            for name in qualname.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError, ValueError) as error:
+            unreadable = self._unreadable(place, "an import path that leads somewhere", f"{path!r} ({error})")
+            if isinstance(error, ModuleNotFoundError) and error.name == top:
+                there = f"Or run from the folder that {top}.py is in, or set PYTHONPATH to that."
+                unreadable = ValueError(f"{unreadable} {there}")
+            raise unreadable from error
+        # Only where it is defined: a name that a module merely imports must not be a way out of it.
+        if _import_path(found) != path:
+            raise self._unreadable(place, "the path of a class or function, where it is defined", repr(path))
+        return found
+
+    def _is_allowed(self, path: str) -> bool:
+        prefixes = self._allow
+        return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
+
+    def _made(self, make: Callable[[], Any], place: _Place, data: Any) -> Any:
+        """What ``make`` makes of ``data``, which may be malformed in any way."""
+        try:
+            return make()
+        except Exception as error:
+            got = f"{data!r} ({type(error).__name__}: {error})"
+            raise self._unreadable(place, "what a form of this version holds", got) from error
+
+    def _unreadable(self, place: _Place, expected: str, got: str) -> ValueError:
+        remedy = f"Pass the value again by keyword ({place.setting}=...)."
+        return ValueError(explain_error(f"{self._where}.{place.path}", expected=expected, got=got, remedy=remedy))
 
 
-def is_of_another_script(path: str) -> bool:
+_ACTIVATIONS = "torch.nn.modules.activation:"
+
+
+def _is_ours(path: str) -> bool:
+    return path.partition(":")[0].partition(".")[0] in OWN_PACKAGES
+
+
+def _is_of_another_script(path: str) -> bool:
     """Whether ``path`` leads into a script other than the one that runs, from which nothing can be imported."""
     module, _, qualname = path.partition(":")
     return module == "__main__" and qualname.partition(".")[0] not in vars(sys.modules["__main__"])
 
 
-def _is_allowed(path: str, allow: Sequence[str]) -> bool:
-    return any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}:")) for prefix in (*OWN_PACKAGES, *allow))
-
-
-def modules_to_allow(settings: Mapping[str, Any], allow: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The modules that encoded settings need and that ``allow`` does not cover, each with the settings that name it.
-
-    Args:
-        settings: What :func:`encode` wrote, by name.
-        allow: See :func:`decode`.
-    """
-    allow, found = (allow,) if isinstance(allow, str) else allow, dict[str, list[str]]()
-    for name, value in settings.items():
-        # Gymnasium imports what stands before the colon of an id such as "my_envs:MyEnv-v0"
-        is_id = name == "env" and isinstance(value, str) and ":" in value
-        for path in [value] if is_id else _paths_in(value):
-            if not _is_allowed(path, allow):
-                names = found.setdefault(path.partition(":")[0], [])
-                names += [] if name in names else [name]
-    return found
-
-
-def check_all_allowed(settings: Mapping[str, Any], where: str, allow: Sequence[str] | None) -> None:
-    """Raise ``ValueError`` if several modules would have to be allowed: so they are told together, not one by one."""
-    refused = {} if allow is None else modules_to_allow(settings, allow)
-    if len(refused) > 1:
-        got = " and ".join(f"{module!r} ({', '.join(names)})" for module, names in refused.items())
-        objects = ", ".join(f"{name}=..." for name in dict.fromkeys(itertools.chain(*refused.values())))
-        remedy = f"If you trust them, pass allow={[*refused]}, or pass the objects again ({objects})."
-        expected = f"import paths in {', '.join((*OWN_PACKAGES, *(allow or ())))}"
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-
-
-def _paths_in(value: Any) -> Iterator[str]:
-    """The import paths in an encoded value, as ``module:qualname``."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _paths_in(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in ("__import__", "__dataclass__") and isinstance(item, str):
-                yield item
-            else:
-                yield from _paths_in(item)
-                yield from _named_paths(key, item)
-
-
-def _named_paths(key: str, value: Any) -> Iterator[str]:
-    """The import paths that the model setting ``key`` holds as plain text."""
-    named = value.values() if key == "custom_action_dist" and isinstance(value, dict) else [value]
-    for text in named if key in ("custom_model", "custom_action_dist") else ():
-        if isinstance(text, str) and ("." in text or ":" in text):
-            yield text if ":" in text else ":".join(text.rpartition(".")[::2])
-
-
-def check_named_imports(value: Any, where: str, allow: Sequence[str] | None) -> None:
-    """Hold model settings in ``value``, which :func:`decode` gave, that are import paths in plain text to its rule.
-
-    Raises:
-        ValueError: If one of them may not be imported.
-    """
-    if allow is None:
-        return
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        for key, part in value.items():
-            for path in _named_paths(key, part):
-                _resolve(path, f"{where}.{key}", allow)
-            check_named_imports(part, where, allow)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            check_named_imports(part, where, allow)
-
-
-def _resolve(path: str, where: str, allow: Sequence[str] | None) -> Any:
-    check_allowed(path, where, allow)
-    module_name, _, qualname = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for name in qualname.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _unreadable(where, "an import path that leads somewhere", f"{path!r} ({error})") from error
-    # Only what is defined there: a name our modules merely import must not be a way out of them.
-    if _import_path(found) != path:
-        raise _unreadable(where, "the path of a class or function, where it is defined", repr(path))
-    return found
+@functools.cache
+def _hints_of(cls: type) -> Mapping[str, Any]:
+    """The annotations of a dataclass's fields."""
+    dist = str | type[Distribution]  # which cannot be imported where the model settings are written
+    narrower = {"custom_action_dist": dist | Mapping[str, dist] | None} if cls is DefaultModelConfig else {}
+    return get_type_hints(cls) | narrower
 
 
 def _import_path(thing: Any) -> str | None:
@@ -259,11 +327,6 @@ def _pass_again(value: Any) -> dict[str, str]:
     named = value if isinstance(value, type | FunctionType | BuiltinFunctionType) else type(value)
     kind = "" if named is value else "an instance of "
     return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
-
-
-def _unreadable(where: str, expected: str, got: str) -> ValueError:
-    setting = where.rsplit(".", 1)[-1]
-    return ValueError(explain_error(where, expected=expected, got=got, remedy=f"Pass the value again ({setting}=...)."))
 
 
 # Spaces: per class, how it is written (arrays as nested lists or, if uniform, as one number) and how it is made again.

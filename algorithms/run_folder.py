@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -39,10 +40,22 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 
+MOST_FAILED_IN_A_ROW = 3
+"""Checkpoints in a row that may fail while a run trains; the last of them ends it."""
+
+logger = logging.getLogger(__name__)
+
+
 def last_checkpoint(path: str | os.PathLike[str]) -> Path:
     """The checkpoint folder ``path``, or the one in ``path`` if that is the folder of a run."""
     inside = Path(path) / "checkpoint"
     return inside if (inside / "checkpoint.json").is_file() else Path(path)
+
+
+def run_folder_of(checkpoint: Path) -> Path | None:
+    """The folder of a run that ``checkpoint`` lies in; None if it lies in none."""
+    folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
+    return folder if (folder / "run.json").is_file() else None
 
 
 class RunFolder:
@@ -159,6 +172,7 @@ class RunReport:
         self._best = -math.inf if self.folder is None else best_return_in(self.folder.best_checkpoint)
         self._checkpoint_is_last = False
         """Whether ``checkpoint/`` was written after what was logged last."""
+        self._failed_in_a_row, self._failed = 0, 0  # checkpoints
 
     def _begin(self) -> LoggerGroup:
         """Make the loggers, and tell in run.json what runs."""
@@ -182,11 +196,12 @@ class RunReport:
                 raise
         return loggers
 
-    def write(self, result: Mapping[str, Any]) -> None:
+    def write(self, result: dict[str, Any]) -> None:
         """Log one iteration's result, or that of the run's last evaluation, and write the checkpoints that are due: of
-        several equally good evaluations the last is the best.
+        several equally good evaluations the last is the best. ``result`` gets ``num_checkpoints_failed`` if any did.
 
         Raises:
+            OSError: If a checkpoint cannot be written, and neither could the two before it; the others are warned of.
             RuntimeError: If a logger fails; names it.
         """
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
@@ -195,12 +210,27 @@ class RunReport:
         if mean is not None:
             algorithm.metrics.note_evaluation(mean)
         if self.folder is not None:  # first what must not be lost, should a logger fail
-            if mean is not None and mean >= self._best and algorithm.config.keep_best_checkpoint:  # NaN never is
-                algorithm.save(self.folder.best_checkpoint)
-                self._best = mean
+            keeps_best = algorithm.config.keep_best_checkpoint
+            if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
+                self._best = mean  # which NaN never is
             if interval is not None and algorithm.metrics.iterations % interval == 0:
-                self.write_checkpoint()
+                self._checkpoint_is_last = self._saved(self.folder.checkpoint)
+        if self._failed:
+            result["num_checkpoints_failed"] = self._failed
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
+
+    def _saved(self, path: Path) -> bool:
+        """Save there, and return whether that worked: a full disk must not end a run that may free it again."""
+        try:
+            self._algorithm.save(path)
+        except OSError as error:
+            self._failed, self._failed_in_a_row = self._failed + 1, self._failed_in_a_row + 1
+            if self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
+                raise
+            logger.warning("A checkpoint was not written, training goes on. %s", error)
+            return False
+        self._failed_in_a_row = 0
+        return True
 
     def write_checkpoint(self) -> Path:
         """The folder's checkpoint of what was logged last; written, unless it was already."""

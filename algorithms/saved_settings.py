@@ -1,7 +1,7 @@
 """Settings as a file holds them, made readable without importing what they name.
 
-:func:`algorithms.encoding.decode` gives the objects themselves; this is for who wants to look at them, or to compare
-runs, where the code that they name may be missing or not be trusted.
+:class:`algorithms.encoding.Decoder` restores the objects themselves. This is for looking at them, or comparing runs,
+where the code that they name may be missing or not be trusted.
 """
 
 from __future__ import annotations

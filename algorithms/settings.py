@@ -22,7 +22,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 from algorithms.checks import Bounds, check_value, type_text
-from algorithms.encoding import decode, encode
+from algorithms.encoding import Decoder, encode
 from algorithms.frozen import frozen_copy, mutable_copy
 from catalog.errors import closest, explain_error
 from catalog.migration import remedy_for
@@ -181,22 +181,30 @@ class SettingsBase:
 
         Args:
             data: The dict.
-            allow: Which import paths may be resolved besides those in our packages: module names or full paths, with
-                everything below them. None trusts ``data`` and resolves all of them.
+            allow: Which import paths to follow besides those of this library's classes that fit the setting: module
+                names or full paths, with everything below them. None trusts ``data`` and follows all of them.
             **objects: Settings to take from here instead, such as ``env=`` for one that was a lambda.
 
         Raises:
             TypeError: For unknown settings.
-            ValueError: For an import path that is not allowed, or an object that has to be passed again.
+            ValueError: For import paths that are not allowed, or objects that have to be passed again; names all.
         """
         where = f"{cls.__name__}.from_dict()"
         refuse_unknown(cls, [*data, *objects], where, section=None)
+        decoder, known = Decoder(cls.__name__, allow), settings_of(cls)
         read = {
-            name: decode(value, where=f"{cls.__name__}.{name}", allow=allow)
-            for name, value in data.items()
-            if name not in objects
+            name: decoder.read(value, name, known[name].hint) for name, value in data.items() if name not in objects
         }
+        decoder.refuse_missing()
         return cls()._set({**read, **objects}, where, section=None)
+
+    def modules_to_allow(self) -> dict[str, list[str]]:
+        """The modules that ``allow`` has to name where :meth:`from_dict` reads this config from a file, each with the
+        settings that need it."""
+        decoder, known = Decoder(type(self).__name__, ()), settings_of(type(self))
+        for name, value in self.to_dict().items():
+            decoder.read(value, name, known[name].hint)
+        return decoder.modules_to_allow
 
     def _set(self, values: Mapping[str, Any], where: str, section: str | None) -> Self:
         self._refuse_if_frozen(where)

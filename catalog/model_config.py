@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from torch import nn
 from typing_extensions import Self
 
 from catalog.errors import closest, explain_error
@@ -323,7 +324,7 @@ class DefaultModelConfig:
     )
 
     # nets of one's own
-    custom_model: str | Callable[..., Any] | None = model_setting(
+    custom_model: str | type[nn.Module] | Callable[..., Any] | None = model_setting(
         ENCODER,
         None,
         "Encoder in place of the default: a class or function called with the observation space and "

@@ -15,7 +15,7 @@ from torch.nn import functional
 from catalog.errors import closest, explain_error
 
 Initializer = str | Callable[..., Any] | None
-Activation = str | Callable[[], nn.Module]
+Activation = str | type[nn.Module] | Callable[[], nn.Module]
 
 _ACTIVATIONS = {
     name.lower(): name

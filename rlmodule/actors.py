@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -53,13 +54,17 @@ def start_ray() -> None:
         oldest = ".".join(map(str, OLDEST_RAY))
         remedy = f'Run: pip install "ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
         raise ImportError(explain_error("ray", expected=f"version {oldest} or later", got=version, remedy=remedy))
+    # not what Ray finds running on this machine, which may be somebody else's
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local" and "ray" not in sys.modules:
+        # Ray's switch for one machine alone: its processes then listen on 127.0.0.1. Ray reads it when it is imported,
+        # and its processes when they start, which must agree.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
     from ray.exceptions import RayError
 
     if ray.is_initialized():
         return
-    # not what Ray finds running on this machine, which may be somebody else's
-    address = os.environ.get("RAY_ADDRESS", "local")
     try:
         ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
     except (ConnectionError, RayError) as error:

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +33,9 @@ from rlmodule.tensor_env_runner import TensorEnvRunner, make_env_runner
 from rlmodule.workers import Answer, Failure, LocalWorkers, RestartPolicy, WorkerFailed, WorkerGroup
 
 OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
+
+MOMENT_S = 1.0
+"""Seconds after which a runner that ended has been noticed, whatever else happens."""
 
 
 class EnvRunnerGroup:
@@ -260,17 +263,26 @@ class EnvRunnerGroup:
             failure = self.workers.restart_later(worker, failure)
         if not failure.final:
             return
-        others = [i for i in range(self.workers.size) if not self.workers.is_gone(i)]
-        if settings.ignore_env_runner_failures and others:
+        if settings.ignore_env_runner_failures and any(not self.workers.is_gone(i) for i in range(self.workers.size)):
             return
+        others = self._left()
         remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
             remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
-        left = f"; {len(others)} other runners are left" if others else "; all env runners are lost"
+        number = "1 other runner is" if len(others) == 1 else f"{len(others)} other runners are"
+        left = f"; {number} left" if others else "; all env runners are lost"
         remedy += f"{left}. {self._cure_of(failure, others)}num_env_runners=0 debugs it here; "
         remedy += "from_checkpoint(path) goes on from the last checkpoint."
         self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
         raise self._lost_for_good
+
+    def _left(self) -> list[int]:
+        """The runners that are not gone, after a moment to notice those that ended together with another."""
+        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
+        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
+            answers += self.workers.collect(left)
+        self.workers.keep(answers)
+        return [i for i in range(self.workers.size) if not self.workers.is_gone(i)]
 
     def _cure_of(self, failure: Failure, others: Sequence[int]) -> str:
         """Which settings may help after ``failure``, in sentences."""

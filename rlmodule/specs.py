@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from catalog import Catalog
+from catalog import Catalog, DefaultModelConfig
 from catalog.errors import explain_error
 from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 
@@ -31,7 +31,7 @@ class RLModuleSpec:
     module_class: type[RLModule] | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
-    model_config: Any = None
+    model_config: DefaultModelConfig | Mapping[str, Any] | None = None
     catalog_class: type[Catalog] | None = None
     inference_only: bool = False
 

@@ -1,5 +1,6 @@
 """Processes that stay for many cases, in which learners train together."""
 
+import glob
 import hashlib
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,6 +80,18 @@ class Fleet:
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, signal.SIGKILL)
             process.join(10)
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses, as the kernel writes them, on which a process of this machine listens for TCP connections."""
+    links = [os.readlink(path) for path in glob.glob(f"/proc/{pid}/fd/*") if os.path.islink(path)]
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    sockets = [line.split() for table in tables for line in table]
+    return {each[1].partition(":")[0] for each in sockets if each[3] == "0A" and f"socket:[{each[9]}]" in links}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+"""127.0.0.1 as :func:`listening` has it."""
 
 
 @contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import tyro
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import modules_to_allow
+from algorithms.encoding import NotReadable
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
@@ -63,8 +62,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def modules_in(allow: str | None) -> tuple[str, ...]:
-    """The modules that ``--allow`` names."""
-    return tuple(filter(None, (name.strip() for name in (allow or "").split(","))))
+    """The modules that ``--allow`` names; the script that trained is none that a shell can import."""
+    names = (name.strip() for name in (allow or "").split(","))
+    return tuple(name for name in names if name not in ("", "__main__"))
 
 
 def saved_config_class(content: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> type[AlgorithmConfig]:
@@ -87,36 +87,21 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str], checkpo
     return config_class(name)
 
 
-def check_modules(settings: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> None:
-    """Whether the code that a checkpoint names may be imported, and can be.
-
-    Args:
-        settings: Those that are read from it.
-        allow: Modules that are allowed.
-        checkpoint: As errors name it.
-
-    Raises:
-        ValueError: If modules have to be allowed; names all of them. If code was in a script.
-        ModuleNotFoundError: If one is not there.
-    """
-    where = f"checkpoint {str(checkpoint)!r}"
-    if of_script := modules_to_allow(settings).get("__main__"):
-        remedy = (
-            f"Load it in that script, by Algorithm.from_checkpoint({str(checkpoint)!r}, allow=['__main__']); or move "
-        )
-        remedy += "the code to a module of its own and train again."
-        got = f"code of the script that trained it (for {', '.join(of_script)})"
-        raise ValueError(explain_error(where, expected="code that a shell can import", got=got, remedy=remedy))
-    if refused := modules_to_allow(settings, allow):
-        got = " and ".join(f"{module} (for {', '.join(names)})" for module, names in refused.items())
-        remedy = f"If you trust it, type --allow {','.join(dict.fromkeys([*allow, *refused]))}."
-        raise ValueError(explain_error(where, expected="no code of others unless allowed", got=got, remedy=remedy))
-    for module in modules_to_allow(settings):
-        top = module.partition(".")[0]
-        if top not in sys.modules and importlib.util.find_spec(top) is None:
-            got = f"none in {Path.cwd()} or where Python looks"
-            remedy = f"Run it from the folder that {top}.py is in, or set PYTHONPATH to it."
-            raise ModuleNotFoundError(explain_error(where, expected=f"its module {module}", got=got, remedy=remedy))
+@contextmanager
+def allowing(allow: Sequence[str], checkpoint: Path) -> Iterator[None]:
+    """Add to an error about code that ``checkpoint`` names how a shell allows it, besides what ``allow`` has."""
+    try:
+        yield
+    except NotReadable as error:
+        if of_script := error.modules.get("__main__"):
+            where, expected = f"checkpoint {str(checkpoint)!r}", "code that a shell can import"
+            got = f"code of the script that trained it (for {', '.join(of_script)})"
+            remedy = f"Load it in that script, by Algorithm.from_checkpoint({str(checkpoint)!r}, allow=['__main__']); "
+            remedy += "or move the code to a module of its own and train again."
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+        flags = f"type --allow {','.join(dict.fromkeys([*allow, *error.modules]))}" if error.modules else ""
+        told = " and ".join(filter(None, (flags, "setting=... is --setting")))
+        raise ValueError(f"{error} In a shell, {told}.") from error
 
 
 def _instead(folder: Path) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from algorithms.callbacks import CALLBACKS
 from algorithms.checks import check_value
 from algorithms.cli.checkpoints import (
     Allow,
-    check_modules,
+    allowing,
     find_checkpoint,
     modules_in,
     read_checkpoint,
@@ -122,8 +122,8 @@ def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
     ):
         if value is not None:
             objects[name] = check_value(flag, value, known[name].hint, known[name].bounds, known[name].doc)
-    check_modules({name: value for name, value in content["config"].items() if name not in objects}, allow, checkpoint)
-    return Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
+    with allowing(allow, checkpoint):
+        return Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
 
 
 def _measured(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from algorithms.algorithm import Algorithm
 from algorithms.cli.explain import DEFAULT_ALGO
 from algorithms.cli.flags import SPEC_FLAGS, kebab
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import encode, modules_to_allow
+from algorithms.encoding import encode
 from algorithms.run_folder import RunFolder
 from rlmodule.atari import is_atari
 
@@ -35,7 +35,7 @@ def _on_path(name: str, called: Path) -> str:
 def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     """How to look at the run, go on with it and act with it."""
     config, name = algorithm.config, type(algorithm).__name__.lower()
-    modules, allow = [*modules_to_allow(config.to_dict())], allow_flag(config)
+    modules, allow = [*config.modules_to_allow()], allow_flag(config)
     path = _path_of(config.env)
     explained = ["explain", path, *([] if name == DEFAULT_ALGO else ["--algo", name]), *_spec_flags(config)]
     explained += ["--env-config", json.dumps(config.env_config)] if config.env_config else []
@@ -52,7 +52,7 @@ and in Python:
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
     """What a command that loads the run needs to be told of the modules that its settings name."""
-    modules = modules_to_allow(config.to_dict())
+    modules = config.modules_to_allow()
     return ["--allow", ",".join(modules)] if modules else []
 
 

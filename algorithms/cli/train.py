@@ -16,7 +16,7 @@ import tyro
 
 from algorithms.cli.checkpoints import (
     Allow,
-    check_modules,
+    allowing,
     find_checkpoint,
     modules_in,
     read_checkpoint,
@@ -41,7 +41,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.encoding import encode
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, config_class, name_of
-from algorithms.run_folder import env_name
+from algorithms.run_folder import env_name, run_folder_of
 from algorithms.settings import Setting, settings_of
 from catalog.errors import closest, explain_error
 
@@ -205,7 +205,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         raise _usage("--allow", "a checkpoint to load", "none", "Leave it out: what is typed here is trusted.")
     own = {"run_dir": flags.run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})
     if content is not None and checkpoint is not None and flags.run_dir == NEW_RUN_DIR:
-        own["run_dir"] = _run_dir_of(checkpoint, config)
+        own["run_dir"] = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
     every = settings_of(algo)
     config.update({setting: checked_value(every[setting], value) for setting, value in own.items()})
     return TrainPlan(
@@ -268,18 +268,8 @@ def _loaded(
         if encode(objects["env"]) != content["config"]["env"]:
             raise _usage(where, f"a run on {env_name(objects['env'])}", "one on another env", "Leave ENV out.")
     allow = modules_in(flags.allow)
-    check_modules({name: value for name, value in content["config"].items() if name not in objects}, allow, checkpoint)
-    try:
+    with allowing(allow, checkpoint):
         return algo.from_dict(content["config"], allow=allow, **objects)
-    except ValueError as error:  # such as a callback that was a lambda
-        raise ValueError(f"{error} In a shell, setting=... is --setting.") from error
-
-
-def _run_dir_of(checkpoint: Path, config: AlgorithmConfig) -> str:
-    """Where a run goes on writing: the folder that the checkpoint stands in, where that is a run's."""
-    if (checkpoint.parent / "run.json").is_file():
-        return str(checkpoint.parent)
-    return config.run_dir or NEW_RUN_DIR
 
 
 def _usage(where: str, expected: str, got: object, remedy: str) -> UsageError:

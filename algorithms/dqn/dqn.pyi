@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
+import gymnasium as gym
 from gymnasium import Space
+from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
@@ -12,6 +14,7 @@ from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.presets import PRESETS
+from algorithms.loggers import Logger
 from algorithms.replay import ReplayBuffer
 from algorithms.settings import on_the_class, settings
 from catalog.model_config import DefaultModelConfig
@@ -65,15 +68,16 @@ class DQNConfig(AlgorithmConfig):
     def _check_intensity(self) -> None: ...
     def environment(
         self,
-        env: str | type | Callable[..., Any] | None = ...,
+        env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = ...,
         *,
         env_config: dict[str, Any] = ...,
     ) -> Self:
         """The environment to act in. A setting left out keeps its value; returns the config.
 
         Args:
-            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
-                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env (str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None, default None): The environment: a
+                Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; None is not ready to
+                build.
             env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
                 argument of a factory.
         """
@@ -285,7 +289,7 @@ class DQNConfig(AlgorithmConfig):
         *,
         metrics_num_episodes_for_smoothing: int = ...,
         run_dir: str | None = ...,
-        loggers: list[str | Callable[..., Any]] | None = ...,
+        loggers: list[str | type[Logger] | Callable[..., Any]] | None = ...,
         num_env_steps_per_iteration: int = ...,
     ) -> Self:
         """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
@@ -295,9 +299,9 @@ class DQNConfig(AlgorithmConfig):
                 lengths are averaged.
             run_dir (str | None, default None): Folder for logs, checkpoints, videos and learning_curve.png; None writes
                 no files.
-            loggers (list[str | Callable[..., Any]] | None, default None): Where results go: 'jsonl', 'tensorboard',
-                'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None takes the first
-                two if there is a run_dir.
+            loggers (list[str | type[Logger] | Callable[..., Any]] | None, default None): Where results go: 'jsonl',
+                'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None
+                takes the first two if there is a run_dir.
             num_env_steps_per_iteration (int, >= 1, default 1000): Environment steps per call of train().
         """
 

@@ -162,10 +162,15 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
         if isinstance(one, str) and chosen is not None and list(chosen).count(one) > 1:
             expected, remedy = "each name once", "Leave the second one out."
             raise ValueError(explain_error("loggers", expected=expected, got=repr(list(chosen)), remedy=remedy))
-        factory = _factory(one)
-        made = factory.func if isinstance(factory, functools.partial) else factory
-        if run_dir is None and inspect.isclass(made) and issubclass(made, Logger) and made.needs_folder:
+        if run_dir is None and (made := file_logger(one)) is not None:
             raise _no_folder(made)
+
+
+def file_logger(one: str | LoggerFactory) -> type[Logger] | None:
+    """The class of a logger that writes into ``run_dir``, as far as can be told before it is made; None for others."""
+    factory = _factory(one)
+    made = factory.func if isinstance(factory, functools.partial) else factory
+    return made if inspect.isclass(made) and issubclass(made, Logger) and made.needs_folder else None
 
 
 def _factory(one: str | LoggerFactory) -> LoggerFactory:

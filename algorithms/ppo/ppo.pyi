@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
 from algorithms.callbacks import Callbacks
 from algorithms.checks import Schedule
 from algorithms.config import EpisodeLearnerConfig
+from algorithms.loggers import Logger
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.presets import PRESETS
 from algorithms.settings import settings
@@ -34,15 +37,16 @@ class PPOConfig(EpisodeLearnerConfig):
     def default_rl_module_spec(self) -> RLModuleSpec: ...
     def environment(
         self,
-        env: str | type | Callable[..., Any] | None = ...,
+        env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = ...,
         *,
         env_config: dict[str, Any] = ...,
     ) -> Self:
         """The environment to act in. A setting left out keeps its value; returns the config.
 
         Args:
-            env (str | type | Callable[..., Any] | None, default None): The environment: a Gymnasium id, an Env class, a
-                factory fn(env_config), or a VectorEnv factory; None is not ready to build.
+            env (str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None, default None): The environment: a
+                Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; None is not ready to
+                build.
             env_config (dict[str, Any], default {}): Keyword arguments for a Gymnasium id or an Env class; the one
                 argument of a factory.
         """
@@ -242,7 +246,7 @@ class PPOConfig(EpisodeLearnerConfig):
         *,
         metrics_num_episodes_for_smoothing: int = ...,
         run_dir: str | None = ...,
-        loggers: list[str | Callable[..., Any]] | None = ...,
+        loggers: list[str | type[Logger] | Callable[..., Any]] | None = ...,
     ) -> Self:
         """What a run tells and where it writes it. A setting left out keeps its value; returns the config.
 
@@ -251,9 +255,9 @@ class PPOConfig(EpisodeLearnerConfig):
                 lengths are averaged.
             run_dir (str | None, default None): Folder for logs, checkpoints, videos and learning_curve.png; None writes
                 no files.
-            loggers (list[str | Callable[..., Any]] | None, default None): Where results go: 'jsonl', 'tensorboard',
-                'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None takes the first
-                two if there is a run_dir.
+            loggers (list[str | type[Logger] | Callable[..., Any]] | None, default None): Where results go: 'jsonl',
+                'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or fn(run) that makes one; None
+                takes the first two if there is a run_dir.
         """
 
     def checkpointing(self, *, checkpoint_interval: int | None = ..., keep_best_checkpoint: bool = ...) -> Self:

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from algorithms import Algorithm
-from algorithms.ppo import PPO, PPOConfig, PPOModule
-from rlmodule import Columns, RLModule
+from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
+from rlmodule import Columns, RLModule, RLModuleSpec
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing import clone, differences, global_random_state
 from tests.algorithms.dqn.conftest import tiny
@@ -466,8 +466,8 @@ NOT_SAVED = (
     ".grad", "._grad", "._pooled",
     # found out from env_steps when it is used, and from the metrics when the report begins
     "entropy_coeff", "['lr']", "_report._best",
-    # of this process alone: calls that were made, steps that were tallied, seconds that passed
-    "_tickets", ".progress", "_tally", "seconds_waited", "seconds_sending",
+    # of this process alone: calls that were made, steps that were tallied, seconds that passed, failed checkpoints
+    "_report._failed", "_tickets", ".progress", "_tally", "seconds_waited", "seconds_sending",
 )  # fmt: skip
 
 
@@ -537,8 +537,40 @@ def test_a_class_of_another_script_has_to_be_passed_again(tmp_path: Path) -> Non
     assert text.count('"env": "CartPole-v1"') == 1
     text = text.replace('"env": "CartPole-v1"', '"env": {"__import__": "__main__:MyEnv"}')
     (tmp_path / "c" / "checkpoint.json").write_text(text)
-    with pytest.raises(ValueError, match=r"got '__main__:MyEnv'\. It was in a script.*pass it again \(env=\.\.\.\)"):
+    with pytest.raises(
+        ValueError, match=r"got '__main__:MyEnv'\. It was in a script.*pass it again by keyword \(env=\.\.\.\)"
+    ):
         Algorithm.from_checkpoint(tmp_path / "c")
+
+
+class Mine(PPOCatalog):
+    """One of the script's own."""
+
+
+@pytest.mark.parametrize("saved", [{"fcnet_hiddens": [7], "fcnet_activation": "elu"}, None])
+def test_what_a_spec_leaves_open_on_loading_is_as_it_was_saved(saved: dict[str, Any] | None, tmp_path: Path) -> None:
+    spec = RLModuleSpec(PPOModule, model_config=saved, catalog_class=Mine)
+    with build(rl_module_spec=spec, model_config=None) as algorithm:
+        algorithm.save(tmp_path / "c")
+    left_open = RLModuleSpec(catalog_class=PPOCatalog)
+    with Algorithm.from_checkpoint(tmp_path / "c", rl_module_spec=left_open) as loaded:
+        assert loaded.config.rl_module_spec == RLModuleSpec(PPOModule, model_config=saved, catalog_class=PPOCatalog)
+    if saved is not None:
+        other = RLModuleSpec(model_config={"fcnet_hiddens": [7]}, catalog_class=PPOCatalog)
+        with Algorithm.from_checkpoint(tmp_path / "c", rl_module_spec=other) as loaded:
+            assert loaded.get_module().catalog.model_config.fcnet_activation == "tanh"
+
+
+def test_steps_that_were_lost_are_told_when_a_run_goes_on_without_runners(tmp_path: Path) -> None:
+    with build() as algorithm:
+        assert "workers" not in algorithm.train()
+        algorithm.env_runner_group.num_env_steps_lost["runner_died"] += 5
+        algorithm.save(tmp_path / "c")
+    with Algorithm.from_checkpoint(tmp_path / "c") as loaded:
+        assert loaded.train()["workers"] == {
+            "num_env_steps_lost_lifetime": 5,
+            "num_env_steps_lost_by_cause": {"runner_died": 5},
+        }
 
 
 def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:

@@ -504,10 +504,11 @@ def test_callbacks_that_cannot_be_had_again_are_named_at_once(tmp_path: Path) ->
         Algorithm.from_checkpoint(tmp_path / "c")
     place = __name__
     assert str(caught.value) == (
-        "PPOConfig: on_episode_end, on_train_result: expected the callbacks themselves, which were saved by name "
-        f"alone, got {place}.test_callbacks_that_cannot_be_had_again_are_named_at_once.<locals>.<lambda>, "
-        f"{place}:announce. Do without them: on_episode_end=None, on_train_result=None; or pass them again, "
-        f"under these names; or import them, if you trust them: allow=[{place!r}]."
+        "PPOConfig: expected import paths of this library's classes or that you allow, got "
+        f"'{place}.test_callbacks_that_cannot_be_had_again_are_named_at_once.<locals>.<lambda>' (on_episode_end) and "
+        f"'{place}:announce' (on_train_result). If you trust them, pass allow=[{place!r}], or pass them again by "
+        "keyword (on_episode_end=..., on_train_result=...). To do without callbacks: on_episode_end=None, "
+        "on_train_result=None."
     )
     with Algorithm.from_checkpoint(tmp_path / "c", on_episode_end=None, on_train_result=None) as other:
         assert differences(other.get_state()["learners"], weights) == []

@@ -22,12 +22,16 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from algorithms.callbacks import Callbacks
 from algorithms.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import decode, encode
-from algorithms.ppo import PPOConfig, PPOLearner
+from algorithms.encoding import Decoder, encode
+from algorithms.loggers.csv import CsvLogger
+from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.settings import SettingsBase, setting, settings, settings_of
+from catalog.distributions import Categorical
 from catalog.model_config import DefaultModelConfig
 from rlmodule.learner import Learner
 from rlmodule.specs import RLModuleSpec
@@ -303,7 +307,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
     ("seed", False, "int | None"),
     ("evaluation_explore", 1, "bool"),
     ("gym_env_vectorize_mode", "snyc", "'sync' | 'async' | 'vector_entry_point'"),
-    ("env", 3, "str | type | callable | None"),
+    ("env", 3, "str | type[Env] | type[VectorEnv] | callable | None"),
     ("env_config", [1], "dict[str, Any]"),
     ("env_config", {1: 2}, "dict[str, Any]"),
     ("layers", [1, 2.5], "list[int]"),
@@ -658,7 +662,7 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES, ids=repr)
 def test_spaces_return(space: gym.Space[Any]) -> None:
-    again = decode(json.loads(json.dumps(encode(space), allow_nan=False)), where="x", allow=[])
+    again = Decoder("X", []).read(json.loads(json.dumps(encode(space), allow_nan=False)), "x")
     assert again == space
     assert (again.shape, again.dtype) == (space.shape, space.dtype)
     if isinstance(space, spaces.Dict):
@@ -686,7 +690,7 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_plain_values_return(value: Any) -> None:
     text = json.dumps(encode(value), allow_nan=False)
-    again = decode(json.loads(text), where="x", allow=[])
+    again = Decoder("X", []).read(json.loads(text), "x")
     assert again == value
     assert repr(again) == repr(value)  # True is not 1, nor a tuple a list
 
@@ -732,7 +736,7 @@ def test_what_cannot_be_written_is_passed_again(name: str, value: Any) -> None:
     data = json.loads(json.dumps(config.to_dict()))
     with pytest.raises(ValueError, match="Pass it again") as caught:
         MyConfig.from_dict(data)
-    assert reads_well(caught.value, f"MyConfig.{name}", f"by keyword: {name}=...")
+    assert reads_well(caught.value, f"MyConfig.{name}", f"by keyword ({name}=...)")
     assert MyConfig.from_dict(data, **{name: value}) == config
 
 
@@ -782,11 +786,17 @@ def test_paths_lead_to_where_things_are_defined(path: str) -> None:
     assert reads_well(caught.value, "env=...")
 
 
-def test_our_own_paths_and_allowed_ones_resolve() -> None:
-    assert (
-        MyConfig.from_dict({"env": {"__import__": "algorithms.config:AlgorithmConfig"}}, allow=[]).env
-        is AlgorithmConfig
+def test_our_own_kinds_and_allowed_paths_resolve() -> None:
+    config = MyConfig(
+        learner_class=PPOLearner,
+        callbacks_class=Callbacks,
+        loggers=[CsvLogger],
+        model_config={"fcnet_activation": nn.ReLU, "custom_action_dist": {"a": Categorical}},
+        rl_module_spec=RLModuleSpec(PPOModule, catalog_class=PPOCatalog),
+        run_dir="run",
     )
+    assert config.modules_to_allow() == {}
+    assert MyConfig.from_dict(json.loads(json.dumps(config.to_dict())), allow=[]) == config
     for allow in ([__name__], [f"{__name__}:MyEnv"]):
         assert MyConfig.from_dict({"env": {"__import__": f"{__name__}:MyEnv"}}, allow=allow).env is MyEnv
     assert MyConfig.from_dict({"env": "my_envs:A-v0"}, allow=["my_envs"]).env == "my_envs:A-v0"
@@ -806,7 +816,7 @@ def test_models_named_in_a_checkpoint_are_held_to_the_same_rule(name: str, wrap:
         MyConfig().rl_module(rl_module_spec=RLModuleSpec(model_config=model)),
     ):
         data = json.loads(json.dumps(config.to_dict(), allow_nan=False))
-        with pytest.raises(ValueError, match=r"MyConfig\.(model_config|rl_module_spec)\.custom_model"):
+        with pytest.raises(ValueError, match=r"MyConfig\.(model_config|rl_module_spec)\..*custom_model"):
             MyConfig.from_dict(data, allow=[])
         assert MyConfig.from_dict(data).to_dict() == data, "a dict of one's own is trusted"
 
@@ -814,7 +824,10 @@ def test_models_named_in_a_checkpoint_are_held_to_the_same_rule(name: str, wrap:
 def test_a_dict_written_in_pairs_hides_no_name() -> None:
     inner = {"__items__": [["custom_model", "evil_module:Net"]]}
     for settings_ in (inner, {"leaf_overrides": {"__items__": [["a", inner]]}}):
-        with pytest.raises(ValueError, match=r"MyConfig\.model_config\.custom_model: expected an import path in"):
+        with pytest.raises(
+            ValueError,
+            match=r"MyConfig\.model_config\.(leaf_overrides\.a\.)?custom_model: expected an import path that you",
+        ):
             MyConfig.from_dict({"model_config": settings_}, allow=[])
 
 

@@ -149,6 +149,28 @@ def test_checkpoints_between(tmp_path: Path) -> None:
     assert told == [tmp_path / "checkpoint"] * 3  # of the sixth iteration, which is also the last, there is one
 
 
+def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = iter([True, True, False, True, True, True])
+
+    def save(self: Algorithm, path: Path) -> Path:
+        if next(full):
+            raise OSError("No space left on device")
+        return save_in_full(self, path)
+
+    save_in_full = Algorithm.save
+    monkeypatch.setattr(Algorithm, "save", save)
+    with build(tmp_path, [], checkpoint_interval=1) as algorithm:
+        assert [algorithm.train()["num_checkpoints_failed"] for _ in range(5)] == [1, 2, 2, 3, 4]
+        assert caplog.messages == ["A checkpoint was not written, training goes on. No space left on device"] * 4
+        with pytest.raises(OSError, match="No space left"):
+            algorithm.train()
+    assert iterations_in(tmp_path / "checkpoint") == 3
+    lines = (tmp_path / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_checkpoints_failed"] for line in lines] == [1, 2, 2, 3, 4]
+
+
 def test_a_run_goes_on_from_a_checkpoint_between_and_drops_what_came_after(tmp_path: Path) -> None:
     with build(tmp_path, [], checkpoint_interval=2) as algorithm:
         for _ in range(3):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults import driver
 from tests.faults.commanded import files_of
+from tests.together import LOOPBACK
 from tests.waiting import PATIENCE_S, is_running, wait_for
 
 
@@ -76,3 +77,28 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
         process.kill()
         process.communicate(timeout=PATIENCE_S)
     check_nothing_is_left(tmp_path, process.pid)
+
+
+LISTENING = """
+import json
+from algorithms.ppo import PPOConfig
+from tests.together import listening
+
+config = PPOConfig(env="CartPole-v1", num_env_runners=1, num_learners=2, num_cpus_per_learner=0.1)
+with config.build() as algorithm:
+    algorithm.train()
+    pids = algorithm.env_runner_group.workers.pids() + algorithm.learner_group.processes.workers.pids()
+    print(json.dumps([sorted(listening(pid)) for pid in pids]))
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="the system does not tell who listens")
+def test_workers_that_are_all_on_this_machine_listen_there_alone() -> None:
+    """Also to Ray, which is started here and serves nobody else."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 3
+    assert all(places and {*places} <= LOOPBACK for places in found)

@@ -188,8 +188,17 @@ def test_who_is_lost_for_good_ends_the_run(frail: Crowd) -> None:
     frail.command(0, "os._exit")
     with pytest.raises(WorkerFailed, match=r"env runner 0: .*os\._exit\(0\).*restart_failed_env_runners=True"):
         frail.sample()
-    with pytest.raises(WorkerFailed, match="1 other runners are left"):
+    with pytest.raises(WorkerFailed, match="1 other runner is left"):
         frail.sample()
+
+
+def test_runners_that_end_together_are_all_told_of(tmp_path: Path) -> None:
+    with crowd(tmp_path, restart_failed_env_runners=False) as made:
+        workers: Any = made.group.workers
+        for pid in workers.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerFailed, match=r"SIGKILL.*; all env runners are lost\."):
+            made.sample()
 
 
 @pytest.mark.faults

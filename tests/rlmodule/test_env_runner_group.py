@@ -210,7 +210,7 @@ def test_the_end_of_a_runner_names_the_settings_that_help(
 ) -> None:
     monkeypatch.setattr(remote.workers, "is_up", lambda worker: worker != 1)
     monkeypatch.setattr(remote.workers, "is_gone", lambda worker: worker == 1)
-    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runners are left\. .*{told}"):
+    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runner is left\. .*{told}"):
         remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
     remote._lost_for_good = None
 

@@ -19,7 +19,7 @@ from hypothesis import strategies
 from catalog import RunningMoments
 from rlmodule.peers import Alone, Connected, MeetingPlace, PeerLost, Peers, _decoded, _encoded
 from rlmodule.testing import differences
-from tests.together import Fleet, fleet_of
+from tests.together import LOOPBACK, Fleet, fleet_of, listening
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -131,6 +131,18 @@ def test_the_meeting_place_listens_where_it_is_told_alone() -> None:
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", place.port), timeout=1)
     socket.create_connection((place.host, place.port), timeout=1).close()
+
+
+def told_where_it_listens(peers: Peers) -> set[str]:
+    peers.sum(torch.ones(1))
+    return listening(os.getpid())
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="the system does not tell who listens")
+def test_learners_of_one_machine_listen_there_alone(fleet: Fleet) -> None:
+    for places in fleet.values(told_where_it_listens, (), (), ()):
+        assert places
+        assert places <= LOOPBACK
 
 
 # --- statistics of all ------------------------------------------------------------------------------------------------

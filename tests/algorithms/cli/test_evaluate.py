@@ -150,8 +150,8 @@ def test_modules_of_the_users_are_imported_if_they_are_allowed(
     path = saved(PPOConfig(env=short_envs.make, **TINY))
     assert main(["evaluate", path]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "got short_envs (for env)" in line
-    assert line.endswith("type --allow short_envs.")
+    assert "PPOConfig.env: expected an import path that you allow, got 'short_envs:make'" in line
+    assert line.endswith("In a shell, type --allow short_envs and setting=... is --setting.")
     found = measured(capsys, "--allow", "short_envs,other_module", "--episodes", "3", path)
     assert found["env_runners"]["episode_len_mean"] == 5
 
@@ -174,8 +174,10 @@ def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     assert "allow=['two_envs', 'two_nets']" in told
     for command in (["evaluate"], ["train", "--load"]):
         assert main([*command, "run"]) == 1
-        assert capsys.readouterr().err.endswith("type --allow two_envs,two_nets.\n")
-    with pytest.raises(ValueError, match=r"'two_envs' \(env\) and 'two_nets' .*allow=\['two_envs', 'two_nets'\]"):
+        assert capsys.readouterr().err.count("In a shell, type --allow two_envs,two_nets ") == 1
+    with pytest.raises(
+        ValueError, match=r"'two_envs:Env' \(env\) and 'two_nets:Mine' .*allow=\['two_envs', 'two_nets'\]"
+    ):
         Algorithm.from_checkpoint("run/checkpoint")
     allowed = ["--allow", "two_envs", "--allow", "two_nets"]
     assert measured(capsys, *allowed, "run", "--episodes", "2")["env_runners"]["num_episodes"] == 2
@@ -195,7 +197,7 @@ def test_a_module_that_is_elsewhere_is_told_with_its_folder(
     monkeypatch.delitem(sys.modules, "far_envs")
     (here / "far_envs.py").rename(here / "moved.py")
     assert main(["evaluate", path, "--allow", "far_envs"]) == 1
-    assert "Run it from the folder that far_envs.py is in, or set PYTHONPATH" in capsys.readouterr().err
+    assert "Or run from the folder that far_envs.py is in, or set PYTHONPATH" in capsys.readouterr().err
 
 
 def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFixture[str]) -> None:
