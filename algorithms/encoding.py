@@ -27,7 +27,6 @@ import numpy as np
 
 from catalog import DefaultModelConfig, Distribution
 from catalog.errors import explain_error
-from catalog.model_config import DefaultModelConfig
 
 OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
 """Packages of which a file may name classes, where a setting asks for their kind."""
