@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from algorithms.evaluation import Evaluation, EvaluationPlan, finished_episodes
 from algorithms.loggers.base import file_logger
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.registry import config_class, name_of
-from algorithms.run_folder import RunReport, last_checkpoint, run_folder_of, run_name
-from algorithms.settings import SettingsBase
-from algorithms.threads import SMALL_NET, Threads, one_thread
+from algorithms.run.evaluation import Evaluation, EvaluationPlan, finished_episodes
+from algorithms.run.metrics import RunMetrics
+from algorithms.run.run_folder import RunReport, last_checkpoint, run_folder_of, run_name
+from algorithms.run.threads import SMALL_NET, Threads, one_thread
+from algorithms.settings.fields import SettingsBase
 from catalog.errors import closest, explain_error
-from catalog.explain import Format
+from catalog.explain.explain import Format
 from catalog.migration import remedy_for
-from rlmodule import DEFAULT_MODULE_ID, EnvRunnerGroup, LearnerGroup, RLModule, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.interrupts import uninterrupted
-from rlmodule.metrics import RunMetrics
-from rlmodule.policy import Policy
-from rlmodule.randomness import int_seed, torch_stream
-from rlmodule.workers import WorkerFailed
+from rlmodule.data.rollout import Rollout
+from rlmodule.distributed.interrupts import uninterrupted
+from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.groups.env_runner_group import EnvRunnerGroup
+from rlmodule.groups.learner_group import LearnerGroup
+from rlmodule.modules.policy import Policy
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.seeding import int_seed, torch_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -126,7 +130,7 @@ class Algorithm(metaclass=_AlgorithmType):
         """Whether Ray has what all workers together ask for; it is not even imported if there are none."""
         config = self.config
         if config.num_env_runners or config.num_learners:
-            from rlmodule.actors import check_resources
+            from rlmodule.distributed.ray_workers import check_resources
 
             cpus = config.num_env_runners * config.num_cpus_per_env_runner
             cpus += config.num_learners * config.num_cpus_per_learner
@@ -318,7 +322,7 @@ class Algorithm(metaclass=_AlgorithmType):
             KeyboardInterrupt: On the second Ctrl-C.
             SystemExit: With code 143, after saving, on SIGTERM.
         """
-        from algorithms.session import TrainingSession
+        from algorithms.run.session import TrainingSession
 
         if args or foreign:
             raise _wrong_call(f"{type(self).__name__}.learn()", args, foreign)

@@ -14,27 +14,20 @@ import torch
 from gymnasium import Space
 from gymnasium.vector import VectorEnv
 
-from algorithms.callbacks import (
-    CALLBACK_SETTINGS,
-    CALLBACKS,
-    CallbackCaller,
-    Callbacks,
-    check_callbacks,
-    listens,
-)
-from algorithms.checks import Schedule
-from algorithms.encoding import encode
-from algorithms.loggers import Logger, check_loggers
+from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.settings import SettingsBase, on_the_class, setting, settings
-from algorithms.threads import one_thread
+from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callbacks, listens
+from algorithms.run.threads import one_thread
+from algorithms.settings.checks import Schedule
+from algorithms.settings.encoding import encode
+from algorithms.settings.fields import SettingsBase, on_the_class, setting, settings
 from catalog.errors import closest, explain_error
 from catalog.model_config import DefaultModelConfig
-from rlmodule.envs import make_vector_env
-from rlmodule.learner import Learner
-from rlmodule.learner_group import LearnerGroup
-from rlmodule.randomness import int_seed
-from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.envs.make import make_vector_env
+from rlmodule.groups.learner_group import LearnerGroup
+from rlmodule.learning.learner import Learner
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.seeding import int_seed
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -21,8 +21,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from benchmarks.bare_ppo import mlp
 from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
-from rlmodule.env_runner import EnvRunner
-from rlmodule.randomness import int_seed
+from rlmodule.sampling.env_runner import EnvRunner
+from rlmodule.seeding import int_seed
 
 ROUNDS = 40
 WARM_UP = 5

@@ -48,7 +48,7 @@ def runners(size: int, iterations: int = 20) -> Numbers:
     from benchmarks.ours_ppo import config
     from benchmarks.workers import SHARE_OF_CPU, all_of, seconds_reported
     from rlmodule import Rollout
-    from rlmodule.wire import num_bytes, pack
+    from rlmodule.distributed.serialization import num_bytes, pack
 
     settings = (
         config(JOBS["cartpole"], seed=0)
@@ -113,14 +113,14 @@ class Summer:
 
     def serve(self) -> tuple[str, int]:
         """Open a place to meet."""
-        from rlmodule.peers import MeetingPlace
+        from rlmodule.distributed.process_group import MeetingPlace
 
         self._place = MeetingPlace()
         return self._place.host, self._place.port
 
     def connect(self, size: int, host: str, port: int) -> None:
         """Meet the others."""
-        from rlmodule.peers import Connected
+        from rlmodule.distributed.process_group import Connected
 
         self._peers = Connected(self._rank, size, host, port)
 
@@ -180,7 +180,7 @@ def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
     from benchmarks.ours_ppo import config
     from benchmarks.workers import Instant, worker_group
     from rlmodule import Rollout
-    from rlmodule.wire import pack, unpack
+    from rlmodule.distributed.serialization import pack, unpack
 
     torch.set_num_threads(1)
     many = 32

@@ -4,16 +4,12 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from catalog.action_embeddings import ActionEmbeddings
-from catalog.action_model import MADE, ActionModel
-from catalog.actions import ActionConverter, action_converter_rules
-from catalog.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
-from catalog.attention import AttentionEncoderConfig
+from catalog.actions.autoregressive import MADE, ActionModel
+from catalog.actions.converters import ActionConverter, action_converter_rules
+from catalog.actions.embeddings import ActionEmbeddings
+from catalog.actions.masks import ActionMask
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, encoder_rules
 from catalog.catalog import Catalog
-from catalog.cnn import CNNEncoderConfig, ImpalaEncoderConfig
-from catalog.cnn_transpose import CNNTransposeHeadConfig
-from catalog.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
 from catalog.distributions import (
     AutoregressiveDistribution,
     Bernoulli,
@@ -27,20 +23,24 @@ from catalog.distributions import (
     SquashedGaussian,
     action_distribution_rules,
 )
-from catalog.masks import ActionMask
-from catalog.mlp import (
+from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
+from catalog.encoders.attention import AttentionEncoderConfig
+from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig
+from catalog.encoders.cnn_transpose import CNNTransposeHeadConfig
+from catalog.encoders.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
+from catalog.encoders.mlp import (
     EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,
     MLPEncoderConfig,
     MLPHeadConfig,
     VectorEncoderConfig,
 )
+from catalog.encoders.multi_stream import MultiStreamEncoderConfig
+from catalog.encoders.noisy import NoisyHeadConfig
+from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
+from catalog.encoders.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
 from catalog.model_config import DefaultModelConfig
-from catalog.multi_stream import MultiStreamEncoderConfig
-from catalog.noisy import NoisyHeadConfig
 from catalog.past import PastView
-from catalog.preprocessing import ObservationNormalizer, RunningMoments
-from catalog.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
 from catalog.registry import register_distribution, register_model
 from catalog.rules import RuleTable
 

@@ -11,7 +11,7 @@ from torch import nn
 from catalog.errors import closest, explain_error
 
 if TYPE_CHECKING:
-    from catalog.distributions import Distribution
+    from catalog.distributions.base import Distribution
 
 T = TypeVar("T", bound=Callable[..., Any])
 R = TypeVar("R", bound=Callable[..., Any])

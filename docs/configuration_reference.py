@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from tables import table_head, table_row
 
 from algorithms import AlgorithmConfig
-from algorithms.checks import type_text
 from algorithms.cli.flags import SPEC_FLAGS, kebab
 from algorithms.cli.values import is_typeable
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import Setting, settings_of
+from algorithms.settings.checks import type_text
+from algorithms.settings.fields import Setting, settings_of
 
 INTRODUCTION = """\
 # Settings of the algorithms

@@ -12,7 +12,7 @@ from catalog import (
     MLPEncoderConfig,
     SequenceEncoderConfig,
 )
-from catalog.explain import short_space
+from catalog.explain.explain import short_space
 from tests.algorithms.ppo.matrix import (
     ACTIONS,
     MASKS,

@@ -7,8 +7,8 @@ from collections import deque
 from typing import Any
 
 from algorithms import Algorithm
-from algorithms.callbacks import Callbacks, FinishedEpisode
 from algorithms.ppo import PPOConfig
+from algorithms.run.callbacks import Callbacks, FinishedEpisode
 
 
 class StopAtSuccess(Callbacks):

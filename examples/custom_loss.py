@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns
-from rlmodule.learner import Batch, Metrics
+from rlmodule.learning.learner import Batch, Metrics
 
 LOGIT_PENALTY = 0.001
 

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from algorithms import Algorithm
-from algorithms.callbacks import FinishedEpisode
 from algorithms.ppo import PPOConfig, PPOLearner
+from algorithms.run.callbacks import FinishedEpisode
 from rlmodule import Columns
-from rlmodule.learner import Batch, Metrics
+from rlmodule.learning.learner import Batch, Metrics
 
 
 class WatchedLearner(PPOLearner):

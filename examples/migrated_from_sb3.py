@@ -8,8 +8,8 @@ import time
 import gymnasium as gym
 
 from algorithms import Algorithm
-from algorithms.callbacks import Callbacks
 from algorithms.ppo import PPOConfig
+from algorithms.run.callbacks import Callbacks
 
 
 class Longest(Callbacks):  # class Longest(BaseCallback): def _on_step(self): ...

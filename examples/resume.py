@@ -5,7 +5,7 @@ Run it as ``python examples/resume.py``.
 
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
-from algorithms.run_folder import new_run_dir
+from algorithms.run.run_folder import new_run_dir
 
 run_dir = new_run_dir("DQN", "CartPole-v1")
 config = (

@@ -4,8 +4,18 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from rlmodule.acceleration import Coefficient
-from rlmodule.apis import (
+from rlmodule.data.episode import Episode
+from rlmodule.data.rollout import Rollout
+from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.envs.checks import EnvError
+from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
+from rlmodule.groups.env_runner_group import EnvRunnerGroup
+from rlmodule.groups.learner_group import LearnerGroup
+from rlmodule.learning.batch_learner import BatchLearner
+from rlmodule.learning.compilation import Coefficient
+from rlmodule.learning.learner import EpisodeLearner, Learner
+from rlmodule.learning.sharding import shard_episodes, shard_rollout
+from rlmodule.modules.apis import (
     DistributionalQNetAPI,
     EpsilonGreedyAPI,
     ExtraLoss,
@@ -15,21 +25,11 @@ from rlmodule.apis import (
     QNetAPI,
     ValueFunctionAPI,
 )
-from rlmodule.batch_learner import BatchLearner
-from rlmodule.columns import Columns
-from rlmodule.env_guard import EnvError
-from rlmodule.env_runner import EnvRunner
-from rlmodule.env_runner_group import EnvRunnerGroup
-from rlmodule.episode import Episode
-from rlmodule.info_masks import ActionMaskFromInfo
-from rlmodule.learner import EpisodeLearner, Learner
-from rlmodule.learner_group import LearnerGroup
-from rlmodule.module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
-from rlmodule.rollout import Rollout
-from rlmodule.sharding import shard_episodes, shard_rollout
-from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.tensor_env_runner import TensorEnvRunner
-from rlmodule.workers import WorkerFailed
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.sampling.env_runner import EnvRunner
+from rlmodule.sampling.tensor_env_runner import TensorEnvRunner
 
 __all__ = [
     "ActionMaskFromInfo",

@@ -25,7 +25,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlmodule.randomness import int_seed
+from rlmodule.seeding import int_seed
 
 ANY = -1
 """In a plan: every env, those too that were made anew."""

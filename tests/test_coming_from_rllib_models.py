@@ -42,8 +42,8 @@ from rlmodule import (
     RLModuleSpec,
     ValueFunctionAPI,
 )
-from rlmodule.sequences import cut_into_sequences
-from rlmodule.testing import random_observations
+from rlmodule.data.sequences import cut_into_sequences
+from rlmodule.testing.contracts import random_observations
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from algorithms import AlgorithmConfig
-from algorithms.callbacks import CALLBACKS
 from algorithms.dqn import DQNConfig, DQNModelConfig
 from algorithms.ppo import PPOConfig
-from algorithms.run_folder import flatten
-from algorithms.settings import settings_of
+from algorithms.run.callbacks import CALLBACKS
+from algorithms.run.run_folder import flatten
+from algorithms.settings.fields import settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "coming-from-sb3.md").read_text(encoding="utf-8")

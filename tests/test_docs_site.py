@@ -19,7 +19,7 @@ import pytest
 from matplotlib.image import imread
 
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import settings_of
+from algorithms.settings.fields import settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -139,10 +139,12 @@ def test_docstrings_are_shown_without_their_markup(site: Path) -> None:
 
 
 def test_a_name_in_the_text_leads_to_its_line_in_the_source(site: Path) -> None:
-    lines = (ROOT / "rlmodule" / "rollout.py").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "rlmodule" / "data" / "rollout.py").read_text(encoding="utf-8").splitlines()
     line = lines.index("class Rollout:") + 1
-    assert f'href="source/rlmodule/rollout.py.html#L{line}"' in (site / "the-loop.html").read_text(encoding="utf-8")
-    source = (site / "source" / "rlmodule" / "rollout.py.html").read_text(encoding="utf-8")
+    assert f'href="source/rlmodule/data/rollout.py.html#L{line}"' in (site / "the-loop.html").read_text(
+        encoding="utf-8"
+    )
+    source = (site / "source" / "rlmodule" / "data" / "rollout.py.html").read_text(encoding="utf-8")
     assert "Rollout" in source.partition(f'id="L{line}"')[2].partition("</span>\n")[0]
 
 
@@ -195,7 +197,7 @@ def test_what_github_reads_is_written_for_the_site(hooks: ModuleType, ours: str,
         ("docs/pictures/loop.png", "pictures/loop.png"),
         ("README.md", "project/readme.md"),
         ("benchmarks/README.md", "project/benchmarks/readme.md"),
-        ("catalog/cnn.py", "source/catalog/cnn.py.md"),
+        ("catalog/encoders/cnn.py", "source/catalog/encoders/cnn.py.md"),
         ("docs/pictures/loop.py", "source/docs/pictures/loop.py.md"),
         ("algorithms/ops", "source/algorithms/ops/index.md"),
     ],

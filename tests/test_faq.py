@@ -20,9 +20,9 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.classic_control import PendulumEnv
 
-from algorithms import evaluation
 from algorithms.cli import main
 from algorithms.ppo import PPOConfig
+from algorithms.run import evaluation
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")

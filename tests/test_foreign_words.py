@@ -14,13 +14,13 @@ import tree
 from gymnasium import spaces
 from torch import nn
 
-from algorithms.callbacks import Callbacks
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner
+from algorithms.run.callbacks import Callbacks
 from catalog import Catalog, Categorical, ModelConfig
 from catalog.base import as_encoder
 from rlmodule import BatchLearner, EpisodeLearner, RLModule, RLModuleSpec
-from rlmodule.envs import make_vector_env
+from rlmodule.envs.make import make_vector_env
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 BY_FIELD = spaces.Dict(speed=OBS, place=OBS)

@@ -13,7 +13,7 @@ import catalog_rl
 ROOT = Path(catalog_rl.__file__).resolve().parent
 ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "algorithms": set()}
 NOT_SHIPPED = {"tests", "benchmarks", "examples"}
-MAY_IMPORT_RAY = {"rlmodule/actors.py"}
+MAY_IMPORT_RAY = {"rlmodule/distributed/ray_workers.py"}
 LATE = ("ray", "rich", "matplotlib", "tyro", "tensorboard", "wandb", "mlflow")
 
 

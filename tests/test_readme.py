@@ -29,7 +29,6 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from algorithms import AlgorithmConfig
-from algorithms.callbacks import Callbacks
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.evaluate import EvaluateFlags
@@ -40,8 +39,9 @@ from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.loggers.jsonl import JsonlLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
-from algorithms.run_folder import flatten
-from algorithms.settings import settings_of
+from algorithms.run.callbacks import Callbacks
+from algorithms.run.run_folder import flatten
+from algorithms.settings.fields import settings_of
 from catalog import (
     Catalog,
     DefaultModelConfig,

@@ -17,7 +17,7 @@ import torch
 import tree
 
 from rlmodule import Learner
-from rlmodule.peers import Connected, MeetingPlace
+from rlmodule.distributed.process_group import Connected, MeetingPlace
 from tests.waiting import PATIENCE_S
 
 ANSWER_S = 2 * PATIENCE_S

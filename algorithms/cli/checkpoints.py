@@ -13,8 +13,8 @@ import tyro
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import NotReadable
 from algorithms.registry import ALGORITHMS, config_class
+from algorithms.settings.encoding import NotReadable
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
 

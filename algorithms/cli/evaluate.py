@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import tyro
 
 from algorithms.algorithm import Algorithm
-from algorithms.callbacks import CALLBACKS
-from algorithms.checks import check_value
 from algorithms.cli.checkpoints import (
     Allow,
     allowing,
@@ -23,13 +21,15 @@ from algorithms.cli.checkpoints import (
 )
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
-from algorithms.films import watch
-from algorithms.progress import return_text
-from algorithms.run_folder import run_name
-from algorithms.settings import settings_of
+from algorithms.run.callbacks import CALLBACKS
+from algorithms.run.metrics import episode_summary
+from algorithms.run.progress import return_text
+from algorithms.run.run_folder import run_name
+from algorithms.run.video import watch
+from algorithms.settings.checks import check_value
+from algorithms.settings.fields import settings_of
 from catalog.errors import explain_error
-from rlmodule.metrics import episode_summary
-from rlmodule.randomness import int_seed
+from rlmodule.seeding import int_seed
 
 _OF_TRAINING: dict[str, Any] = {
     "callbacks_class": None,

@@ -11,9 +11,9 @@ import tyro
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import algorithm_config, parse_settings, value_of
 from algorithms.cli.values import environment
-from algorithms.settings import settings_of
-from catalog.explain import Format
-from rlmodule.envs import make_vector_env
+from algorithms.settings.fields import settings_of
+from catalog.explain.explain import Format
+from rlmodule.envs.make import make_vector_env
 
 DEFAULT_ALGO = "ppo"
 _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, TypeVar, ge
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from algorithms.checks import check_value
 from algorithms.cli.exits import UsageError
 from algorithms.cli.hints import hint_for
 from algorithms.cli.values import ValueReader, imported, is_typeable
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
-from algorithms.settings import Setting, settings_of
-from catalog import DefaultModelConfig
+from algorithms.settings.checks import check_value
+from algorithms.settings.fields import Setting, settings_of
 from catalog.errors import closest, explain_error
-from rlmodule import RLModuleSpec
+from catalog.model_config import DefaultModelConfig
+from rlmodule.modules.spec import RLModuleSpec
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

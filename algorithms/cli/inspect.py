@@ -17,8 +17,8 @@ from algorithms.cli.exits import OK
 from algorithms.cli.flags import parse
 from algorithms.loggers.base import STEPS
 from algorithms.loggers.jsonl import read_rows
-from algorithms.progress import return_text
-from algorithms.saved_settings import default_settings, plain_settings, setting_text
+from algorithms.run.progress import return_text
+from algorithms.run.saved_settings import default_settings, plain_settings, setting_text
 
 Row = tuple[str, ...]
 

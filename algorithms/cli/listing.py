@@ -12,7 +12,9 @@ import tyro
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.registry import ALGORITHMS, config_class
-from catalog import action_converter_rules, action_distribution_rules, encoder_rules
+from catalog.actions.converters import action_converter_rules
+from catalog.base import encoder_rules
+from catalog.distributions.base import action_distribution_rules
 from catalog.errors import closest, explain_error
 from catalog.rules import RuleTable
 

@@ -14,9 +14,9 @@ from algorithms.algorithm import Algorithm
 from algorithms.cli.explain import DEFAULT_ALGO
 from algorithms.cli.flags import SPEC_FLAGS, kebab
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import encode
-from algorithms.run_folder import RunFolder
-from rlmodule.atari import is_atari
+from algorithms.run.run_folder import RunFolder
+from algorithms.settings.encoding import encode
+from rlmodule.envs.atari import is_atari
 
 
 def program() -> list[str]:

@@ -15,10 +15,10 @@ from algorithms.algorithm import Algorithm
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.next_steps import what_next
 from algorithms.config import AlgorithmConfig
-from algorithms.progress import return_text
-from algorithms.run_folder import new_run_dir, run_name
-from algorithms.session import TrainingSession
-from algorithms.settings import settings_of
+from algorithms.run.progress import return_text
+from algorithms.run.run_folder import new_run_dir, run_name
+from algorithms.run.session import TrainingSession
+from algorithms.settings.fields import settings_of
 
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
 """Default of ``--run-dir``: a folder of this name, made anew."""

@@ -11,7 +11,7 @@ import tyro
 
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import parse
-from algorithms.plotting import TRAINING_RETURN, metric_text, plot_runs, run_folders, table_of
+from algorithms.run.plotting import TRAINING_RETURN, metric_text, plot_runs, run_folders, table_of
 
 
 @dataclass(kw_only=True)

@@ -21,11 +21,11 @@ from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError
 from algorithms.cli.next_steps import allow_flag, commands
 from algorithms.cli.one_run import Outcome, TrainPlan, carry_out, own_run_dir
 from algorithms.config import AlgorithmConfig
-from algorithms.progress import return_text
-from algorithms.run_folder import env_name
-from algorithms.signals import stop_requests
+from algorithms.run.progress import return_text
+from algorithms.run.run_folder import env_name
+from algorithms.run.signals import stop_requests
 from catalog.errors import explain_error
-from rlmodule.envs import make_vector_env, workers_ignore_ctrl_c
+from rlmodule.envs.make import make_vector_env, workers_ignore_ctrl_c
 
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
@@ -95,7 +95,7 @@ def _what_next(folder: Path, best: int, config: AlgorithmConfig) -> str:
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
     """The learning curve of all seeds together, from what their folders tell."""
-    from algorithms.plotting import plot_runs
+    from algorithms.run.plotting import plot_runs
 
     if folder.is_dir():
         plan.say(f"\nWrote\n  {folder}")

@@ -38,11 +38,11 @@ from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment, imported
 from algorithms.config import AlgorithmConfig
-from algorithms.encoding import encode
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, config_class, name_of
-from algorithms.run_folder import env_name, run_folder_of
-from algorithms.settings import Setting, settings_of
+from algorithms.run.run_folder import env_name, run_folder_of
+from algorithms.settings.encoding import encode
+from algorithms.settings.fields import Setting, settings_of
 from catalog.errors import closest, explain_error
 
 DEFAULT_STEPS = 200_000

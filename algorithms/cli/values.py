@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import gymnasium as gym
 
-from algorithms.checks import is_schedule
 from algorithms.cli.exits import UsageError
-from algorithms.encoding import encode
+from algorithms.settings.checks import is_schedule
+from algorithms.settings.encoding import encode
 from catalog.errors import closest, explain_error
 
 _THOUSANDS = {"k": 1000, "m": 1_000_000}

@@ -11,18 +11,23 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.algorithm import Algorithm
-from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, check_exploration
 from algorithms.dqn.presets import PRESETS
-from algorithms.replay import PrioritizedReplay, ReplayBuffer, SequenceReplay
-from algorithms.settings import on_the_class, setting, settings
+from algorithms.replay.buffer import ReplayBuffer
+from algorithms.replay.prioritized import PrioritizedReplay
+from algorithms.replay.sequences import SequenceReplay
+from algorithms.settings.checks import Schedule
+from algorithms.settings.fields import on_the_class, setting, settings
 from catalog.errors import explain_error
-from rlmodule import DEFAULT_MODULE_ID, EpsilonGreedyAPI, RLModuleSpec, Rollout
-from rlmodule.learner import Metrics
-from rlmodule.randomness import seed_sequence
-from rlmodule.schedules import value_at
+from rlmodule.data.rollout import Rollout
+from rlmodule.learning.learner import Metrics
+from rlmodule.learning.schedules import value_at
+from rlmodule.modules.apis import EpsilonGreedyAPI
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.seeding import seed_sequence
 
 NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
 """Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""

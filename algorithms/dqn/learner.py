@@ -8,15 +8,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from algorithms.ops.distributional import project_onto_support
+from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from catalog.errors import explain_error
-from catalog.masks import MASKED
-from rlmodule import BatchLearner, Columns, RLModule
-from rlmodule.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
-from rlmodule.flat import FlatParameters
-from rlmodule.learner import Batch, Metrics
-from rlmodule.sequences import burn_in, flatten_sequences
-from rlmodule.specs import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.data.sequences import burn_in, flatten_sequences
+from rlmodule.learning.batch_learner import BatchLearner
+from rlmodule.learning.flat_optimizer import FlatParameters
+from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
     from algorithms.dqn.dqn import DQNConfig

@@ -10,27 +10,23 @@ import tree
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog import Catalog, Categorical, DefaultModelConfig, Encoder, EncoderOutput
-from catalog.base import Tree
+from catalog.actions.masks import MASKED
+from catalog.base import Encoder, EncoderOutput, Tree
+from catalog.catalog import Catalog
+from catalog.distributions.categorical import Categorical
+from catalog.encoders.dense import Activation, Initializer
+from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
 from catalog.errors import explain_error
+from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
-from catalog.masks import MASKED
-from catalog.nn import Activation, Initializer
-from catalog.noisy import NoisyHead, NoisyHeadConfig
-from catalog.probing import probe_head, untouched
+from catalog.model_config import DefaultModelConfig
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
+from catalog.shape_checks import probe_head, untouched
 from catalog.spaces import zero_batch
-from catalog.unread import check_settings_are_read
-from rlmodule import (
-    Columns,
-    DistributionalQNetAPI,
-    EpsilonGreedyAPI,
-    InferenceOnlyAPI,
-    NoisyNetAPI,
-    QNetAPI,
-    RLModule,
-)
-from rlmodule.sequences import initial_states
+from rlmodule.data.sequences import initial_states
+from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import RLModule
 
 ALWAYS_GREEDY = 1e6
 """Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""

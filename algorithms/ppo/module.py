@@ -7,15 +7,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from catalog import ActorCriticEncoder, Catalog, RunningMoments
 from catalog.base import Tree
-from catalog.catalog import RAW
+from catalog.catalog import RAW, Catalog
+from catalog.encoders.actor_critic import ActorCriticEncoder
+from catalog.encoders.dense import Init
+from catalog.encoders.preprocessing import RunningMoments
 from catalog.errors import explain_error
+from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
-from catalog.nn import Init
-from catalog.probing import probe_head
-from catalog.unread import check_settings_are_read
-from rlmodule import Columns, InferenceOnlyAPI, RLModule, ValueFunctionAPI
+from catalog.shape_checks import probe_head
+from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import RLModule
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
 """A first policy that is near uniform, whatever the observation."""

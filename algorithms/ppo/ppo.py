@@ -3,13 +3,13 @@
 from typing import Any
 
 from algorithms.algorithm import Algorithm
-from algorithms.checks import Schedule
 from algorithms.config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
-from algorithms.settings import setting, settings
-from rlmodule import RLModuleSpec
+from algorithms.settings.checks import Schedule
+from algorithms.settings.fields import setting, settings
+from rlmodule.modules.spec import RLModuleSpec
 
 
 @settings

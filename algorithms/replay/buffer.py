@@ -21,13 +21,13 @@ from algorithms.replay.layout import ReplayLayout, checked_n_step, wrong_setting
 from algorithms.replay.memory import check_memory
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import Priorities, PrioritizedReplay
+from algorithms.replay.resize import take_over
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
-from algorithms.replay.taking_over import take_over
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.past import sampled_space
-from rlmodule.columns import Columns
-from rlmodule.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.modules.columns import Columns
 
 Spans = list[tuple[slice, slice]]
 """Slices of the ring's rows and the slices of a rollout's rows that go there: one pair, or two where the ring ends."""

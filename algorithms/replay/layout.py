@@ -15,7 +15,7 @@ from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
 from catalog.errors import closest, explain_error
 from catalog.past import sampled_space
-from rlmodule.rollout import allocate_observations
+from rlmodule.data.rollout import allocate_observations
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
 from catalog.errors import explain_error
-from rlmodule.rollout import allocate_observations
+from rlmodule.data.rollout import allocate_observations
 
 CHECKED_ROWS = 100
 """So many of the first rows of each env are checked to be stacks of frames indeed."""

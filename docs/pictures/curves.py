@@ -6,7 +6,7 @@
 
 from pathlib import Path
 
-from algorithms.plotting import plot_runs
+from algorithms.run.plotting import plot_runs
 
 RUNS = Path(__file__).with_suffix("")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from algorithms.plotting import COLOURS
+from algorithms.run.plotting import COLOURS
 from benchmarks.scale import FRAGMENT, NODE, SIZES, SLEEP_S, carried_on, model_of
 
 RESULTS = Path(__file__).with_suffix(".json")

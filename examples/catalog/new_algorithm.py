@@ -9,7 +9,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from algorithms.ppo import PPOConfig
 from catalog import Catalog
-from catalog.nn import Init
+from catalog.encoders.dense import Init
 from rlmodule import BatchLearner, Columns, EnvRunner, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
 
 

@@ -29,8 +29,8 @@ from rlmodule import (
     RLModule,
     Rollout,
 )
-from rlmodule.learner import Batch
-from rlmodule.specs import MultiRLModuleSpec
+from rlmodule.learning.learner import Batch
+from rlmodule.modules.spec import MultiRLModuleSpec
 
 OUTPUT = "curiosity"
 """What the features are called in ``model_config.functions``."""

@@ -20,7 +20,7 @@ from algorithms.dqn import DQN, DQNConfig
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.ppo import PPOConfig, PPOLearner
 from catalog import CNNEncoderConfig
-from catalog.cnn import NATURE
+from catalog.encoders.cnn import NATURE
 from rlmodule import Columns, Rollout
 
 SMALL_NET = {"conv_filters": [[4, 8, 8], [8, 4, 2]], "conv_dense_dim": 16}

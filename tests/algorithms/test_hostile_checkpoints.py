@@ -16,13 +16,13 @@ import algorithms
 import catalog
 import rlmodule
 from algorithms import Algorithm
-from algorithms.callbacks import Callbacks
 from algorithms.cli.main import main
 from algorithms.loggers import Logger
 from algorithms.ppo import PPOConfig
+from algorithms.run.callbacks import Callbacks
 from catalog import Catalog, DefaultModelConfig, Distribution
 from rlmodule import RLModuleSpec
-from tests.algorithms.test_config import reads_well
+from tests.algorithms.settings.test_config import reads_well
 
 TINY: dict[str, Any] = {"num_envs_per_env_runner": 1, "train_batch_size_per_learner": 4, "minibatch_size": 4, "seed": 1}
 
@@ -43,7 +43,7 @@ OWN = dict(own_callables())
 
 
 def spec(**fields: Any) -> dict[str, Any]:
-    return {"rl_module_spec": {"__dataclass__": "rlmodule.specs:RLModuleSpec", "fields": fields}}
+    return {"rl_module_spec": {"__dataclass__": "rlmodule.modules.spec:RLModuleSpec", "fields": fields}}
 
 
 def net(name: str, value: Any) -> Callable[..., dict[str, Any]]:
@@ -77,7 +77,12 @@ PLACES: dict[str, tuple[Callable[[Any], dict[str, Any]], type | None]] = {
     "rl_module_spec.model_config.custom_model": (lambda form: spec(model_config={"custom_model": form}), None),
 }
 DATACLASSES: dict[str, type] = {"model_config": DefaultModelConfig, "rl_module_spec": RLModuleSpec}
-READING = ("algorithms/encoding.py", "algorithms/settings.py", "algorithms/config.py", "catalog/errors.py")
+READING = (
+    "algorithms/settings/encoding.py",
+    "algorithms/settings/fields.py",
+    "algorithms/config.py",
+    "catalog/errors.py",
+)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -19,11 +19,11 @@ from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import settings
+from algorithms.settings.fields import settings
 from rlmodule import Columns, EpisodeLearner, LearnerGroup, RLModuleSpec, Rollout
-from rlmodule.learner import Learner
-from rlmodule.specs import MultiRLModuleSpec
-from rlmodule.testing import differences, random_rollout
+from rlmodule.learning.learner import Learner
+from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.testing.contracts import differences, random_rollout
 
 ID = "default_policy"
 TINY = ["--train-batch-size-per-learner", "32", "--num-envs-per-env-runner", "2", "--fcnet-hiddens", "8"]

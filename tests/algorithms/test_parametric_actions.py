@@ -16,9 +16,9 @@ from algorithms.dqn import DQNConfig, DQNLearner
 from algorithms.dqn.module import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from catalog import ActionEmbeddings
-from catalog.masks import MASKED
+from catalog.actions.masks import MASKED
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing import LearnerContract, RLModuleContract, differences, random_observations
+from rlmodule.testing.contracts import LearnerContract, RLModuleContract, differences, random_observations
 from tests.parametric_envs import ParametricCartPole
 
 ID = "default_policy"

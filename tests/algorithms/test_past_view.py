@@ -18,7 +18,7 @@ from catalog import PastView
 from catalog.base import Tree
 from rlmodule import Columns, EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec
 from tests.algorithms.dqn.conftest import tiny
-from tests.rlmodule.test_env_runner_memory import runner_for
+from tests.rlmodule.sampling.test_env_runner_memory import runner_for
 from tests.rlmodule.toys import Forgetful, SeesPast, counters
 
 

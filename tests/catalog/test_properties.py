@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Categorical, DefaultModelConfig, DiagGaussian, Encoder, EncoderOutput, register_model
 from catalog.base import Tree
+from catalog.encoders.preprocessing import Vectorize, can_normalize
 from catalog.model_config import MEMORIES
-from catalog.preprocessing import Vectorize, can_normalize
 from catalog.registry import models
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing import RLModuleContract, differences
+from rlmodule.testing.contracts import RLModuleContract, differences
 from tests.algorithms.ppo.matrix import MASK, choices, masked, parts_of
 
 Draw = st.DrawFn

@@ -15,8 +15,8 @@ import torch
 
 from algorithms.ppo import PPOConfig
 from rlmodule import Columns, EnvRunnerGroup, Rollout
-from rlmodule.testing import differences
-from rlmodule.workers import WorkerFailed
+from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.testing.contracts import differences
 from tests.fault_envs import ANY, ERRORS, num_lives, num_step_calls, seeds_of_lives
 from tests.faults import cluster
 from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of
@@ -46,7 +46,7 @@ def survive(made: Crowd, kind: str, told: str, caplog: pytest.LogCaptureFixture)
     made.wait_until_healthy()
     lost, restarts = made.lost(), made.group.workers.num_restarts
     made.command(1, kind)
-    with caplog.at_level("WARNING", "rlmodule.actors"):
+    with caplog.at_level("WARNING", "rlmodule.distributed.ray_workers"):
         (rollout,) = made.sample()
     assert rollout.first_env_index == 0  # the other one is not disturbed
     assert told in caplog.text

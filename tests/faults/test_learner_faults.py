@@ -16,8 +16,8 @@ import torch
 from gymnasium import spaces
 
 from rlmodule import Columns, Learner, LearnerGroup, RLModuleSpec, Rollout
-from rlmodule.testing import clone, differences, random_rollout
-from rlmodule.workers import WorkerFailed
+from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.testing.contracts import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Small
 from tests.together import digest

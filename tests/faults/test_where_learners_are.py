@@ -11,8 +11,8 @@ import torch
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from rlmodule.testing import clone, differences
-from rlmodule.workers import WorkerFailed
+from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.testing.contracts import clone, differences
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from algorithms.dqn import DQNConfig, DQNLearner
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Learner
-from rlmodule.acceleration import waiting_is_an_error
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.learner import Metrics
-from rlmodule.randomness import GlobalStream
-from rlmodule.specs import RLModuleSpec
-from rlmodule.testing import clone, random_rollout
+from rlmodule.learning.compilation import waiting_is_an_error
+from rlmodule.learning.learner import Metrics
+from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.seeding import GlobalStream
+from rlmodule.testing.contracts import clone, random_rollout
 from tests.rlmodule.toys import Regression, Settings, Small
 from tests.tensor_envs import TensorCartPole
 
@@ -50,8 +50,8 @@ def whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    caplog.set_level(logging.WARNING, logger="rlmodule.acceleration")
-    return lambda: [record.getMessage() for record in caplog.records if record.name == "rlmodule.acceleration"]
+    caplog.set_level(logging.WARNING, logger="rlmodule.learning.compilation")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "rlmodule.learning.compilation"]
 
 
 def ppo(cls: type[PPOLearner] = PPOLearner, model: str = "mlp", **learners: Any) -> PPOLearner:

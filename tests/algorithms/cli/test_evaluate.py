@@ -16,7 +16,7 @@ from algorithms.cli import evaluate as module
 from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.progress import return_text
+from algorithms.run.progress import return_text
 
 TINY: dict[str, Any] = {
     "num_envs_per_env_runner": 2,

@@ -19,8 +19,6 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.callbacks import CALLBACKS
-from algorithms.checks import Bounds, is_schedule
 from algorithms.cli import COMMANDS, main, train_plan
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import SPEC_FLAGS
@@ -30,7 +28,9 @@ from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings import settings_of
+from algorithms.run.callbacks import CALLBACKS
+from algorithms.settings.checks import Bounds, is_schedule
+from algorithms.settings.fields import settings_of
 from catalog import DefaultModelConfig
 from catalog.migration import REMEDIES
 from rlmodule import RLModuleSpec

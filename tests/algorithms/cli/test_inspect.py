@@ -17,8 +17,8 @@ from algorithms.cli.checkpoints import find_checkpoint
 from algorithms.cli.inspect import _parts, _size
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.progress import return_text
-from algorithms.saved_settings import default_settings, learning_settings, plain_settings
+from algorithms.run.progress import return_text
+from algorithms.run.saved_settings import default_settings, learning_settings, plain_settings
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from algorithms.cli import main
 from algorithms.loggers.base import STEPS
-from algorithms.plotting import EVALUATION_RETURN, SECONDS, TRAINING_RETURN
+from algorithms.run.plotting import EVALUATION_RETURN, SECONDS, TRAINING_RETURN
 
 
 @pytest.fixture(autouse=True)

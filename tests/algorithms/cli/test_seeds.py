@@ -21,7 +21,7 @@ from algorithms import Algorithm
 from algorithms.cli import main, train_plan
 from algorithms.cli.one_run import Outcome
 from algorithms.cli.seeds import Runs, seeds_of
-from algorithms.progress import return_text
+from algorithms.run.progress import return_text
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 PPO = [

@@ -11,7 +11,7 @@ from torch import nn
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule
 from algorithms.ppo import PPOCatalog
 from catalog import Bernoulli, DefaultModelConfig, Distribution, NoisyHeadConfig
-from catalog.noisy import NoisyHead
+from catalog.encoders.noisy import NoisyHead
 from rlmodule import Columns, RLModuleSpec
 from tests.algorithms.dqn.test_dqn_module import BOX, C51, THREE, VARIANTS, batch, build, generator, spec
 

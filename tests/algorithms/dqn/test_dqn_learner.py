@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from algorithms.dqn import DQNConfig, DQNLearner
-from catalog.masks import MASKED
+from catalog.actions.masks import MASKED
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing import LearnerContract, differences
+from rlmodule.testing.contracts import LearnerContract, differences
 from tests.algorithms.dqn.conftest import SPACES, tiny
 
 ID = "default_policy"

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from algorithms.dqn import DQN, DQNConfig, DQNLearner
-from rlmodule.learner import Batch
-from rlmodule.peers import Alone, Peers
-from rlmodule.sharding import shard_batch
-from rlmodule.update_metrics import merge_metrics
+from rlmodule.distributed.process_group import Alone, Peers
+from rlmodule.learning.learner import Batch
+from rlmodule.learning.reports import merge_metrics
+from rlmodule.learning.sharding import shard_batch
 from tests.algorithms.dqn.conftest import tiny
 from tests.together import Fleet, digest, weights
 

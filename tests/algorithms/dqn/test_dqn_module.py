@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from algorithms.dqn.module import ALWAYS_GREEDY, DQNCatalog, DQNModule
 from catalog import Categorical
-from catalog.masks import MASKED
-from catalog.noisy import NoisyHead
+from catalog.actions.masks import MASKED
+from catalog.encoders.noisy import NoisyHead
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing import RLModuleContract, random_observations
+from rlmodule.testing.contracts import RLModuleContract, random_observations
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 THREE = spaces.Discrete(3)

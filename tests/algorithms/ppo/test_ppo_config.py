@@ -16,7 +16,7 @@ from torch import nn
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
-from algorithms.settings import settings_of
+from algorithms.settings.fields import settings_of
 from catalog import DefaultModelConfig
 from rlmodule import Columns, RLModule, RLModuleSpec
 

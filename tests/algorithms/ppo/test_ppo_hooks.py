@@ -21,9 +21,9 @@ from catalog import (
     ModelConfig,
     MultiDistribution,
 )
-from catalog.preprocessing import Vectorize
+from catalog.encoders.preprocessing import Vectorize
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing import random_rollout
+from rlmodule.testing.contracts import random_rollout
 
 MASK = "action_mask"
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

@@ -14,7 +14,7 @@ from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import k3_divergence
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModule, RLModuleSpec, Rollout
-from rlmodule.learner import Batch, Metrics
+from rlmodule.learning.learner import Batch, Metrics
 
 ID = "default_policy"
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -14,9 +14,9 @@ from torch import Tensor
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec, Rollout
-from rlmodule.learner import Batch, Metrics
-from rlmodule.sequences import flatten_sequences
-from rlmodule.testing import LearnerContract, RLModuleContract, differences, random_rollout
+from rlmodule.data.sequences import flatten_sequences
+from rlmodule.learning.learner import Batch, Metrics
+from rlmodule.testing.contracts import LearnerContract, RLModuleContract, differences, random_rollout
 
 ID = "default_policy"
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -1,0 +1,70 @@
+"""Filling a replay buffer with what one of another shape holds, as when a run goes on with another number of envs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.modules.columns import Columns
+
+if TYPE_CHECKING:
+    from algorithms.replay.buffer import ReplayBuffer
+
+_PLACES = 1024
+"""Transitions that are copied at a time."""
+
+
+def take_over(new: ReplayBuffer, old: ReplayBuffer) -> None:
+    """Fill ``new``, which is empty and at row 0, with the transitions of ``old`` and their priorities.
+
+    The columns of ``old``, each from its oldest row to its newest, are laid end to end and dealt out to those of
+    ``new`` in equal parts; the first few that do not come out even are left out. Where the part of a column ends, so do
+    windows: what was observed next is kept there, as if the episode had been truncated.
+    """
+    rows = (old.heads + np.arange(old.rows)[:, None]) % old.rows
+    places = (rows * old.num_envs + np.arange(old.num_envs)).T.reshape(-1)
+    places = places[old.sampleable.reshape(-1).take(places)]
+    depth = len(places) // new.num_envs
+    places = places[len(places) - depth * new.num_envs :].reshape(new.num_envs, depth).T
+    goes_on = np.zeros(places.shape, dtype=bool)
+    goes_on[:-1] = places[1:] == (places[:-1] + old.num_envs) % (old.rows * old.num_envs)
+    goes_on &= ~old.cuts.reshape(-1).take(places)
+    starts = np.ones_like(goes_on)
+    starts[1:] = ~goes_on[:-1]
+    step = max(1, min(_PLACES // new.num_envs, new.rows - 1))
+    for begin in range(0, depth, step):
+        part = slice(begin, begin + step)
+        new.add(_rollout(old, places[part], goes_on[part], starts[part]))
+    if new.priorities is not None and old.priorities is not None:
+        kept = places[-new.kept_rows :]
+        rows = np.arange(depth - len(kept), depth)[:, None] % new.rows
+        leaves = rows * new.num_envs + np.arange(new.num_envs)
+        new.priorities.take_over(leaves.reshape(-1), old.priorities, kept.reshape(-1))
+
+
+def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts: np.ndarray) -> Rollout:
+    """The steps at ``places`` ``[T, N]``; which of them are followed by the next in their column, and which begin one
+    that is followed."""
+    terminateds = old.terminateds.reshape(-1).take(places)
+    truncateds = ~goes_on & ~terminateds
+
+    def unflattened(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(0, places.shape)
+
+    return Rollout(
+        columns={
+            Columns.OBS: map_leaves(unflattened, old.observations(places.reshape(-1))),
+            Columns.ACTIONS: map_leaves(unflattened, old.actions(places.reshape(-1))),
+            Columns.REWARDS: torch.from_numpy(old.rewards.reshape(-1).take(places)),
+            Columns.TERMINATEDS: torch.from_numpy(terminateds),
+            Columns.TRUNCATEDS: torch.from_numpy(truncateds),
+            Columns.STARTS: torch.from_numpy(starts),
+            Columns.VALID: torch.ones(places.shape, dtype=torch.bool),
+        },
+        last_obs=old.following_observations(places[-1]),
+        final_index=torch.from_numpy(np.argwhere(truncateds)),
+        final_obs=old.following_observations(places[truncateds]),
+    )

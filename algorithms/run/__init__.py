@@ -1,0 +1,1 @@
+"""A run: session, folder, progress, evaluation, callbacks and pictures."""

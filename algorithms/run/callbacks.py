@@ -1,0 +1,225 @@
+"""Callbacks: code of the user's that a run calls as it goes, as functions or as one class.
+
+::
+
+    config.callbacks(on_train_result=lambda algorithm, result: print(result["training_iteration"]))
+
+    class Watch(Callbacks):
+        def on_episode_end(self, *, algorithm, episode):
+            algorithm.metrics.log_value("success", episode.info["is_success"])
+
+    config.callbacks(Watch)
+
+All arguments go by keyword, and what is returned is ignored. What is not listened to costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.vector import VectorEnv
+
+from catalog.errors import closest, explain_error
+from catalog.migration import remedy_for
+from rlmodule.data.rollout import Rollout
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FinishedEpisode:
+    """What ``on_episode_end`` is told.
+
+    Attributes:
+        episode_return: Sum of its rewards.
+        length: Its steps.
+        env_index: Which of the environments played it.
+        info: The ``info`` of its last step.
+        in_evaluation: Whether it belongs to an evaluation.
+    """
+
+    episode_return: float
+    length: int
+    env_index: int
+    info: dict[str, Any]
+    in_evaluation: bool
+
+
+class Callbacks:
+    """What a run calls as it goes; override what is of interest. One object is made for each run, without arguments.
+
+    Raises:
+        TypeError: When a subclass is defined, if a method's name begins with ``on_`` and is none of these, or it cannot
+            be called with the arguments of its callback.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in dir(cls):  # which has the methods of a mixin too
+            if name.startswith("on_") and name not in CALLBACKS:
+                remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
+                remedy = remedy_for("setting", name) or remedy
+                expected = f"one of {', '.join(CALLBACKS)}"
+                raise TypeError(explain_error(cls.__qualname__, expected=expected, got=name, remedy=remedy))
+            if name in CALLBACKS and _overrides(cls, name):
+                _check_arguments(name, _as_called(cls, name), f"def {name}(self, *, {', '.join(parameters_of(name))})")
+
+    def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
+        """A vector of environments was made, for training or to evaluate in; the algorithm is not complete yet."""
+
+    def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
+        """A rollout was sampled for training, and is not learned from yet; what it holds must not be changed."""
+
+    def on_episode_end(self, *, algorithm: Algorithm, episode: FinishedEpisode) -> None:
+        """An episode ended, in training or in an evaluation; called once its rollout is complete."""
+
+    def on_evaluate_end(self, *, algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
+        """An evaluation is over; what is added to ``evaluation`` is reported with it."""
+
+    def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:
+        """An iteration is over; what is added to ``result`` is returned by ``train()`` and logged."""
+
+    def on_checkpoint(self, *, algorithm: Algorithm, path: Path) -> None:
+        """A checkpoint was written, and is complete at ``path``."""
+
+
+CALLBACKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
+"""The names of all callbacks."""
+
+CALLBACK_SETTINGS = ("callbacks_class", *CALLBACKS)
+"""Settings of the section ``callbacks``; a run does the same work if all of them are None."""
+
+
+def parameters_of(name: str) -> tuple[str, ...]:
+    """What the callback ``name`` is called with, by keyword."""
+    return tuple(inspect.signature(vars(Callbacks)[name]).parameters)[1:]
+
+
+def listens(name: str, callbacks_class: type[Callbacks] | None, function: Callable[..., Any] | None) -> bool:
+    """Whether the callback ``name`` has anything to call; makes no object of the class."""
+    return function is not None or (callbacks_class is not None and _overrides(callbacks_class, name))
+
+
+def check_callbacks(
+    callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
+) -> None:
+    """Whether :class:`CallbackCaller` can call these, as far as can be told before the run.
+
+    Raises:
+        TypeError: If a function cannot be called with the arguments of its callback, or the class cannot be made
+            without any; names it.
+    """
+    for name, function in functions.items():
+        if function is not None:
+            _check_arguments(name, function, f"def {name}({', '.join(parameters_of(name))})")
+    if callbacks_class is not None:
+        try:
+            inspect.signature(callbacks_class).bind()
+        except TypeError as error:
+            remedy = "Give each of them a default, or take the value from an attribute of the class."
+            expected = "a class that is made without arguments"
+            where = f"callbacks_class {callbacks_class.__qualname__}"
+            raise TypeError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from None
+
+
+class CallbackCaller:
+    """Calls what listens.
+
+    Args:
+        callbacks_class: See :class:`Callbacks`; made here. None for none.
+        functions: Callback name → function; those that are None do not listen.
+    """
+
+    def __init__(
+        self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
+    ) -> None:
+        made = None if callbacks_class is None else callbacks_class()
+        if made is not None and (assigned := [name for name in CALLBACKS if name in vars(made)]):
+            where, got = type(made).__qualname__, f"{', '.join(assigned)} assigned in __init__"
+            remedy = f"Write def {assigned[0]}(self, *, {', '.join(parameters_of(assigned[0]))}) in the class."
+            raise TypeError(explain_error(where, expected="callbacks that are methods", got=got, remedy=remedy))
+        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
+        for name, listeners in self._listeners.items():
+            if made is not None and _overrides(type(made), name):
+                listeners.append(("callbacks_class", getattr(made, name)))
+            if (function := functions.get(name)) is not None:
+                listeners.append((name, function))
+
+    def listens(self, *names: str) -> bool:
+        """Whether anything is to be called."""
+        return any(self._listeners[name] for name in names)
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """Call all that listens to ``name``, the class first.
+
+        Raises:
+            RuntimeError: If one raises; names it, and has the error as its cause.
+        """
+        _call_all(name, self._listeners[name], arguments)
+
+    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
+        """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None
+        if nothing does."""
+        listeners = self._listeners["on_environment_created"]
+        return functools.partial(_tell_of_env, listeners, in_evaluation) if listeners else None
+
+
+def _tell_of_env(listeners: list[tuple[str, Callable[..., Any]]], in_evaluation: bool, env: VectorEnv) -> None:
+    _call_all("on_environment_created", listeners, {"env": env, "in_evaluation": in_evaluation})
+
+
+def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], arguments: Mapping[str, Any]) -> None:
+    for setting, listener in listeners:
+        try:
+            listener(**arguments)
+        except Exception as error:
+            where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
+            remedy = f"Correct it, or leave it out: .callbacks({setting}=None)."
+            raise RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy)) from error
+
+
+def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:
+    return getattr(callbacks_class, name) is not getattr(Callbacks, name)
+
+
+def _as_called(cls: type[Callbacks], name: str) -> Callable[..., Any]:
+    """A method as an object of ``cls`` has it, without making one."""
+    method = inspect.getattr_static(cls, name)
+    return MethodType(method, cls) if isinstance(method, FunctionType) else getattr(cls, name)
+
+
+def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -> None:
+    names = parameters_of(name)
+    if not callable(listener):
+        where, remedy = f"callback {name}", f"Write {definition}, or leave it out."
+        raise TypeError(explain_error(where, expected="a method", got=repr(listener), remedy=remedy))
+    if inspect.iscoroutinefunction(listener):
+        where, remedy = f"callback {name} ({_described(listener)})", "Write def in place of async def."
+        raise TypeError(explain_error(where, expected="a function that is called", got="a coroutine", remedy=remedy))
+    try:
+        signature = inspect.signature(listener)
+    except ValueError:  # some built-ins do not tell
+        return
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError:
+        where = f"callback {name} ({_described(listener)})"
+        expected, got = f"arguments by keyword: {', '.join(names)}", f"one that takes {signature}"
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=f"Write {definition}.")) from None
+
+
+def _described(listener: Callable[..., Any]) -> str:
+    """Name and place of a function, as an error tells them."""
+    function = inspect.unwrap(listener)
+    function = function.__func__ if inspect.ismethod(function) else function
+    if not inspect.isfunction(function):
+        return repr(listener)
+    code = function.__code__
+    return f"{function.__module__}.{function.__qualname__}, {Path(code.co_filename).name}:{code.co_firstlineno}"

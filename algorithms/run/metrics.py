@@ -1,0 +1,178 @@
+"""What a run counts: env steps, finished episodes, seconds per phase."""
+
+import math
+import numbers
+import textwrap
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from catalog.errors import explain_error
+from rlmodule.data.rollout import Rollout
+
+RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
+"""Phases of sampling, whose seconds a rollout brings along."""
+
+
+class RunMetrics:
+    """Counters over the whole run and a window of recent episodes.
+
+    Args:
+        window: Number of most recent episodes that returns and lengths are averaged over.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.iterations = 0
+        self.seconds = 0.0
+        self.env_steps = 0
+        self.episodes = 0
+        self.best_evaluation: float | None = None
+        """The greatest mean return of an evaluation so far."""
+        self.last_evaluation: float | None = None
+        """That of the last one."""
+        self._logged: dict[str, tuple[float, int]] = {}  # sum and number
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._steps_now = 0
+        self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        """Count what a runner measured while it made ``rollout``."""
+        steps, stats = rollout.num_env_steps, rollout.stats
+        self._steps_now += steps
+        self.env_steps += steps
+        if finished := len(stats["episode_returns"]):
+            self.episodes += finished
+            self._returns.extend(stats["episode_returns"].tolist())
+            self._lengths.extend(stats["episode_lengths"].tolist())
+        for phase in RUNNER_PHASES:
+            self._timers[phase] += stats.get(phase, 0.0)
+
+    def add_timers(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds by phase, which are reported under ``timers`` beside those of sampling."""
+        for phase, value in seconds.items():
+            self._timers[phase] = self._timers.get(phase, 0.0) + value
+
+    def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
+        """Report a number of your own.
+
+        The mean of what was logged under a name in an iteration stands under ``custom_metrics`` of its result; what was
+        logged in an evaluation stands there in the result of the evaluation. What is logged between iterations belongs
+        to the next one, and is not part of a checkpoint.
+
+        Args:
+            name: Its name; ``"a/b"`` puts it into a group in TensorBoard.
+            value: A number, or a tensor or array of one. NaN and infinities are taken as they are, so the mean is NaN
+                or infinite too, which loggers leave out.
+
+        Raises:
+            TypeError: If the name is no text, or the value no number.
+        """
+        if not isinstance(name, str) or not name:
+            raise _unloggable("name", "a text", name, "Name what you log.")
+        if isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
+            value = value.item()
+        if not isinstance(value, numbers.Real):
+            raise _unloggable(repr(name), "a number", value, "Log its mean, for example, or each under its own name.")
+        total, count = self._logged.get(name, (0.0, 0))
+        self._logged[name] = total + float(value), count + 1
+
+    def logged_means(self) -> dict[str, dict[str, float]]:
+        """The section ``custom_metrics`` as of now; nothing if nothing was logged."""
+        means = {name: total / number for name, (total, number) in self._logged.items()}
+        return {"custom_metrics": means} if means else {}
+
+    def take_logged(self) -> dict[str, dict[str, float]]:
+        """What :meth:`logged_means` tells; begins anew."""
+        means, self._logged = self.logged_means(), {}
+        return means
+
+    @contextmanager
+    def logging_apart(self) -> Iterator[None]:
+        """Keep what is logged inside, and not taken there, out of the iteration's means."""
+        before, self._logged = self._logged, {}
+        try:
+            yield
+        finally:
+            self._logged = before
+
+    def note_evaluation(self, mean: float) -> None:
+        """Remember the mean return of an evaluation; NaN is never the best."""
+        self.last_evaluation = mean
+        if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
+            self.best_evaluation = mean
+
+    def finish_iteration(self, seconds: float) -> dict[str, Any]:
+        """The counters' part of an iteration's result; starts the next iteration.
+
+        Args:
+            seconds: Wall time of the iteration.
+        """
+        self.iterations += 1
+        self.seconds += seconds
+        result = {
+            "training_iteration": self.iterations,
+            "time_total_s": self.seconds,
+            "env_runners": episode_summary(self._returns, self._lengths)
+            | {
+                "num_episodes_lifetime": self.episodes,
+                "num_env_steps_sampled": self._steps_now,
+                "num_env_steps_sampled_lifetime": self.env_steps,
+                "num_env_steps_per_second": self._steps_now / max(seconds, 1e-9),
+            },
+            "timers": self._timers,
+        }
+        result |= self.logged_means()
+        self._begin()
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters and window, JSON-able."""
+        return {
+            "iterations": self.iterations,
+            "seconds": self.seconds,
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "best_evaluation": self.best_evaluation,
+            "last_evaluation": self.last_evaluation,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`get_state` gave."""
+        self.iterations, self.seconds = state["iterations"], state["seconds"]
+        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
+        self.best_evaluation, self.last_evaluation = state["best_evaluation"], state["last_evaluation"]
+        self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
+        self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
+
+
+def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError:
+    shown = textwrap.shorten(repr(got), 80)
+    return TypeError(explain_error(f"log_value({what})", expected=expected, got=shown, remedy=remedy))
+
+
+def episode_summary(returns: Any, lengths: Any) -> dict[str, float]:
+    """Mean, least and greatest return and mean length; NaN before the first episode ends."""
+    if not len(returns):
+        nan = float("nan")
+        return {
+            "episode_return_mean": nan,
+            "episode_return_min": nan,
+            "episode_return_max": nan,
+            "episode_len_mean": nan,
+        }
+    return {
+        "episode_return_mean": sum(returns) / len(returns),
+        "episode_return_min": min(returns),
+        "episode_return_max": max(returns),
+        "episode_len_mean": sum(lengths) / len(lengths),
+    }

@@ -1,0 +1,309 @@
+"""The folder of a run: what it told while it ran, what it looked like, and the checkpoints to go on from.
+
+::
+
+    run.json              what ran: algorithm, env, seed, settings
+    progress.jsonl        one line per iteration, and one for an evaluation at the end: the result as flat JSON
+    events.out.tfevents…  the same for TensorBoard
+    learning_curve.png    returns against env steps
+    checkpoint/           what Algorithm.save wrote last
+    best_checkpoint/      the same, of the best evaluation
+    videos/               of evaluations
+    .lock                 while a run trains in it
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_file
+from algorithms.loggers.jsonl import read_rows
+from algorithms.registry import name_of
+from algorithms.run.folder_lock import FolderLock
+from algorithms.run.plotting import draw_run
+from algorithms.run.saved_settings import read_about
+from catalog.errors import explain_error
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+
+
+MOST_FAILED_IN_A_ROW = 3
+"""Checkpoints in a row that may fail while a run trains; the last of them ends it."""
+
+logger = logging.getLogger(__name__)
+
+
+def last_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint folder ``path``, or the one in ``path`` if that is the folder of a run."""
+    inside = Path(path) / "checkpoint"
+    return inside if (inside / "checkpoint.json").is_file() else Path(path)
+
+
+def run_folder_of(checkpoint: Path) -> Path | None:
+    """The folder of a run that ``checkpoint`` lies in; None if it lies in none."""
+    folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
+    return folder if (folder / "run.json").is_file() else None
+
+
+class RunFolder:
+    """Where a run writes, and no other one until :meth:`release`.
+
+    A run that goes on (from its checkpoint, or by a second ``learn``) appends to what is there.
+
+    Args:
+        path: The folder; made if there is none.
+        env_steps: Env steps the algorithm has sampled so far; 0 is a new run.
+
+    Raises:
+        OSError: If the folder cannot be made or written to.
+        FileExistsError: If it holds another run and this one is new.
+        BlockingIOError: If a run is training in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, env_steps: int) -> None:
+        self.path = Path(path)
+        self.progress = self.path / "progress.jsonl"
+        self.learning_curve = self.path / "learning_curve.png"
+        self.checkpoint = self.path / "checkpoint"
+        self.best_checkpoint = self.path / "best_checkpoint"
+        self.about = self.path / "run.json"
+        try:
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(self.path)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        self._found = {*self.path.iterdir()}
+        try:
+            self._refuse_earlier(env_steps)
+        except FileExistsError:
+            self.release()
+            raise
+
+    def _refuse_earlier(self, env_steps: int) -> None:
+        told = self.about.exists() and self.about.stat().st_size
+        if env_steps == 0 and (told or self.checkpoint.exists()):
+            remedy = "Choose another; this one ended before its first checkpoint."
+            if self.checkpoint.exists():
+                remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
+            raise self._taken("a folder without a run in it", "one with an earlier run", remedy)
+
+    def release(self) -> None:
+        """Let another run write into it."""
+        self._lock.release()
+
+    def undo(self) -> None:
+        """Remove what came into it, and itself if it is new: the run could not begin. Then :meth:`release` it."""
+        for path in {*self.path.iterdir()} - self._found:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.release()
+        with suppress(OSError):  # somebody else put something there
+            for folder in self._made:
+                folder.rmdir()
+
+    def refuse_another(self, algorithm: str, seed: int) -> None:
+        """Raise ``FileExistsError`` if run.json tells of a run of another algorithm or seed, whose log would be cut."""
+        if (about := read_about(self.path)) is not None:
+            told, asked = f"one of {about['algorithm']} with seed {about['seed']}", f"{algorithm} with seed {seed}"
+            if told != f"one of {asked}":
+                raise self._taken(f"a folder without a run in it, or with one of {asked}", told, "Choose another.")
+
+    def _taken(self, expected: str, got: str, remedy: str) -> FileExistsError:
+        where = f"run_dir {str(self.path)!r}"
+        return FileExistsError(explain_error(where, expected=expected, got=got, remedy=remedy))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What progress.jsonl holds, one flat dict per line; nothing if there is none."""
+        return read_rows(self.progress) if self.progress.exists() else []
+
+    def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
+        """Draw learning_curve.png from progress.jsonl, if there is one.
+
+        Args:
+            title: What ran.
+            target_return: A return to mark; None marks none.
+        """
+        if rows := self.rows():
+            draw_run(rows, self.learning_curve, title, target_return)
+
+
+class RunReport:
+    """Writes what a run tells and keeps: its log, and in its folder the checkpoints asked for.
+
+    Args:
+        algorithm: The run.
+
+    Raises:
+        OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
+        ImportError: If a logger, or filming, needs a package that is not installed.
+        RuntimeError: If films are asked for and the env cannot be rendered.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        config, self._algorithm = algorithm.config, algorithm
+        if config.evaluation_num_videos:
+            from algorithms.run.video import check_filming  # films are named as run folders are
+
+            check_filming(config.for_evaluation())
+        self.folder: RunFolder | None = None
+        if config.run_dir is not None:
+            self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
+        try:
+            self._loggers = self._begin()
+        except BaseException:
+            if self.folder is not None:
+                self.folder.undo()
+            raise
+        self._best = -math.inf if self.folder is None else best_return_in(self.folder.best_checkpoint)
+        self._checkpoint_is_last = False
+        """Whether ``checkpoint/`` was written after what was logged last."""
+        self._failed_in_a_row, self._failed = 0, 0  # checkpoints
+
+    def _begin(self) -> LoggerGroup:
+        """Make the loggers, and tell in run.json what runs."""
+        algorithm, config, folder = self._algorithm, self._algorithm.config, self.folder
+        if folder is not None:
+            folder.refuse_another(name_of(config), algorithm.run_seed)
+        run = LoggedRun(
+            name=run_name(algorithm),
+            folder=None if folder is None else folder.path,
+            env_steps=algorithm.env_steps,
+            seed=algorithm.run_seed,
+            config=config.to_dict(),
+        )
+        loggers = LoggerGroup(config.loggers, run)
+        if folder is not None:
+            about = {"algorithm": name_of(config), "name": run.name, "seed": run.seed, "config": run.config}
+            try:
+                replace_file(folder.about, json.dumps(about, indent=1) + "\n")
+            except OSError:
+                loggers.close()
+                raise
+        return loggers
+
+    def write(self, result: dict[str, Any]) -> None:
+        """Log one iteration's result, or that of the run's last evaluation, and write the checkpoints that are due: of
+        several equally good evaluations the last is the best. ``result`` gets ``num_checkpoints_failed`` if any did.
+
+        Raises:
+            OSError: If a checkpoint cannot be written, and neither could the two before it; the others are warned of.
+            RuntimeError: If a logger fails; names it.
+        """
+        algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
+        self._checkpoint_is_last = False
+        mean = evaluation_return(result)
+        if mean is not None:
+            algorithm.metrics.note_evaluation(mean)
+        if self.folder is not None:  # first what must not be lost, should a logger fail
+            keeps_best = algorithm.config.keep_best_checkpoint
+            if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
+                self._best = mean  # which NaN never is
+            if interval is not None and algorithm.metrics.iterations % interval == 0:
+                self._checkpoint_is_last = self._saved(self.folder.checkpoint)
+        if self._failed:
+            result["num_checkpoints_failed"] = self._failed
+        self._loggers.log(dict(flatten(result)), algorithm.env_steps)
+
+    def _saved(self, path: Path) -> bool:
+        """Save there, and return whether that worked: a full disk must not end a run that may free it again."""
+        try:
+            self._algorithm.save(path)
+        except OSError as error:
+            self._failed, self._failed_in_a_row = self._failed + 1, self._failed_in_a_row + 1
+            if self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
+                raise
+            logger.warning("A checkpoint was not written, training goes on. %s", error)
+            return False
+        self._failed_in_a_row = 0
+        return True
+
+    def write_checkpoint(self) -> Path:
+        """The folder's checkpoint of what was logged last; written, unless it was already."""
+        assert self.folder is not None
+        if not self._checkpoint_is_last:
+            self._algorithm.save(self.folder.checkpoint)
+            self._checkpoint_is_last = True
+        return self.folder.checkpoint.absolute()
+
+    def close(self) -> None:
+        """Write what is left, and let another run into the folder.
+
+        Raises:
+            RuntimeError: If a logger fails; names it.
+        """
+        try:
+            self._loggers.close()
+        finally:
+            if self.folder is not None:
+                self.folder.release()
+
+
+def evaluation_return(result: Mapping[str, Any]) -> float | None:
+    """The mean return of the evaluation in ``result``; None if there is none, or one of a callback's own making."""
+    evaluation = result.get("evaluation")
+    played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
+    mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None
+    return mean if isinstance(mean, float) else None
+
+
+def best_return_in(checkpoint: Path) -> float:
+    """The mean return for which a best_checkpoint was kept; one that cannot be read has to beat nothing."""
+    try:
+        saved = json.loads((checkpoint / "checkpoint.json").read_text(encoding="utf-8"))
+        mean = saved["state"]["state"]["metrics"]["last_evaluation"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return -math.inf
+    return mean if isinstance(mean, float) else -math.inf
+
+
+def run_name(algorithm: Algorithm) -> str:
+    """Algorithm and env, as a reader names them: ``PPO on CartPole-v1``."""
+    return f"{type(algorithm).__name__} on {env_name(algorithm.config.env)}"
+
+
+def env_name(env: Any) -> str:
+    """An id as it is, a class or function by its name, any other factory by its class."""
+    if isinstance(env, str):
+        return env
+    return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
+
+
+def new_run_dir(algorithm: str, env: Any) -> Path:
+    """Make the folder ``runs/<algorithm>-<env>-<time>`` for a run; no two get the same, even if they start at once.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    # what has a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0, becomes a dash
+    env_part = re.sub(r"[^\w.-]+", "-", env_name(env)).strip("-.")
+    base = path = Path("runs") / f"{algorithm.lower()}-{env_part}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> OSError:
+    remedy = "Choose another run_dir, or None to write nothing."
+    expected, got = "a folder to write to", error.strerror or str(error)
+    return OSError(explain_error(f"run_dir {str(path)!r}", expected=expected, got=got, remedy=remedy))

@@ -1,0 +1,103 @@
+"""Settings as a file holds them, made readable without importing what they name.
+
+:class:`algorithms.settings.encoding.Decoder` restores the objects themselves. This is for looking at them, or comparing
+runs, where the code that they name may be missing or not be trusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from algorithms.registry import ALGORITHMS, config_class
+from algorithms.settings.encoding import encode
+from algorithms.settings.fields import settings_of
+from rlmodule.modules.spec import RLModuleSpec
+
+MODEL, SPEC = "model_config", "rl_module_spec"
+ASIDE = ("evaluation", "callbacks", "reporting", "checkpointing", "debugging")
+"""Sections of settings that do not change what is learned, except for chance."""
+
+
+def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting by name, and those of the nets by path: ``model_config.fcnet_hiddens``.
+
+    Args:
+        algorithm: Name of the algorithm; if it is one of ours, model settings that nobody wrote get their defaults.
+        config: What ``config.to_dict()`` gave.
+
+    Returns:
+        JSON values; classes and functions are import paths, what could not be saved is its description.
+    """
+    found = {name: _plain(value) for name, value in config.items()}
+    spec, model = found.pop(SPEC, None) or _plain(encode(RLModuleSpec())), found.pop(MODEL, None)
+    if isinstance(spec, Mapping):
+        model = model or spec.get(MODEL)  # a config has them in one of the two places
+        found |= {f"{SPEC}.{name}": value for name, value in spec.items() if name != MODEL}
+    else:
+        found[SPEC] = spec
+    if model is not None and not isinstance(model, Mapping):
+        return found | {MODEL: model}
+    nets = {**_default_model(algorithm), **(model or {})}
+    return found | {f"{MODEL}.{name}": value for name, value in nets.items()}
+
+
+def default_settings(algorithm: str) -> dict[str, Any]:
+    """:func:`plain_settings` of a new config; empty for an algorithm that is not registered here."""
+    return plain_settings(algorithm, config_class(algorithm)().to_dict()) if algorithm in ALGORITHMS else {}
+
+
+def learning_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of :func:`plain_settings` that change what is learned: without seed, evaluation, logs and the like."""
+    known = settings_of(config_class(algorithm)) if algorithm in ALGORITHMS else {}
+    aside = {name for name, item in known.items() if item.section in ASIDE}
+    aside |= {"seed", "run_dir", f"{SPEC}.inference_only"}
+    return {name: value for name, value in plain_settings(algorithm, config).items() if name not in aside}
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value as a reader sees it."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _default_model(algorithm: str) -> dict[str, Any]:
+    if algorithm not in ALGORITHMS:
+        return {}
+    default = config_class(algorithm)().model_config_class()
+    return {item.name: _plain(encode(getattr(default, item.name))) for item in dataclasses.fields(default)}
+
+
+def _plain(value: Any) -> Any:
+    """One of the forms of :mod:`algorithms.settings.encoding` as plain JSON."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    match value:
+        case {"__tuple__": list(items)}:
+            return _plain(items)
+        case {"__items__": list(pairs)}:
+            return {setting_text(_plain(key)): _plain(inner) for key, inner in pairs}
+        case {"__float__": str(text)}:
+            return float(text)
+        case {"__import__": str(path)}:
+            return path
+        case {"__dataclass__": _, "fields": dict(fields)}:
+            return _plain(fields)
+        case {"__space__": str(name)}:
+            return f"a {name} space"
+        case {"__pass_again__": what}:
+            return f"{what} (not saved)"
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+    return value
+
+
+def read_about(run: Path) -> dict[str, Any] | None:
+    """What the run.json of a folder tells; None if there is none that can be read."""
+    try:
+        about = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a run that is just beginning has none
+        return None
+    return about if isinstance(about, dict) and about.keys() >= {"algorithm", "name", "seed", "config"} else None

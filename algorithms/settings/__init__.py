@@ -1,0 +1,1 @@
+"""Settings: fields of configs, their checks and how they are written to files."""

@@ -1,0 +1,391 @@
+"""Settings as JSON and back, without loss and without pickle.
+
+Besides what JSON knows, a value is one object with one reserved key::
+
+    {"__import__": "module:qualname"}                       a class or function
+    {"__dataclass__": "module:qualname", "fields": {...}}   an instance of a dataclass
+    {"__space__": "Box", ...}                               a Gymnasium space
+    {"__tuple__": [...]}, {"__items__": [[key, value]]}     a tuple; a dict with keys that are not plain strings
+    {"__float__": "inf"}                                    a float that JSON cannot write
+    {"__pass_again__": "my_script.<lambda>"}                an object that only exists in the process that wrote it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import BuiltinFunctionType, FunctionType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import gymnasium as gym
+import numpy as np
+
+from catalog.distributions.base import Distribution
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+
+OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
+"""Packages of which a file may name classes, where a setting asks for their kind."""
+
+
+def encode(value: Any) -> Any:
+    """``value`` as ``json.dumps`` takes it; see the module for the forms."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"__float__": repr(value)}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if type(value) is tuple:
+        return {"__tuple__": [encode(item) for item in value]}
+    if isinstance(value, dict):
+        if all(type(key) is str and not key.startswith("__") for key in value):
+            return {key: encode(item) for key, item in value.items()}
+        return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
+    if isinstance(value, type | FunctionType | BuiltinFunctionType):
+        path = _import_path(value)
+        return {"__import__": path} if path is not None else _pass_again(value)
+    if type(value) in _SPACES:
+        return {"__space__": type(value).__name__, **_SPACES[type(value)][0](value)}
+    if dataclasses.is_dataclass(value):
+        path = _import_path(type(value))
+        if path is not None:
+            names = value.given() if isinstance(value, DefaultModelConfig) else [f.name for f in _init_fields(value)]
+            fields = {name: encode(getattr(value, name)) for name in names}
+            return {"__dataclass__": path, "fields": fields}
+    return _pass_again(value)
+
+
+class NotReadable(ValueError):
+    """A config names objects that its file alone does not restore.
+
+    Attributes:
+        modules: Those that may not be imported, each with the settings that name it.
+    """
+
+    def __init__(self, message: str, modules: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(message)
+        self.modules = modules
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a config a value stands.
+
+    Attributes:
+        setting: The config's setting, which may be passed again.
+        path: The setting and the keys that lead from it to the value, for errors.
+        name: The innermost setting that holds the value, of the config or of the nets.
+        hint: The annotation that the value has to fit.
+        below: Annotations of values further inside, by key at any depth.
+    """
+
+    setting: str
+    path: str
+    name: str
+    hint: Any
+    below: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The members of the annotation if it is a union, else itself."""
+        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+
+    @property
+    def bases(self) -> list[type]:
+        """The classes of which it takes subclasses."""
+        named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
+        return [object if base is Any else get_origin(base) or base for base in named]
+
+    def item(self, key: Any = None) -> _Place:
+        """The place of an item of this list or dict."""
+        path = self.path if key is None else f"{self.path}.{key}"
+        if isinstance(key, str) and key in self.below:
+            return replace(self, path=path, name=key, hint=self.below[key])
+        inner = [get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping)]
+        return replace(self, path=path, hint=inner[0] if inner else Any)
+
+
+class Decoder:
+    """Reads what :func:`encode` wrote.
+
+    The annotation of a setting decides what a file may name there: where it asks for ``type[Learner]``, one of this
+    library's learners. Any other import path is followed only if ``allow`` names it, and what it leads to must fit the
+    annotation, too. So nothing is called that is not of the kind the setting is for.
+
+    Args:
+        where: The config, as errors name it.
+        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) to follow, with everything below them; None
+            trusts the file and follows all.
+    """
+
+    def __init__(self, where: str, allow: Sequence[str] | None) -> None:
+        self._where = where
+        self._allow = (allow,) if isinstance(allow, str) else allow
+        self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
+
+    def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
+        """The value of ``setting``, annotated as ``hint``; call :meth:`refuse_missing` before using it.
+
+        Raises:
+            ValueError: If a form is unknown or malformed, or an import path that may be followed leads nowhere or to
+                something that does not fit.
+        """
+        return self._read(data, _Place(setting, setting, setting, hint))
+
+    @property
+    def modules_to_allow(self) -> dict[str, list[str]]:
+        """The modules that what was read names, and that may not be imported, each with the settings that name it."""
+        found: dict[str, list[str]] = {}
+        for place, told, is_path in self._missing:
+            if is_path:
+                names = found.setdefault(told.partition(":")[0], [])
+                names += [] if place.setting in names else [place.setting]
+        return found
+
+    def refuse_missing(self) -> None:
+        """Raise :class:`NotReadable` if objects could not be restored; it names all of them."""
+        if not self._missing:
+            return
+        place, told, is_path = self._missing[0]
+        where, got, it = f"{self._where}.{place.path}", repr(told), "it"
+        kinds = " or ".join(base.__name__ for base in place.bases if _is_ours(base.__module__))
+        expected = f"{f'a {kinds} of this library or ' if kinds else ''}an import path that you allow"
+        if not is_path:
+            expected, got = "the object itself, which could not be written down", f"only its description {told!r}"
+        if len(self._missing) > 1:
+            where, expected, it = self._where, "import paths of this library's classes or that you allow", "them"
+            got = " and ".join(f"{told!r} ({place.path})" for place, told, _ in self._missing)
+        names = list(dict.fromkeys(place.setting for place, *_ in self._missing))
+        remedy = f"ass {it} again by keyword ({', '.join(f'{name}=...' for name in names)})."
+        modules = self.modules_to_allow
+        gone = any(is_path and _is_of_another_script(told) for _, told, is_path in self._missing)
+        if allow := [module for module in modules if not (gone and module == "__main__")]:
+            remedy = f"If you trust {it}, pass allow={allow}, or p{remedy}"
+        else:
+            remedy = f"It was in a script, which this is not: p{remedy}" if is_path else f"P{remedy}"
+        if optional := [f"{name}=None" for name in names if name.startswith(("on_", "callbacks_"))]:
+            remedy += f" To do without callbacks: {', '.join(optional)}."
+        raise NotReadable(explain_error(where, expected=expected, got=got, remedy=remedy), modules)
+
+    def _read(self, data: Any, place: _Place) -> Any:
+        if DefaultModelConfig in place.kinds:
+            place = replace(place, below=_hints_of(DefaultModelConfig))
+        match data:
+            case list():
+                return [self._read(item, place.item()) for item in data]
+            case str():
+                return self._text(data, place)
+            case {"__tuple__": list(items)}:
+                return tuple(self._read(item, place.item()) for item in items)
+            case {"__items__": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                keys = [self._read(key, replace(place, name="", hint=Any)) for key, _ in pairs]
+                items = [(key, self._read(item, place.item(key))) for key, (_, item) in zip(keys, pairs, strict=True)]
+                return self._made(lambda: dict(items), place, data)
+            case {"__float__": str(text)}:
+                return self._made(lambda: float(text), place, data)
+            case {"__import__": str(path)}:
+                return self._object(path, place, place.bases)
+            case {"__dataclass__": str(path), "fields": dict(values)}:
+                return self._dataclass(path, values, place)
+            case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
+                parts = {key: self._read(item, replace(place, hint=Any)) for key, item in rest.items()}
+                return self._made(lambda: _SPACES[_SPACES_BY_NAME[name]][1](parts), place, data)
+            case {"__pass_again__": what}:
+                self._missing.append((place, str(what), False))
+            case dict() if any(key.startswith("__") for key in data):
+                raise self._unreadable(place, "a form this version knows", repr(data))
+            case dict():
+                return {key: self._read(item, place.item(key)) for key, item in data.items()}
+            case _:
+                return data
+        return None
+
+    def _text(self, text: str, place: _Place) -> str:
+        """``text``, after checking what is imported by it: a net, a distribution, or the module of an env's id."""
+        if self._allow is None:
+            return text
+        if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
+            self._object(text if ":" in text else ":".join(text.rpartition(".")[::2]), place, place.bases)
+        elif place.name == "env" and ":" in text and not self._is_allowed(text):
+            self._missing.append((place, text, True))
+        return text
+
+    def _dataclass(self, path: str, data: Mapping[str, Any], place: _Place) -> Any:
+        bases = [kind for kind in place.kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+        cls = self._object(path, place, bases)
+        if cls is not None and not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise self._unreadable(place, "the path of a dataclass", repr(path))
+        hints = place.below or {name: hint for base in bases for name, hint in _hints_of(base).items()}
+        values = {
+            name: self._read(value, replace(place, path=f"{place.path}.{name}", name=name, hint=hints.get(name, Any)))
+            for name, value in data.items()
+        }
+        if cls is None or self._missing:
+            return None
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise self._unreadable(place, f"the fields of {cls.__name__}", str(error)) from error
+
+    def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
+        """The class or function at ``path`` if it may be imported and fits; else None, and it is missing."""
+        allowed = self._is_allowed(path)
+        if not allowed and not (_is_ours(path) or path.startswith(_ACTIVATIONS)):
+            self._missing.append((place, path, True))
+            return None
+        found = self._imported(path, place)
+        kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
+            # Of our classes only those of a kind of ours: a place for the user's envs or nets takes none of them.
+            self._missing.append((place, path, True))
+            return None
+        is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
+        if not kinds and (not is_open or (bases and isinstance(found, type))):
+            names = " or ".join(base.__name__ for base in bases)
+            raise self._unreadable(place, f"a class derived from {names}" if names else "no class", repr(path))
+        return found
+
+    def _imported(self, path: str, place: _Place) -> Any:
+        module, _, qualname = path.partition(":")
+        top = module.partition(".")[0]
+        try:
+            found: Any = importlib.import_module(module)
+            for name in qualname.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError, ValueError) as error:
+            unreadable = self._unreadable(place, "an import path that leads somewhere", f"{path!r} ({error})")
+            if isinstance(error, ModuleNotFoundError) and error.name == top:
+                there = f"Or run from the folder that {top}.py is in, or set PYTHONPATH to that."
+                unreadable = ValueError(f"{unreadable} {there}")
+            raise unreadable from error
+        # Only where it is defined: a name that a module merely imports must not be a way out of it.
+        if _import_path(found) != path:
+            raise self._unreadable(place, "the path of a class or function, where it is defined", repr(path))
+        return found
+
+    def _is_allowed(self, path: str) -> bool:
+        prefixes = self._allow
+        return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
+
+    def _made(self, make: Callable[[], Any], place: _Place, data: Any) -> Any:
+        """What ``make`` makes of ``data``, which may be malformed in any way."""
+        try:
+            return make()
+        except Exception as error:
+            got = f"{data!r} ({type(error).__name__}: {error})"
+            raise self._unreadable(place, "what a form of this version holds", got) from error
+
+    def _unreadable(self, place: _Place, expected: str, got: str) -> ValueError:
+        remedy = f"Pass the value again by keyword ({place.setting}=...)."
+        return ValueError(explain_error(f"{self._where}.{place.path}", expected=expected, got=got, remedy=remedy))
+
+
+_ACTIVATIONS = "torch.nn.modules.activation:"
+
+
+def _is_ours(path: str) -> bool:
+    return path.partition(":")[0].partition(".")[0] in OWN_PACKAGES
+
+
+def _is_of_another_script(path: str) -> bool:
+    """Whether ``path`` leads into a script other than the one that runs, from which nothing can be imported."""
+    module, _, qualname = path.partition(":")
+    return module == "__main__" and qualname.partition(".")[0] not in vars(sys.modules["__main__"])
+
+
+@functools.cache
+def _hints_of(cls: type) -> Mapping[str, Any]:
+    """The annotations of a dataclass's fields."""
+    dist = str | type[Distribution]  # which cannot be imported where the model settings are written
+    narrower = {"custom_action_dist": dist | Mapping[str, dist] | None} if cls is DefaultModelConfig else {}
+    return get_type_hints(cls) | narrower
+
+
+def _import_path(thing: Any) -> str | None:
+    """``module:qualname`` if it leads back to ``thing``, a class or function; None for lambdas, locals and the like."""
+    if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
+        return None
+    found: Any = sys.modules.get(str(thing.__module__))
+    for name in thing.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return f"{thing.__module__}:{thing.__qualname__}" if found is thing else None
+
+
+def _init_fields(value: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(value) if field.init]
+
+
+def _pass_again(value: Any) -> dict[str, str]:
+    named = value if isinstance(value, type | FunctionType | BuiltinFunctionType) else type(value)
+    kind = "" if named is value else "an instance of "
+    return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
+
+
+# Spaces: per class, how it is written (arrays as nested lists or, if uniform, as one number) and how it is made again.
+# Subclasses are not in the table, as they may hold more.
+
+
+def _encode_bound(bound: np.ndarray[Any, Any]) -> Any:
+    uniform = bound.size > 0 and bool((bound == bound.flat[0]).all())
+    return encode(bound.flat[0].item() if uniform else bound.tolist())
+
+
+def _encode_box(space: gym.spaces.Box) -> dict[str, Any]:
+    bounds = {"low": _encode_bound(space.low), "high": _encode_bound(space.high)}
+    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+
+
+def _decode_box(data: dict[str, Any]) -> gym.Space[Any]:
+    dtype: Any = np.dtype(data["dtype"]).type
+    low, high = (np.broadcast_to(np.array(data[end], dtype), data["shape"]) for end in ("low", "high"))
+    return gym.spaces.Box(low, high, dtype=dtype)
+
+
+def _encode_discrete(space: gym.spaces.Discrete) -> dict[str, Any]:
+    return {"n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+
+
+def _decode_discrete(data: dict[str, Any]) -> gym.Space[Any]:
+    dtype: Any = np.dtype(data["dtype"]).type
+    # A Gymnasium whose Discrete is always int64 does not know the keyword.
+    extra = {} if dtype is np.int64 else {"dtype": dtype}
+    return gym.spaces.Discrete(data["n"], start=data["start"], **extra)
+
+
+def _encode_multi_discrete(space: gym.spaces.MultiDiscrete) -> dict[str, Any]:
+    return {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(space.dtype)}
+
+
+def _decode_multi_discrete(data: dict[str, Any]) -> gym.Space[Any]:
+    dtype: Any = np.dtype(data["dtype"]).type
+    return gym.spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype=dtype, start=np.array(data["start"], dtype))
+
+
+_Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[dict[str, Any]], gym.Space[Any]]]
+_SPACES: dict[type, _Codec] = {
+    gym.spaces.Box: (_encode_box, _decode_box),
+    gym.spaces.Discrete: (_encode_discrete, _decode_discrete),
+    gym.spaces.MultiDiscrete: (_encode_multi_discrete, _decode_multi_discrete),
+    gym.spaces.MultiBinary: (
+        lambda space: {"n": encode(space.n if isinstance(space.n, int) else [int(n) for n in space.n])},
+        lambda data: gym.spaces.MultiBinary(data["n"]),
+    ),
+    # Pairs, because Gymnasium sorts the keys of a plain dict.
+    gym.spaces.Dict: (
+        lambda space: {"spaces": [[encode(key), encode(inner)] for key, inner in space.spaces.items()]},
+        lambda data: gym.spaces.Dict([(key, inner) for key, inner in data["spaces"]]),
+    ),
+    gym.spaces.Tuple: (
+        lambda space: {"spaces": [encode(inner) for inner in space.spaces]},
+        lambda data: gym.spaces.Tuple(data["spaces"]),
+    ),
+}
+_SPACES_BY_NAME = {cls.__name__: cls for cls in _SPACES}

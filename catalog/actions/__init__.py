@@ -1,0 +1,1 @@
+"""From distribution samples to actions: converters, masks, embeddings and autoregressive action models."""

@@ -1,0 +1,167 @@
+"""From what a distribution samples to what an env accepts: every action that leaves here lies inside its space."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.distributions.base import Distribution
+from catalog.distributions.categorical import is_integer_box
+from catalog.distributions.gaussian import is_float_box
+from catalog.distributions.nested import MultiDistribution
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.rules import Node, RuleTable
+from catalog.spaces import space_parts
+
+
+class ActionConverter(nn.Module):
+    """Maps sampled actions ``[..., *shape]`` into the action space; keeps shape, runs on any device, has no state."""
+
+    @abstractmethod
+    def forward(self, actions: Tree) -> Tree:
+        """The actions to send to the env, in the dtype of the space."""
+
+
+class Offset(ActionConverter):
+    """Adds the smallest number of the space to choices, which count from 0, and casts them to its dtype."""
+
+    start: Tensor
+
+    def __init__(self, start: np.ndarray, dtype: Any = np.int64) -> None:
+        super().__init__()
+        # a start beyond int64 wraps around, and so does the sum when it is cast back
+        self.register_buffer("start", torch.as_tensor(start.astype(np.int64)), persistent=False)
+        self.moves = bool(np.any(start))
+        self.dtype = _torch_dtype(dtype)
+
+    def forward(self, actions: Tree) -> Tree:
+        return ((actions + self.start) if self.moves else actions).to(self.dtype)
+
+
+class FitBox(ActionConverter):
+    """Stretches [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the bounds there are.
+
+    Computes in float64 for a float64 Box, whose bounds may lie between two float32 numbers, and in float32 otherwise.
+    """
+
+    low: Tensor
+    high: Tensor
+    centre: Tensor
+    radius: Tensor
+
+    def __init__(self, space: spaces.Box, stretch: bool) -> None:
+        super().__init__()
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        both = np.isfinite(low) & np.isfinite(high) & stretch
+        # halves, since the whole distance between two float64 may overflow
+        half_low, half_high = np.where(both, low, 0) / 2, np.where(both, high, 0) / 2
+        centre = half_high + half_low
+        radius = np.where(both, half_high - half_low, 1)
+        self.dtype = _torch_dtype(space.dtype)
+        if self.dtype is torch.float16:  # beyond its range a number would become infinite
+            most = float(np.finfo(np.float16).max)
+            low, high = low.clip(-most, most), high.clip(-most, most)
+        dtype = torch.float64 if self.dtype is torch.float64 else torch.float32
+        for name, value in {"low": low, "high": high, "centre": centre, "radius": radius}.items():
+            self.register_buffer(name, torch.as_tensor(value, dtype=dtype), persistent=False)
+        self.stretches = bool(np.any(centre != 0) or np.any(radius != 1))
+        self.clips = bool(np.isfinite(low).any() or np.isfinite(high).any())
+
+    def forward(self, actions: Tree) -> Tree:
+        actions = actions.to(self.low.dtype)  # buffers without dims would not promote it
+        if self.stretches:
+            actions = torch.addcmul(self.centre, actions, self.radius)
+        return (torch.clamp(actions, self.low, self.high) if self.clips else actions).to(self.dtype)
+
+
+class Nested(ActionConverter):
+    """Converts each part of a Dict (by key) or Tuple (by index) action."""
+
+    def __init__(self, children: Mapping[Any, ActionConverter], as_tuple: bool) -> None:
+        super().__init__()
+        self.keys = tuple(children)
+        self.parts = nn.ModuleList(children.values())  # a ModuleDict would not take every key
+        self.as_tuple = as_tuple
+
+    def forward(self, actions: Tree) -> Tree:
+        fitted = [part(actions[key]) for key, part in zip(self.keys, self.parts, strict=True)]
+        return tuple(fitted) if self.as_tuple else dict(zip(self.keys, fitted, strict=True))
+
+
+def check_reach(
+    dist_cls: type[Distribution], space: Any, model_config: DefaultModelConfig, path: str = "action_space"
+) -> None:
+    """Whether what ``dist_cls`` samples can get anywhere in ``space``.
+
+    Raises:
+        ValueError: If samples are bounded and ``normalize_actions=False`` keeps them from the bounds; names the path.
+    """
+    if model_config.normalize_actions:
+        return
+    if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
+        dist_cls = dist_cls.independent
+    if issubclass(dist_cls, MultiDistribution) and dist_cls.children:
+        for child, (key, part) in zip(dist_cls.children, space_parts(space), strict=True):
+            check_reach(child, part, model_config, f"{path}[{key!r}]")
+    elif dist_cls.bounded and isinstance(space, spaces.Box) and not ((space.low == -1) & (space.high == 1)).all():
+        raise ValueError(
+            explain_error(
+                "model_config.normalize_actions",
+                expected=f"True, since samples of {dist_cls.__name__} lie in (-1, 1)",
+                got=f"False for {path}, {space}, whose bounds they would not reach",
+                remedy="Leave it out, or use DiagGaussian.",
+            )
+        )
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, np.dtype(dtype).newbyteorder("="))).dtype
+
+
+action_converter_rules: RuleTable[ActionConverter] = RuleTable("action converter")
+"""Action space → converter to the env."""
+
+
+@action_converter_rules.register(spaces.Discrete, name="Discrete → add start")
+def _(space: spaces.Discrete, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    return Offset(np.asarray(space.start), space.dtype)
+
+
+@action_converter_rules.register(spaces.MultiDiscrete, name="MultiDiscrete → add start")
+def _(space: spaces.MultiDiscrete, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    return Offset(space.start, space.dtype)
+
+
+@action_converter_rules.register(spaces.MultiBinary, name="MultiBinary → as it is")
+def _(space: spaces.MultiBinary, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    return Offset(np.zeros(space.shape), space.dtype)
+
+
+@action_converter_rules.register(spaces.Box, name="integer Box → add low", when=is_integer_box)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    return Offset(space.low, space.dtype)
+
+
+@action_converter_rules.register(
+    spaces.Box, name="float Box → stretch and clip to the bounds", when=is_float_box, settings=("normalize_actions",)
+)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    return FitBox(space, model_config.normalize_actions)
+
+
+@action_converter_rules.register(spaces.Dict, name="Dict → each part")
+@action_converter_rules.register(spaces.Tuple, name="Tuple → each part")
+def _(
+    space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[ActionConverter]
+) -> ActionConverter:
+    children = {key: node.child(key, part) for key, part in space_parts(space)}
+    return Nested(children, as_tuple=isinstance(space, spaces.Tuple))

@@ -1,0 +1,102 @@
+"""Actions that the observation describes: a vector for each, whose product with an intent of the net is its logit."""
+
+from __future__ import annotations
+
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.distributions.base import Distribution, action_distribution_rules
+from catalog.errors import closest, explain_error
+from catalog.model_config import DefaultModelConfig
+
+_TO_ORDINARY = "or set action_embeddings_key=None to treat it as an ordinary observation."
+
+
+class ActionEmbeddings(nn.Module):
+    """Logits of the actions from the vectors that the field ``key`` of the observation has for them; see
+    :func:`find_action_embeddings`. Has no state, and no parameters but those of ``net``.
+
+    Args:
+        key: Field of the observation, ``[..., n, F]``.
+        width: ``E``, the width of what an intent is multiplied with: how many outputs a head must have.
+        net: From the vectors of the actions to ``[..., n, E]``; None takes them as they are.
+    """
+
+    def __init__(self, key: str, width: int, net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.key, self.width, self.net = key, width, net
+
+    def forward(self, intents: Tensor, obs: Tree) -> Tensor:
+        """The product of each action's vector with the intent: ``[..., E] → [..., n]``."""
+        return self.products(intents.unsqueeze(-1), obs).squeeze(-1)
+
+    def products(self, intents: Tensor, obs: Tree) -> Tensor:
+        """The same for ``K`` intents side by side: ``[..., E, K] → [..., n, K]``."""
+        vectors = obs[self.key].to(intents.dtype)
+        return (vectors if self.net is None else self.net(vectors)) @ intents
+
+
+def find_action_embeddings(
+    observation_space: Space, action_space: Space, key: str | None, dist_cls: type[Distribution] | None = None
+) -> ActionEmbeddings | None:
+    """What makes logits of vectors of actions; None if the observation has no such field.
+
+    The field is an array ``[n, E]`` beside a Discrete of ``n`` actions: row ``i`` describes action ``start + i``, as it
+    is in this observation. The values are taken as they are. Which actions may be chosen is not read from them: a row
+    of zeros has the logit 0, and an action mask forbids it.
+
+    Args:
+        observation_space: The field is looked for in a Dict only.
+        action_space: The actions that are described.
+        key: Name of the field; None for no embeddings.
+        dist_cls: Distribution of the actions; None is what the table says.
+
+    Raises:
+        ValueError: If the field does not fit the action space or its distribution; names the path to it.
+    """
+    if key is None or not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
+        return None
+    where, field = f"observation_space[{key!r}]", observation_space[key]
+    if not isinstance(action_space, spaces.Discrete):
+        remedy = f"Leave it out of the observation, {_TO_ORDINARY}"
+        expected = "a Discrete action space, whose actions it describes"
+        raise ValueError(explain_error(where, expected=expected, got=action_space, remedy=remedy))
+    count = int(action_space.n)
+    shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
+    if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
+        remedy = f"Change its space, {_TO_ORDINARY}"
+        if shape == (count,):
+            remedy += f" If it says which actions are allowed, set action_mask_key={key!r}."
+        expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
+        raise ValueError(explain_error(where, expected=expected, got=field, remedy=remedy))
+    if dist_cls is None:
+        dist_cls = action_distribution_rules.root(action_space, DefaultModelConfig(), "action_space").run()
+    inputs = dist_cls.required_input_dim(action_space)
+    if inputs != count or dist_cls.log_std_indices(action_space):
+        remedy = f"Leave custom_action_dist out, {_TO_ORDINARY}"
+        expected = f"a distribution with one input for each of the {count} actions"
+        got = f"{dist_cls.__name__} with {inputs} inputs"
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return ActionEmbeddings(key, int(shape[1]))
+
+
+def check_action_fields(observation_space: Space, model_config: DefaultModelConfig) -> None:
+    """Whether the fields that the settings name for the mask and for the vectors of the actions are there. The names
+    by default need not be.
+
+    Raises:
+        ValueError: If one is not; names the closest field.
+    """
+    fields = [*observation_space.spaces] if isinstance(observation_space, spaces.Dict) else []
+    for name, what in (("action_mask_key", "the mask"), ("action_embeddings_key", "the vectors of the actions")):
+        key, default = getattr(model_config, name), DefaultModelConfig.__dataclass_fields__[name].default
+        if key not in (None, default, *fields):
+            raise ValueError(
+                explain_error(
+                    f"model_config.{name}",
+                    expected=f"a field of the observation ({', '.join(map(repr, fields)) or 'it has none'})",
+                    got=repr(key),
+                    remedy=f"Name the field with {what}.{closest(key, fields)}",
+                )
+            )

@@ -1,0 +1,1 @@
+"""Encoders and heads: each file holds a net's config, its module and its registration."""

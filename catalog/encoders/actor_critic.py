@@ -1,0 +1,179 @@
+"""The actor-critic encoder: one net for both functions, or one each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
+from catalog.encoders.memory import encode_steps
+from catalog.errors import explain_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticEncoderConfig(ModelConfig):
+    """An actor and a critic encoder; ``output_dims`` are the actor's.
+
+    Attributes:
+        base_encoder_config: The actor's, and the critic's unless it has its own.
+        shared: Whether both functions use the same net.
+        critic_encoder_config: A critic of another kind.
+
+    Raises:
+        ValueError: If a shared encoder is given a critic's own config.
+    """
+
+    base_encoder_config: ModelConfig
+    shared: bool = False
+    critic_encoder_config: ModelConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.shared and self.critic_encoder_config is not None:
+            raise ValueError(
+                explain_error(
+                    "ActorCriticEncoderConfig.critic_encoder_config",
+                    expected="None, since shared is True",
+                    got=type(self.critic_encoder_config).__name__,
+                    remedy="Set shared=False, or leave it out.",
+                )
+            )
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return self.base_encoder_config.output_dims
+
+    def build(self) -> "ActorCriticEncoder":
+        actor = as_encoder(self.base_encoder_config.build())
+        if self.shared:
+            return ActorCriticEncoder(actor, None)
+        critic_config = self.critic_encoder_config or self.base_encoder_config
+        return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
+
+
+class ActorCriticEncoder(nn.Module):
+    """Latents for the policy and the value function.
+
+    The state of a shared encoder is that encoder's own. Separate ones have a dict of the states of those that are
+    stateful, ``{"actor": ..., "critic": ...}``; None if neither is.
+
+    Args:
+        actor: The actor's encoder.
+        critic: The critic's own encoder; None shares the actor's.
+
+    Attributes:
+        critic_is_stateful: Whether the critic has a state of its own, so that it has to run with the env: only if it
+            has not may an inference-only copy go without ``critic_encoder``.
+    """
+
+    def __init__(self, actor: Encoder, critic: Encoder | None) -> None:
+        super().__init__()
+        self.actor_encoder = actor
+        self.critic_encoder: Encoder | None = critic
+        self.shared = critic is None
+        self.actor_is_stateful = actor.get_initial_state() is not None
+        self.critic_is_stateful = critic is not None and critic.get_initial_state() is not None
+
+    def get_initial_state(self) -> Tree | None:
+        """State of one sequence before its first step, without a batch dim; None if stateless."""
+        actor = self.actor_encoder.get_initial_state()
+        if self.shared:
+            return actor
+        return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
+
+    def forward(
+        self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
+    ) -> ActorCriticOutput:
+        """Both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone.
+
+        Args:
+            obs: Observations.
+            state: The recurrent state, if there is one.
+            starts: Where episodes start.
+            critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
+        """
+        if self.shared:
+            latent, state = self.actor_encoder(obs, state, starts=starts)
+            return ActorCriticOutput(latent, latent, state)
+        actor = self._run(self.actor_encoder, "actor", obs, state, starts)
+        if self.critic_encoder is None and not self.critic_is_stateful:
+            return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
+        critic = self._run(self._critic(), "critic", obs if critic_obs is None else critic_obs, state, starts)
+        return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
+
+    def encode_actor(
+        self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
+    ) -> EncoderOutput:
+        """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
+
+        Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
+        """
+        actor = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
+        assert actor is not None
+        if self.shared:
+            return actor.forward(obs, state, starts=starts)
+        latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
+        critic_state = None
+        if self.critic_is_stateful:
+            seen = obs if critic_obs is None else critic_obs
+            critic_state = self._run(self._critic(), "critic", seen, state, starts).state
+        return EncoderOutput(latent, self._joined(actor_state, critic_state))
+
+    def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
+        """The critic's latent alone, without running a separate actor.
+
+        Raises:
+            RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
+        """
+        if self.shared:
+            return self.actor_encoder(obs, state, starts=starts).latent
+        return self._run(self._critic(), "critic", obs, state, starts).latent
+
+    def _critic(self) -> Encoder:
+        """The critic's own encoder."""
+        if self.critic_encoder is None:
+            raise RuntimeError(
+                explain_error(
+                    "ActorCriticEncoder",
+                    expected="an encoder with a critic",
+                    got="an inference-only copy",
+                    remedy="Compute values with the learner's module.",
+                )
+            )
+        return self.critic_encoder
+
+    def _run(
+        self,
+        encoder: Callable[..., EncoderOutput],
+        function: str,
+        obs: Tree,
+        state: Tree | None,
+        starts: Tensor | None,
+    ) -> EncoderOutput:
+        """``encoder``, one of separate ones: with what it has of the state, or on all steps beside a stateful one."""
+        if self.actor_is_stateful if function == "actor" else self.critic_is_stateful:
+            return encoder(obs, self._part(state, function), starts=starts)
+        if self.actor_is_stateful or self.critic_is_stateful:
+            return EncoderOutput(encode_steps(encoder, obs))
+        return encoder(obs)
+
+    def _part(self, state: Tree | None, function: str) -> Tree | None:
+        """What ``function``, which is stateful, has of the state of separate encoders; None if they are to begin."""
+        if state is None:
+            return None
+        if not isinstance(state, Mapping) or function not in state:
+            raise ValueError(
+                explain_error(
+                    "state of an ActorCriticEncoder",
+                    expected=f"a dict with the state of the {function}",
+                    got=f"a dict of {', '.join(state)}" if isinstance(state, Mapping) else type(state).__name__,
+                    remedy="Give the state that came with the step before, or None.",
+                )
+            )
+        return state[function]
+
+    def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
+        """The state of separate encoders from theirs."""
+        states = {"actor": actor} if self.actor_is_stateful else {}
+        if self.critic_is_stateful:
+            states["critic"] = critic
+        return states or None

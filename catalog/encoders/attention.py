@@ -1,0 +1,366 @@
+"""Attention as a memory: gated transformer layers over the last steps of an episode."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from catalog.base import EncoderOutput, ModelConfig, Tree
+from catalog.encoders.dense import Init
+from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+
+_SHORTEST_BLOCK = 16
+"""Steps that are attended to together at least, however short the memory: a matrix product takes as long for fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionEncoderConfig(ModelConfig):
+    """Gated transformer layers over the encodings of the last steps; ``[T, B, *obs] → [T, B, dim]``.
+
+    Attributes:
+        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
+        dim: Width of what goes from layer to layer, and of the output.
+        num_layers: How many stand on each other. Each sees as many steps further back as the memory is long.
+        num_heads: Heads of each layer's attention.
+        head_dim: Width of a head's queries, keys and values.
+        memory: How many steps before its own a step sees, in each layer.
+        mlp_dim: Width of the hidden layer of each layer's MLP.
+        gate_bias: Where the gates start: at 0 half open; the greater, the nearer a new layer is to the identity.
+        init: How the weights start, each matrix on its own.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    tokenizer_config: ModelConfig
+    dim: int = 64
+    num_layers: int = 1
+    num_heads: int = 2
+    head_dim: int = 32
+    memory: int = 32
+    mlp_dim: int = 64
+    gate_bias: float = 2.0
+    init: Init = field(default_factory=Init)
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "num_layers", "num_heads", "head_dim", "memory", "mlp_dim"):
+            check_count(self, name, "Give at least one layer, head, unit and step to remember.")
+        if not math.isfinite(self.gate_bias):
+            raise ValueError(
+                explain_error(
+                    "AttentionEncoderConfig.gate_bias",
+                    expected="a finite number",
+                    got=self.gate_bias,
+                    remedy="Leave it at 2, which starts near the identity.",
+                )
+            )
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (self.dim,)
+
+    def build(self) -> "AttentionEncoder":
+        return AttentionEncoder(
+            self.tokenizer_config.build(),
+            tokenizer_width(self.tokenizer_config, type(self).__name__),
+            dim=self.dim,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            memory=self.memory,
+            mlp_dim=self.mlp_dim,
+            gate_bias=self.gate_bias,
+            init=self.init,
+        )
+
+
+class AttentionEncoder(MemoryEncoder):
+    """A tokenizer, and layers of :class:`AttentionLayer` over its latents.
+
+    In each layer a step sees itself and the ``memory`` steps before it, no more and no less, as far as they are of its
+    own episode. What a step sees does not depend on where sequences are cut, so step by step and in one pass over a
+    sequence the outputs are the same. Positions count by distance alone, so where in a run a step lies does not matter.
+
+    The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps
+    (Dai et al. 2019, Transformer-XL), the newest last and zeros where there are none, and how many there are. Nothing
+    is waited for on a GPU.
+
+    Args:
+        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
+        input_dim: Width of these latents; a linear layer makes ``dim`` of it.
+        dim: Width of the layers.
+        num_layers: How many stand on each other.
+        num_heads: Heads of each.
+        head_dim: Width of a head.
+        memory: How many steps before its own a step sees, in each layer.
+        mlp_dim: Width of the hidden layer of each layer's MLP.
+        gate_bias: Where the gates start.
+        init: How the weights start, each matrix on its own.
+
+    Raises:
+        ValueError: If the tokenizer has a state of its own.
+    """
+
+    def __init__(
+        self,
+        tokenizer: nn.Module,
+        input_dim: int,
+        *,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        memory: int,
+        mlp_dim: int,
+        gate_bias: float,
+        init: Init,
+    ) -> None:
+        super().__init__(tokenizer, input_dim)
+        self.dim, self.memory = dim, memory
+        self.projection = _linear(input_dim, dim, init)
+        self.layers = nn.ModuleList(
+            AttentionLayer(dim, num_heads, head_dim, memory, mlp_dim, gate_bias, init) for _ in range(num_layers)
+        )
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        like = next(self.layers.parameters())
+        return {
+            "memory": like.new_zeros(len(self.layers), self.memory, self.dim),
+            "length": like.new_zeros((), dtype=torch.int64),
+        }
+
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """Latents ``[T, B, dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
+
+        Args:
+            obs: Observations; the tokenizer gets all steps at once, as ``[T * B, ...]``.
+            state: The state before them; None for the initial one.
+            starts: ``[T, B]`` bool: steps that see nothing before them; None for none.
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        x = self.tokens(obs, starts)
+        memory, length = self._remembered(x, state, starts)
+        x = self.projection(x).transpose(0, 1)
+        window = _Window(x, length, starts, self.memory)
+        after = []
+        for i, layer in enumerate(self.layers):
+            seen = torch.cat([memory[:, i], x], 1)
+            after.append(seen[:, -self.memory :])
+            x = layer(seen, window)
+        filled = window.filled_after()
+        remembered = torch.stack(after, 1)
+        if window.num_steps > 1:  # after one step nothing can be left of another episode
+            remembered = remembered.masked_fill(~filled[:, None, :, None], 0)
+        return EncoderOutput(x.transpose(0, 1), {"memory": remembered, "length": filled.sum(1)})
+
+    def _remembered(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``memory`` and ``length`` before the first step; zeros in the memory of rows that start."""
+        rows = x.shape[1]
+        shape = (rows, len(self.layers), self.memory, self.dim)
+        if state is None:
+            return x.new_zeros(shape), x.new_zeros(rows, dtype=torch.int64)
+        given: Mapping[str, Tensor] = state if isinstance(state, Mapping) else {}
+        shapes = {name: tuple(part.shape) for name, part in given.items()}
+        if shapes.get("memory") != shape or shapes.get("length") != (rows,):
+            expected = f"a state with 'memory' of shape {shape} and 'length' of shape {(rows,)}"
+            raise ValueError(self.misfit(expected, str(shapes or type(state).__name__)))
+        memory = given["memory"]
+        if starts is not None:  # what is not seen must be finite all the same
+            memory = memory.masked_fill(starts[0].view(-1, 1, 1, 1), 0)
+        return memory, given["length"]
+
+
+class _Window:
+    """Which steps see which, the same in each layer.
+
+    Steps are attended to in blocks of some ``C`` of the ``T`` queries, each with the ``M + C`` keys that any of them
+    may see, so that long sequences take time and memory in proportion to their length.
+
+    Args:
+        x: Inputs ``[B, T, D]`` of the first layer.
+        length: ``[B]``: how many of the ``memory`` slots before them are filled.
+        starts: ``[T, B]``.
+        memory: Number of slots, ``M``.
+    """
+
+    def __init__(self, x: Tensor, length: Tensor, starts: Tensor | None, memory: int) -> None:
+        rows, self.num_steps = x.shape[:2]
+        self.memory = memory
+        self.num_blocks = -(-self.num_steps // max(memory, _SHORTEST_BLOCK))
+        self.block = -(-self.num_steps // self.num_blocks)
+        # The number of a step's episode, -1 for an empty slot: what differs does not see each other.
+        slots = torch.arange(-memory, 0, device=x.device)
+        before = (slots >= -length.unsqueeze(1)).long() - 1
+        if starts is None:
+            steps = before.new_zeros(rows, self.num_steps)
+        else:
+            steps = starts.T.long() if self.num_steps == 1 else starts.T.cumsum(1)
+        self._last = steps[:, -1:]
+        self._episodes = torch.cat([before, steps], 1)
+        keys, queries = self.blocks_of_keys(self._episodes.unsqueeze(2)), self.blocks(steps.unsqueeze(2))
+        self._hidden = (keys.transpose(1, 2) != queries).unsqueeze(1)
+
+    def filled_after(self) -> Tensor:
+        """``[B, M]``: which slots are filled after the last step."""
+        return self._episodes[:, -self.memory :] == self._last
+
+    def blocks(self, x: Tensor) -> Tensor:
+        """Queries ``[B, T, D] → [B * blocks, C, D]``, filled up at the end."""
+        if self.num_blocks == 1:
+            return x
+        return self._filled_up(x).unflatten(1, (self.num_blocks, self.block)).flatten(0, 1)
+
+    def blocks_of_keys(self, x: Tensor) -> Tensor:
+        """Keys or values ``[B, M + T, D] → [B * blocks, M + C, D]``, each block with the keys before it."""
+        if self.num_blocks == 1:
+            return x
+        return self._filled_up(x).unfold(1, self.memory + self.block, self.block).flatten(0, 1).transpose(1, 2)
+
+    def steps(self, y: Tensor) -> Tensor:
+        """``[B * blocks, C, D] → [B, T, D]``."""
+        if self.num_blocks == 1:
+            return y
+        return y.unflatten(0, (-1, self.num_blocks)).flatten(1, 2)[:, : self.num_steps]
+
+    def scores(self, by_distance: Tensor) -> Tensor:
+        """What is added to the scores ``[B * blocks, heads, C, M + C]``: a bias ``[heads, M + 1]`` by distance, and
+        minus infinity where nothing is to be seen."""
+        heads, width = len(by_distance), self.memory + self.block
+        # Rows of width + 1, cut anew at width, begin one place further right each: distances run along diagonals.
+        row = functional.pad(by_distance.flip(1), (0, self.block), value=-math.inf)
+        rows = row.unsqueeze(1).expand(heads, self.block, width + 1).flatten(1)
+        return rows[:, : self.block * width].view(heads, self.block, width).masked_fill(self._hidden, -math.inf)
+
+    def _filled_up(self, x: Tensor) -> Tensor:
+        missing = self.num_blocks * self.block - self.num_steps
+        return functional.pad(x, (0, 0, 0, missing)) if missing else x
+
+
+class AttentionLayer(nn.Module):
+    """Attention, then an MLP; each over a layer norm of its input, and joined with it by a gate.
+
+    These are the layers of GTrXL (Parisotto et al. 2020, "Stabilizing Transformers for Reinforcement Learning", section
+    3), with torch's GRU cell as the gate: ``(1 - z) * n + z * input``, whose bias of z starts at ``gate_bias``. Two
+    things differ. In place of Transformer-XL's encoding of distances each head adds a learned number by distance to its
+    scores, which starts at minus the distance, in the next head at a quarter of that, and so on: heads look near first,
+    and each further than the one before. And only queries and keys are of the norm; values are of the input itself,
+    since a norm takes away how large an input is: of a pole's angle and its cart's place it leaves the ratio.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int, memory: int, mlp_dim: int, gate_bias: float, init: Init
+    ) -> None:
+        super().__init__()
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim
+        inner = num_heads * head_dim
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.query = _linear(dim, inner, init)
+        # A bias of keys adds the same to all scores of a query, one of values the same to all that is attended to.
+        self.key, self.value = _linear(dim, inner, init, bias=False), _linear(dim, inner, init, bias=False)
+        slopes = 4.0 ** -torch.arange(num_heads)
+        self.by_distance = nn.Parameter(-slopes.unsqueeze(1) * torch.arange(memory + 1))
+        self.attended = _linear(inner, dim, init)
+        self.mlp_hidden, self.mlp_output = _linear(dim, mlp_dim, init), _linear(mlp_dim, dim, init)
+        self.attention_gate, self.mlp_gate = _gate(dim, gate_bias, init), _gate(dim, gate_bias, init)
+
+    def forward(self, seen: Tensor, window: _Window) -> Tensor:
+        """Outputs ``[B, T, dim]`` at the last ``T`` steps of ``seen`` ``[B, M + T, dim]``."""
+        x = seen[:, window.memory :]
+        attend = self._one_step if window.num_steps == 1 else self._steps
+        y = self.attended(attend(seen, self.attention_norm(seen), window))
+        x = _gated(self.attention_gate, x, torch.relu(y))
+        y = self.mlp_output(torch.relu(self.mlp_hidden(self.mlp_norm(x))))
+        return _gated(self.mlp_gate, x, torch.relu(y))
+
+    def _steps(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
+        """What the last ``T`` steps attend to, ``[B, T, heads * head_dim]``."""
+        query = self._heads(window.blocks(self.query(normed[:, window.memory :])))
+        key = self._heads(window.blocks_of_keys(self.key(normed)))
+        value = self._heads(window.blocks_of_keys(self.value(seen)))
+        scores = window.scores(self.by_distance)
+        y = functional.scaled_dot_product_attention(query, key, value, attn_mask=scores)
+        return window.steps(y.transpose(1, 2).flatten(2))
+
+    def _one_step(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
+        """The same for the last step alone: its query goes through the weights of keys, and what it attends to through
+        those of values, rather than all that is seen through both."""
+        parts = (self.num_heads, self.head_dim)
+        query = self.query(normed[:, -1]).unflatten(1, parts).transpose(0, 1)
+        query = (query @ self.key.weight.unflatten(0, parts)).transpose(0, 1).unsqueeze(2)
+        scores, scale = window.scores(self.by_distance), self.head_dim**-0.5
+        key, value = (x.unsqueeze(1).expand(-1, self.num_heads, -1, -1) for x in (normed, seen))
+        y = functional.scaled_dot_product_attention(query, key, value, attn_mask=scores, scale=scale)
+        y = y.squeeze(2).transpose(0, 1) @ self.value.weight.unflatten(0, parts).mT
+        return y.transpose(0, 1).flatten(1).unsqueeze(1)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[N, L, heads * head_dim] → [N, heads, L, head_dim]``."""
+        return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+
+def _gated(gate: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return gate(y.flatten(0, 1), x.flatten(0, 1)).view_as(x)
+
+
+def _linear(input_dim: int, output_dim: int, init: Init, *, bias: bool = True) -> nn.Linear:
+    layer = nn.Linear(input_dim, output_dim, bias)
+    init.apply(layer)
+    return layer
+
+
+def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
+    """A cell whose parts start on their own, and whose state is the better kept the greater ``bias``."""
+    cell = nn.GRUCell(dim, dim)
+    for weight, offset in ((cell.weight_ih, cell.bias_ih), (cell.weight_hh, cell.bias_hh)):
+        for part, its_offset in zip(weight.detach().split(dim), offset.detach().split(dim), strict=True):
+            init.fill(part, its_offset)
+    with torch.no_grad():
+        cell.bias_ih[dim : 2 * dim] += bias
+    return cell
+
+
+def _settings(model_config: DefaultModelConfig) -> dict[str, Any]:
+    """Arguments of :class:`AttentionEncoder` that model settings decide."""
+    return {
+        "dim": model_config.attention_dim,
+        "num_layers": model_config.attention_num_transformer_units,
+        "num_heads": model_config.attention_num_heads,
+        "head_dim": model_config.attention_head_dim,
+        "memory": model_config.attention_memory,
+        "mlp_dim": model_config.attention_position_wise_mlp_dim,
+        "gate_bias": model_config.attention_init_gru_gate_bias,
+        "init": Init(
+            kernel=model_config.attention_kernel_initializer,
+            kernel_kwargs=model_config.attention_kernel_initializer_kwargs or {},
+            bias=model_config.attention_bias_initializer,
+            bias_kwargs=model_config.attention_bias_initializer_kwargs or {},
+            settings="attention",
+        ),
+    }
+
+
+def attention_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> AttentionEncoderConfig:
+    """The attention to past steps (``use_attention``) that the model settings describe, after ``tokenizer_config``."""
+    return AttentionEncoderConfig(tokenizer_config=tokenizer_config, **_settings(model_config))
+
+
+def wrap_attention(tokenizer: nn.Module, model_config: DefaultModelConfig, width: int) -> AttentionEncoder:
+    """The same after a module of one's own.
+
+    Args:
+        tokenizer: From observations ``[N, ...]`` to latents ``[N, width]``.
+        model_config: Says which net follows.
+        width: Width of the latents.
+
+    Raises:
+        ValueError: If the tokenizer has a state of its own.
+    """
+    return AttentionEncoder(tokenizer, width, **_settings(model_config))

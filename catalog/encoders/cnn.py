@@ -1,0 +1,457 @@
+"""Convolutional nets: encoders of images, and the branches of the tree that choose them."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
+from catalog.encoders.dense import Activation, Init, activation_by_name
+from catalog.encoders.preprocessing import is_byte_box
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.rules import Node
+from catalog.setting import is_filter
+
+Pair = tuple[int, int]
+Filter = tuple[int, Pair, Pair, str]
+"""One convolution: channels, kernel (height, width), stride (height, width), and padding "same" or "valid"."""
+
+NATURE: tuple[Filter, ...] = (
+    (32, (8, 8), (4, 4), "valid"),
+    (64, (4, 4), (2, 2), "valid"),
+    (64, (3, 3), (1, 1), "valid"),
+)
+"""The convolutions of Mnih et al. 2015 (Human-level control through deep reinforcement learning)."""
+
+
+def default_filters(height: int, width: int, padding: Literal["same", "valid"] = "same") -> tuple[Filter, ...]:
+    """Convolutions that halve an image of any size, or quarter it at once, until its shorter side is at most 7 and its
+    longer one at most 28.
+
+    The first has 32 channels: 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with stride 2. All
+    further ones are 4×4 with stride 2 and have 64 channels. Where only the longer side is left to shrink, the kernel is
+    3 wide across it, with stride 1. An image of at most 7 × 28 gets one 3×3 with stride 1 and 32 channels. Without
+    padding sizes shrink faster, no kernel is larger than what is left, and the shorter side is kept.
+
+    =========  ========================  ========================
+    image      sizes, padding "same"     sizes, padding "valid"
+    =========  ========================  ========================
+    210 × 160  53×40, 27×20, 14×10, 7×5  51×39, 24×18, 11×8, 4×3
+    96 × 96    24, 12, 6                 23, 10, 4
+    84 × 84    21, 11, 6                 20, 9, 3
+    64 × 64    16, 8, 4                  15, 6
+    42 × 42    21, 11, 6                 20, 9, 3
+    10 × 10    5                         4
+    5 × 5      5                         3
+    =========  ========================  ========================
+    """
+    large = min(height, width) >= 64
+    filters: list[Filter] = []
+    while min(height, width) > 7 or max(height, width) > 28:
+        both = min(height, width) > 7
+        shrink = (8, 4) if large and not filters else (4, 2)
+        keep = (3 if padding == "same" else 1, 1)
+        (rows, down), (columns, across) = (shrink if both or size > 28 else keep for size in (height, width))
+        filters.append((64 if filters else 32, (rows, columns), (down, across), padding))
+        height, width = _shrunk(height, rows, down, padding), _shrunk(width, columns, across, padding)
+    if not filters:
+        kernel = (3, 3) if padding == "same" else (min(3, height), min(3, width))
+        filters.append((32, kernel, (1, 1), padding))
+    return tuple(filters)
+
+
+def _shrunk(size: int, kernel: int, stride: int, padding: str) -> int:
+    """Size of one side after a convolution."""
+    return -(-size // stride) if padding == "same" else (size - kernel) // stride + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEncoderConfig(ModelConfig):
+    """What the configs of image encoders share.
+
+    Attributes:
+        input_dims: Shape of an observation: ``[H, W, C]`` or ``[C, H, W]``, a stack of these ``[K, ...]`` whose frames
+            become channels, or a grey image ``[H, W]``.
+        channels: Whether an image has its channels "first" or "last"; None tells by the shape: the reading whose
+            height equals its width wins, else the one with fewer channels, else "last".
+        activation: After every convolution and after the dense layer.
+        dense_dim: Width of a dense layer after the convolutions; None leaves their output flat.
+        init: How convolutions and the dense layer start.
+        scale: What the numbers of an image are multiplied by.
+        where: What the image is called in messages.
+
+    Raises:
+        ValueError: If ``input_dims`` is the shape of no image.
+    """
+
+    input_dims: tuple[int, ...]
+    channels: Literal["first", "last"] | None = None
+    activation: Activation = "relu"
+    dense_dim: int | None = 512
+    init: Init = field(default_factory=Init)
+    scale: float = 1.0
+    where: str = field(default="input_dims", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.input_dims) not in (2, 3, 4) or 0 in self.input_dims:
+            raise ValueError(
+                explain_error(
+                    self.where,
+                    expected="an image [H, W], [H, W, C] or [C, H, W], or a stack of images [K, ...], not empty",
+                    got=f"shape {self.input_dims}",
+                    remedy="Reshape it with an environment wrapper, or leave it out of the observation.",
+                )
+            )
+        if self.channels is None:
+            object.__setattr__(self, "channels", _told_by_shape(self.input_dims))
+
+    @property
+    def image_dims(self) -> tuple[int, int, int]:
+        """Channels, height and width as the first convolution gets them."""
+        if len(self.input_dims) == 2:
+            return 1, *self.input_dims
+        *frames, a, b, c = self.input_dims
+        channels, height, width = (a, b, c) if self.channels == "first" else (c, a, b)
+        return channels * math.prod(frames), height, width
+
+    @property
+    @abstractmethod
+    def feature_dims(self) -> tuple[int, int, int]:
+        """Channels, height and width after the last convolution."""
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (math.prod(self.feature_dims) if self.dense_dim is None else self.dense_dim,)
+
+
+def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
+    return activation_by_name(activation) or nn.Identity()
+
+
+def _told_by_shape(dims: tuple[int, ...]) -> Literal["first", "last"]:
+    if len(dims) == 2:
+        return "last"
+    a, b, c = dims[-3:]
+    square = {"last": a == b, "first": b == c}
+    if square["first"] != square["last"]:
+        return "first" if square["first"] else "last"
+    return "first" if a < c else "last"
+
+
+class ImageEncoder(Encoder):
+    """What image encoders share: from observations to float images, and from features to a flat latent.
+
+    Takes any leading dims. Images are kept channels-last in memory, which the convolutions of a CPU are faster on.
+    """
+
+    def __init__(self, config: ImageEncoderConfig) -> None:
+        super().__init__()
+        self.input_dims, self.image_dims = tuple(config.input_dims), config.image_dims
+        self.channels_last, self.scale = config.channels == "last", config.scale
+
+    def finish(self, config: ImageEncoderConfig) -> None:
+        """Add the dense layer and start all layers; subclasses call it after they made theirs."""
+        self.dense = None
+        if config.dense_dim is not None:
+            self.dense = nn.Linear(math.prod(config.feature_dims), config.dense_dim)
+            self.dense_activation = _activation(config.activation)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                config.init.apply(layer)
+
+    @abstractmethod
+    def features(self, images: Tensor) -> Tensor:
+        """``[N, C, H, W] → [N, *feature_dims]``."""
+
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """Latents ``[..., *output_dims]`` of images ``[..., *input_dims]``.
+
+        Raises:
+            ValueError: If the images have another shape than the net was built for.
+        """
+        rank = len(self.input_dims)
+        if obs.shape[-rank:] != self.input_dims:
+            raise ValueError(
+                explain_error(
+                    type(self).__name__,
+                    expected=f"images of shape (..., {', '.join(map(str, self.input_dims))})",
+                    got=f"shape {tuple(obs.shape)}",
+                    remedy="Give it what it was built for, or build it with other input_dims.",
+                )
+            )
+        latent = self.features(self._images(obs)).flatten(1)
+        if self.dense is not None:
+            latent = self.dense_activation(self.dense(latent))
+        return EncoderOutput(latent.reshape(*obs.shape[:-rank], latent.shape[-1]))
+
+    def _images(self, obs: Tensor) -> Tensor:
+        """Observations as float images ``[N, *image_dims]``; bytes are moved as bytes, which are a quarter as many."""
+        rank, leading = len(self.input_dims), obs.shape[: -len(self.input_dims)]
+        images = obs if len(leading) == 1 else obs.reshape(math.prod(leading), *self.input_dims)
+        if rank == 2:
+            images = images.unsqueeze(1)
+        elif self.channels_last:
+            images = images.movedim(-1, -3)
+        if rank == 4:
+            images = images.flatten(1, 2)
+        images = images.contiguous(memory_format=torch.channels_last).to(next(self.parameters()).dtype)
+        return images if self.scale == 1 else images * self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNNEncoderConfig(ImageEncoderConfig):
+    """Convolution (→ LayerNorm) → activation per filter, then a dense layer if there is a ``dense_dim``.
+
+    Attributes:
+        filters: ``[[channels, kernel, stride], …]`` with an optional fourth entry, the padding; kernels and strides are
+            numbers or pairs (height, width). "nature" for :data:`NATURE`; None for :func:`default_filters`. Kept in
+            full, as a tuple of :data:`Filter`.
+        padding: Of filters that name none. "same" gives ``ceil(size / stride)``, an odd zero going to the right and to
+            the bottom; "valid" adds none.
+        use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
+
+    Raises:
+        ValueError: If there is no filter, one is none, or is larger than the image that reaches it, or ``input_dims``
+            is the shape of no image.
+    """
+
+    filters: Sequence[Sequence[Any]] | Literal["nature"] | None = None
+    padding: Literal["same", "valid"] = "same"
+    use_layernorm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        filters = NATURE if self.filters == "nature" else self.filters
+        if filters is None:
+            filters = default_filters(*self.image_dims[1:], self.padding)
+        wrong = [each for each in filters if not is_filter(each)] if isinstance(filters, list | tuple) else [filters]
+        if wrong:
+            raise ValueError(
+                explain_error(
+                    f"{self.where}, filters",
+                    expected="a list of [channels, kernel, stride] or [channels, kernel, stride, padding]",
+                    got=repr(wrong[0]),
+                    remedy="Write for example [[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None.",
+                )
+            )
+        object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
+        self._check_filters()
+
+    @property
+    def layers(self) -> tuple[Filter, ...]:
+        """The filters in full."""
+        return self.filters  # type: ignore[return-value]  # since __post_init__
+
+    @property
+    def layer_dims(self) -> tuple[tuple[int, int, int], ...]:
+        """Channels, height and width of the image and after each convolution."""
+        dims = [self.image_dims]
+        for channels, kernel, stride, padding in self.layers:
+            _, height, width = dims[-1]
+            height, width = map(_shrunk, (height, width), kernel, stride, (padding, padding))
+            dims.append((channels, height, width))
+        return tuple(dims)
+
+    @property
+    def feature_dims(self) -> tuple[int, int, int]:
+        return self.layer_dims[-1]
+
+    def build(self) -> "CNNEncoder":
+        return CNNEncoder(self)
+
+    def _check_filters(self) -> None:
+        _, *size = self.image_dims
+        got = "" if self.layers else "no convolution"
+        for i, ((_, kernel, _, padding), (_, *left)) in enumerate(zip(self.layers, self.layer_dims, strict=False), 1):
+            if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]) and not got:
+                got = f"an unpadded kernel of {_by(kernel)} in layer {i}, where {_by(left)} is left"
+        if got:
+            raise ValueError(
+                explain_error(
+                    self.where,
+                    expected=f"convolutions that fit an image of {_by(size)}",
+                    got=got,
+                    remedy="Choose smaller kernels or strides or 'same' padding in conv_filters, or conv_filters=None.",
+                )
+            )
+
+
+def _in_full(entry: Sequence[Any], padding: str) -> Filter:
+    channels, kernel, stride, *own = entry
+    kernel, stride = ((value, value) if isinstance(value, int) else tuple(value) for value in (kernel, stride))
+    return channels, kernel, stride, own[0] if own else padding
+
+
+def _by(size: Sequence[int]) -> str:
+    return f"{size[0]}×{size[1]}"
+
+
+class CNNEncoder(ImageEncoder):
+    """The net of a :class:`CNNEncoderConfig`."""
+
+    def __init__(self, config: CNNEncoderConfig) -> None:
+        super().__init__(config)
+        convs, pads = [], []
+        for (channels, *size), (width, kernel, stride, padding) in zip(config.layer_dims, config.layers, strict=False):
+            sides = [(0, 0), (0, 0)]
+            if padding == "same":
+                sides = [_same_pads(*side) for side in zip(size, kernel, stride, strict=True)]
+            even = all(before == after for before, after in sides)  # else the zeros are added in a step of their own
+            within = (sides[0][0], sides[1][0]) if even else (0, 0)
+            convs.append(nn.Conv2d(channels, width, kernel, stride, within))
+            pads.append(None if even else (*sides[1], *sides[0]))
+        self.convs, self.pads = nn.ModuleList(convs), tuple(pads)
+        norms = [nn.LayerNorm([*dims]) for dims in config.layer_dims[1:]] if config.use_layernorm else []
+        self.norms = nn.ModuleList(norms)
+        self._activations = tuple(_activation(config.activation) for _ in convs)
+        self.activations = nn.ModuleList(made for made in self._activations if isinstance(made, nn.Module))
+        self.finish(config)
+
+    def features(self, images: Tensor) -> Tensor:
+        for i, (conv, pads, activation) in enumerate(zip(self.convs, self.pads, self._activations, strict=True)):
+            images = conv(images if pads is None else functional.pad(images, pads))
+            if self.norms:
+                images = self.norms[i](images)
+            images = activation(images)
+        return images
+
+
+def _same_pads(size: int, kernel: int, stride: int) -> Pair:
+    """Zeros before and after one side, so that ``ceil(size / stride)`` is left."""
+    total = max((_shrunk(size, kernel, stride, "same") - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImpalaEncoderConfig(ImageEncoderConfig):
+    """The residual net of Espeholt et al. 2018 (IMPALA), for images of any size.
+
+    Per section a 3×3 convolution, a 3×3 max-pool that halves the image (rounding up) and two residual blocks of two 3×3
+    convolutions each; then an activation and the dense layer.
+
+    Attributes:
+        section_channels: Channels of each section.
+    """
+
+    section_channels: tuple[int, ...] = (16, 32, 32)
+
+    @property
+    def feature_dims(self) -> tuple[int, int, int]:
+        _, height, width = self.image_dims
+        for _ in self.section_channels:
+            height, width = -(-height // 2), -(-width // 2)
+        return self.section_channels[-1], height, width
+
+    def build(self) -> "ImpalaEncoder":
+        return ImpalaEncoder(self)
+
+
+class ImpalaEncoder(ImageEncoder):
+    """The net of an :class:`ImpalaEncoderConfig`."""
+
+    def __init__(self, config: ImpalaEncoderConfig) -> None:
+        super().__init__(config)
+        layers: list[nn.Module] = []
+        for before, after in pairwise((config.image_dims[0], *config.section_channels)):
+            blocks = [_ResidualBlock(after, config.activation) for _ in range(2)]
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), *blocks]
+        self.layers = nn.Sequential(*layers)
+        self.activation = _activation(config.activation)
+        self.finish(config)
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.activation(self.layers(images))
+
+
+class _ResidualBlock(nn.Module):
+    def __init__(self, channels: int, activation: Activation) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.activation1, self.activation2 = _activation(activation), _activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv2(self.activation2(self.conv1(self.activation1(x))))
+
+
+_SETTINGS = (
+    "conv_filters",
+    "conv_padding",
+    "conv_channels",
+    "conv_activation",
+    "conv_use_layernorm",
+    "conv_dense_dim",
+    "conv_kernel_initializer",
+    "conv_bias_initializer",
+)
+
+
+def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, where: str) -> ImageEncoderConfig:
+    """The image encoder the model settings describe; bytes from 0 to 255 are read as fractions of 255.
+
+    Raises:
+        ValueError: If the net does not fit the image; names ``where`` it is.
+    """
+    common: dict[str, Any] = {
+        "input_dims": space.shape,
+        "channels": model_config.conv_channels,
+        "activation": model_config.conv_activation,
+        "dense_dim": model_config.conv_dense_dim,
+        "init": Init.from_settings(
+            model_config.conv_kernel_initializer,
+            model_config.conv_kernel_initializer_kwargs,
+            model_config.conv_bias_initializer,
+            model_config.conv_bias_initializer_kwargs,
+            "conv",
+        ),
+        "scale": 1 / 255 if is_byte_box(space) else 1.0,
+        "where": where,
+    }
+    if model_config.conv_filters != "impala":
+        return CNNEncoderConfig(
+            filters=model_config.conv_filters,
+            padding=model_config.conv_padding,
+            use_layernorm=model_config.conv_use_layernorm,
+            **common,
+        )
+    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "padding of its own")
+    for name, expected, why in fixed:
+        if (got := getattr(model_config, name)) != expected:
+            raise ValueError(
+                explain_error(
+                    f"model_config.{name}",
+                    expected=f"{expected!r} for conv_filters='impala', which has {why}, at {where}",
+                    got=repr(got),
+                    remedy=f"Set it to {expected!r}, or list the convolutions in conv_filters.",
+                )
+            )
+    return ImpalaEncoderConfig(**common)
+
+
+@encoder_rules.register(
+    spaces.Box,
+    name="Box of rank 2 as a grey image → CNN",
+    when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "image",
+    settings=("matrix_observations", *_SETTINGS),
+)
+@encoder_rules.register(
+    spaces.Box,
+    name="Box of rank 4 → frames as channels → CNN",
+    when=lambda space, model_config: len(space.shape) == 4,
+    settings=_SETTINGS,
+)
+@encoder_rules.register(
+    spaces.Box,
+    name="Box of rank 3 → CNN",
+    when=lambda space, model_config: len(space.shape) == 3,
+    settings=_SETTINGS,
+)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
+    return image_encoder_config(space, model_config, node.path)

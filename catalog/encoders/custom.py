@@ -1,0 +1,91 @@
+"""Encoders of a user's own by setting, for a whole observation or a part of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from gymnasium import Space
+from torch import nn
+
+from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.registry import models
+from catalog.rules import Node
+from catalog.shape_checks import probe_encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomEncoderConfig(ModelConfig):
+    """``model(space, **options)``: an :class:`Encoder`, or any module from batched raw observations to latents.
+
+    Attributes:
+        space: Space of what it reads.
+        model: The class or function that makes the module.
+        options: Its keywords.
+        where: What the model is called in messages.
+
+    Raises:
+        ValueError: If ``model`` does not take these arguments.
+    """
+
+    space: Space
+    model: Callable[..., nn.Module]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: str = field(default="CustomEncoderConfig.model", repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.model).bind(self.space, **self.options)
+        except (TypeError, ValueError) as error:  # of a ValueError, there is no signature, as of dict
+            keywords = "".join(f", {name}=..." for name in self.options)
+            raise self._error(
+                f"a class or function that can be called as (observation_space{keywords})",
+                f"{self.model!r}: {error}",
+                "Change its arguments, or custom_model_config.",
+            ) from error
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        """Found by building the model once and trying it, with torch's random state kept as it was.
+
+        Raises:
+            ValueError: If it does not take the observation, or gives anything but one latent for each.
+        """
+        return self._probed_dims
+
+    def build(self) -> Encoder:
+        """A new encoder.
+
+        Raises:
+            ValueError: If ``model`` makes no module.
+        """
+        net = self.model(self.space, **self.options)
+        if not isinstance(net, nn.Module):
+            raise self._error("an nn.Module from batched observations to latents", repr(net), "Return a module.")
+        return as_encoder(net)
+
+    @cached_property
+    def _probed_dims(self) -> tuple[int, ...]:
+        with torch.random.fork_rng(devices=[]):
+            return probe_encoder(self.build(), self.space, self.where, path=self.where)
+
+    def _error(self, expected: str, got: str, remedy: str) -> ValueError:
+        return ValueError(explain_error(self.where, expected=expected, got=got, remedy=remedy))
+
+
+@encoder_rules.register(
+    Space,
+    name="custom_model",
+    when=lambda space, model_config: model_config.custom_model is not None,
+    settings=("custom_model", "custom_model_config"),
+)
+def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> CustomEncoderConfig:
+    where = f"custom_model at {node.path}"
+    model = models.find(model_config.custom_model, where)  # type: ignore[arg-type]  # no None gets here
+    return CustomEncoderConfig(space=space, model=model, options=model_config.custom_model_config, where=where)

@@ -1,0 +1,131 @@
+"""Nested observations: an encoder per part of a Dict or Tuple, and dense layers that join them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
+from catalog.encoders.dense import Activation, DenseStack, Init
+from catalog.encoders.mlp import INIT_SETTINGS, encoder_init
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.rules import Node
+from catalog.spaces import space_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiStreamEncoderConfig(ModelConfig):
+    """An encoder per part of a dict or tuple, their latents side by side, and then an MLP over these.
+
+    Attributes:
+        encoders: Key of a dict, or index of a tuple, → config of the encoder of that part. Other parts are not read.
+        fusion_hidden_dims: Widths of the layers over all latents, activated after each; () only concatenates.
+        where: Path to the dict or tuple, for messages.
+
+    Raises:
+        ValueError: If there are no parts, or a part's encoder gives no vector.
+    """
+
+    encoders: Mapping[str | int, ModelConfig]
+    fusion_hidden_dims: tuple[int, ...] = (64,)
+    fusion_activation: Activation = "tanh"
+    fusion_use_layernorm: bool = False
+    init: Init = field(default_factory=Init)
+    where: str = field(default="MultiStreamEncoderConfig.encoders", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.encoders:
+            raise ValueError(
+                explain_error(
+                    self.where,
+                    expected="at least one part",
+                    got="none",
+                    remedy="Leave it out of the observation with an environment wrapper.",
+                )
+            )
+        for key, config in self.encoders.items():
+            if len(config.output_dims) != 1:
+                raise ValueError(
+                    explain_error(
+                        f"{self.where}[{key!r}]",
+                        expected="an encoder whose output_dims are one width, to be put beside the others",
+                        got=f"{type(config).__name__} with output_dims {tuple(config.output_dims)}",
+                        remedy="Flatten the encoder's output.",
+                    )
+                )
+
+    @property
+    def concatenated_dim(self) -> int:
+        """Width of all latents together."""
+        return sum(config.output_dims[0] for config in self.encoders.values())
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return ((self.concatenated_dim, *self.fusion_hidden_dims)[-1],)
+
+    def build(self) -> MultiStreamEncoder:
+        return MultiStreamEncoder(self)
+
+
+class MultiStreamEncoder(DenseStack, Encoder):
+    """The net of a :class:`MultiStreamEncoderConfig`; takes any leading dims if its parts do.
+
+    Raises:
+        ValueError: If a part's encoder has a state.
+    """
+
+    def __init__(self, config: MultiStreamEncoderConfig) -> None:
+        super().__init__(
+            config.concatenated_dim,
+            config.fusion_hidden_dims,
+            activation=config.fusion_activation,
+            layernorm=config.fusion_use_layernorm,
+            init=config.init,
+        )
+        self.keys = tuple(config.encoders)
+        # no ModuleDict, which refuses keys with dots
+        self.encoders = nn.ModuleList(as_encoder(part.build()) for part in config.encoders.values())
+        for key, encoder in zip(self.keys, self.parts(), strict=True):
+            if encoder.get_initial_state() is not None:
+                raise ValueError(
+                    explain_error(
+                        f"{config.where}[{key!r}]",
+                        expected="an encoder without a state",
+                        got=type(encoder).__name__,
+                        remedy="Put the net with a memory behind all parts, with use_lstm, use_gru or use_attention.",
+                    )
+                )
+
+    def parts(self) -> Sequence[Encoder]:
+        return [*self.encoders]  # type: ignore[list-item]  # as_encoder made them so
+
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        latents = [encoder(obs[key]).latent for key, encoder in zip(self.keys, self.encoders, strict=True)]
+        return EncoderOutput(self.run(torch.cat(latents, -1) if len(latents) > 1 else latents[0]))
+
+
+_SETTINGS = ("flatten_observations", "fusionnet_hiddens", "fusionnet_activation", *INIT_SETTINGS)
+
+
+def _has_streams(space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig) -> bool:
+    return not model_config.flatten_observations
+
+
+@encoder_rules.register(spaces.Tuple, name="Tuple → an encoder per part, fused", when=_has_streams, settings=_SETTINGS)
+@encoder_rules.register(spaces.Dict, name="Dict → an encoder per part, fused", when=_has_streams, settings=_SETTINGS)
+def _(
+    space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[ModelConfig]
+) -> MultiStreamEncoderConfig:
+    encoders = {key: node.child(key, part) for key, part in space_parts(space)}
+    return MultiStreamEncoderConfig(
+        encoders=encoders,
+        fusion_hidden_dims=model_config.fusionnet_hiddens if len(encoders) > 1 else (),
+        fusion_activation=model_config.fusionnet_activation,
+        init=encoder_init(model_config),
+        where=node.path,
+    )

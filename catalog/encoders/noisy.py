@@ -1,0 +1,114 @@
+"""Heads that explore by noise in their weights (Fortunato et al. 2018, "Noisy Networks for Exploration")."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from catalog.encoders.dense import DenseStack, Init, Layer
+from catalog.encoders.mlp import MLPHeadConfig, head_layers
+from catalog.errors import explain_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyHeadConfig(MLPHeadConfig):
+    """Like :class:`MLPHeadConfig`, but every linear layer has factorised Gaussian noise on weights and biases, whose
+    scales are learned. Means start as torch's linear layers do, uniform within ``±1/√inputs``, and scales at
+    ``sigma0/√inputs`` (section 3.2), so there is no ``init``.
+
+    Raises:
+        ValueError: As :class:`MLPHeadConfig`; if ``sigma0`` is not positive; for an ``init``, an ``output_init`` or
+            ``clip_log_std``.
+    """
+
+    sigma0: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.sigma0 < math.inf:
+            where, remedy = "NoisyHeadConfig.sigma0", "The usual one is 0.5."
+            raise ValueError(explain_error(where, expected="a finite number > 0", got=self.sigma0, remedy=remedy))
+        for name, only in (("init", Init()), ("output_init", Init()), ("clip_log_std", False)):
+            if (given := getattr(self, name)) != only:
+                remedy = "Leave it out: noisy layers have a start of their own, and give no log standard deviations."
+                raise ValueError(
+                    explain_error(f"NoisyHeadConfig.{name}", expected=repr(only), got=repr(given), remedy=remedy)
+                )
+
+    @classmethod
+    def of(cls, head: MLPHeadConfig, sigma0: float) -> NoisyHeadConfig:
+        """``head`` with noise, and with the start of noisy layers in place of its own."""
+        layers = {item.name: getattr(head, item.name) for item in fields(MLPHeadConfig)}
+        return cls(**layers | {"init": Init(), "output_init": Init(), "sigma0": sigma0})
+
+    def build(self) -> NoisyHead:
+        return NoisyHead(self)
+
+
+class NoisyHead(DenseStack):
+    """The net of a :class:`NoisyHeadConfig`: its layers are ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
+
+    The noise is neither parameter nor buffer, so that copies which share tensors have each their own, and it is not
+    part of the state: draw it anew before it counts.
+    """
+
+    def __init__(self, config: NoisyHeadConfig) -> None:
+        super().__init__(**head_layers(config, config.output_layer_dim))
+        scales = [_Scales(config.sigma0, **means) for means, *_ in self.layers]
+        self.scales = nn.ModuleList(scales)
+        self._scale_tensors: list[dict[str, Any]] = [part._parameters for part in scales]
+        self._noise: list[tuple[Tensor, Tensor]] = []
+        """Of weights ``[outputs, inputs]`` and biases ``[outputs]`` by layer; empty before the first draw."""
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """``[..., latent] → [..., output_layer_dim]`` with the noise last drawn; without any if none was."""
+        return self.run(latent, self._noisy_layers() if self._noise else None)
+
+    def forward_mean(self, latent: Tensor) -> Tensor:
+        """As :meth:`forward`, by the means alone."""
+        return self.run(latent)
+
+    @torch.no_grad()
+    def resample_noise(self, generator: torch.Generator) -> None:
+        """Draw the noise that :meth:`forward` uses from now on, the same for all rows of a batch.
+
+        It is factorised: one number per input and one per output of a layer, each ``f(x) = sgn(x)√|x|`` of a normal
+        one, and their products (eq. 10 and 11).
+        """
+        shapes = [weights["weight"].shape for weights, *_ in self.layers]
+        like = self.layers[0][0]["weight"]
+        pinned = like.is_cuda and generator.device.type == "cpu"  # so that nobody waits for the copy
+        numbers = torch.randn(sum(map(sum, shapes)), generator=generator, device=generator.device, pin_memory=pinned)
+        drawn = numbers.to(like, non_blocking=pinned)
+        factors = drawn.sign().mul_(drawn.abs_().sqrt_()).split([size for shape in shapes for size in shape])
+        # In place: what was captured as a CUDA graph reads it where it was. Only within inference mode can that be done
+        # to what was made there.
+        if not self._noise or self._noise[0][0].is_inference() != torch.is_inference_mode_enabled():
+            means = [weights for weights, *_ in self.layers]
+            self._noise = [(torch.empty_like(w["weight"]), torch.empty_like(w["bias"])) for w in means]
+        for (weight, bias), of_outputs, of_inputs in zip(self._noise, factors[::2], factors[1::2], strict=True):
+            torch.outer(of_outputs, of_inputs, out=weight)
+            bias.copy_(of_outputs)
+
+    def _noisy_layers(self) -> list[Layer]:
+        layers: list[Layer] = []
+        for layer, scales, noise in zip(self.layers, self._scale_tensors, self._noise, strict=True):
+            means, norm, activation, hidden = layer
+            names = zip(("weight", "bias"), noise, strict=True)
+            noisy = {name: torch.addcmul(means[name], scales[name], drawn) for name, drawn in names}
+            layers.append((noisy, norm, activation, hidden))
+        return layers
+
+
+class _Scales(nn.Module):
+    """The learned scales of the noise of one linear layer."""
+
+    def __init__(self, sigma0: float, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        start = sigma0 / math.sqrt(weight.shape[1])
+        self.weight = nn.Parameter(torch.full_like(weight, start))
+        self.bias = nn.Parameter(torch.full_like(bias, start))

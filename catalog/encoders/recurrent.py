@@ -1,0 +1,435 @@
+"""Recurrent nets: memory over the steps of an episode, and encoders of observations that are sequences themselves."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
+from catalog.encoders.dense import Init
+from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
+from catalog.encoders.preprocessing import is_byte_box
+from catalog.errors import closest, explain_error
+from catalog.model_config import DefaultModelConfig
+from catalog.rules import Node
+
+LayerType = Literal["lstm", "gru"]
+Hidden = tuple[Tensor, ...]
+"""State of one layer, ``[B, hidden]`` each: h and c of an LSTM, h of a GRU."""
+
+_SATURATING = 1e4
+"""Input at which a gate is open, or closed if negative, to the last bit; float16 still holds it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentEncoderConfig(ModelConfig):
+    """An LSTM or GRU over the encoding of each step; ``[T, B, *obs] → [T, B, hidden_dim]``.
+
+    Attributes:
+        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
+        recurrent_layer_type: "lstm" or "gru".
+        hidden_dim: Width of the recurrent layers.
+        num_layers: How many stand on each other.
+        init: How the weights start, each gate's matrices on their own.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    tokenizer_config: ModelConfig
+    recurrent_layer_type: LayerType = "lstm"
+    hidden_dim: int = 64
+    num_layers: int = 1
+    init: Init = field(default_factory=Init)
+
+    def __post_init__(self) -> None:
+        known = ("lstm", "gru")
+        if self.recurrent_layer_type not in known:
+            raise ValueError(
+                explain_error(
+                    "RecurrentEncoderConfig.recurrent_layer_type",
+                    expected="'lstm' or 'gru'",
+                    got=repr(self.recurrent_layer_type),
+                    remedy=f"Set it to one of these.{closest(self.recurrent_layer_type, known)}",
+                )
+            )
+        for name in ("hidden_dim", "num_layers"):
+            check_count(self, name, "Give the net at least one layer with at least one unit.")
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (self.hidden_dim,)
+
+    def build(self) -> "RecurrentEncoder":
+        return RecurrentEncoder(
+            self.tokenizer_config.build(),
+            tokenizer_width(self.tokenizer_config, type(self).__name__),
+            layer_type=self.recurrent_layer_type,
+            hidden_dim=self.hidden_dim,
+            num_layers=self.num_layers,
+            init=self.init,
+        )
+
+
+class RecurrentEncoder(MemoryEncoder):
+    """A tokenizer, and recurrent layers over its latents.
+
+    The state is ``{"h": [B, layers, hidden], "c": ...}``, "c" for an LSTM only. It is zeroed before every step that
+    starts an episode, in the rows in which it does. Starts cost little, wherever and however many they are: each layer
+    is one fused call, see :class:`_Timeline`.
+
+    Args:
+        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
+        input_dim: Width of these latents.
+        layer_type: "lstm" or "gru".
+        hidden_dim: Width of the layers.
+        num_layers: How many stand on each other.
+        init: How the weights start, each gate's matrices on their own.
+
+    Raises:
+        ValueError: If the tokenizer has a state of its own.
+    """
+
+    def __init__(
+        self,
+        tokenizer: nn.Module,
+        input_dim: int,
+        *,
+        layer_type: LayerType,
+        hidden_dim: int,
+        num_layers: int,
+        init: Init,
+    ) -> None:
+        super().__init__(tokenizer, input_dim)
+        self.hidden_dim = hidden_dim
+        self.state_names = ("h", "c") if layer_type == "lstm" else ("h",)
+        net = nn.LSTM if layer_type == "lstm" else nn.GRU
+        layers = [net(width, hidden_dim) for width in (input_dim, *[hidden_dim] * (num_layers - 1))]
+        for layer in layers:
+            _start(layer, init)
+        self.layers = nn.ModuleList(layers)
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        like = next(self.layers.parameters())
+        return {name: like.new_zeros(len(self.layers), self.hidden_dim) for name in self.state_names}
+
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """Latents ``[T, B, hidden_dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
+
+        Args:
+            obs: Observations; the tokenizer gets all steps at once, as ``[T * B, ...]``.
+            state: The state before them; None for the initial one.
+            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. A GPU is waited for once,
+                and only where there are several steps; where torch makes waiting an error (its sync debug mode, also
+                while a CUDA graph is captured), steps are taken one by one instead.
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        x = self.tokens(obs, starts)
+        hidden = self._hidden(x, state, starts)
+        if len(x) == 1:
+            x, hidden = self._step(x, hidden)
+        elif starts is not None and _must_not_wait(starts):
+            x, hidden = self._step_by_step(x, hidden, starts)
+        else:
+            timeline = None if starts is None else _Timeline.from_starts(starts)
+            x, hidden = self._sequence(x, hidden) if timeline is None else self._stretched(x, hidden, timeline)
+        layers = zip(*hidden, strict=True)
+        merged = (parts[0].unsqueeze(1) if len(parts) == 1 else torch.stack(parts, 1) for parts in layers)
+        return EncoderOutput(x, dict(zip(self.state_names, merged, strict=True)))
+
+    def _step(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
+        """One step ``[1, B, D]``: cells alone, which on small batches take half the time of the fused call."""
+        x, after = x[0], []
+        for before, layer in zip(hidden, self.layers, strict=True):
+            after.append(_cell(x, before, _weights(layer)))
+            x = after[-1][0]
+        return x.unsqueeze(0), after
+
+    def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
+        """Steps ``[T, B, D]`` with starts among them, however many: some launches for each, slow but in a graph."""
+        outputs = []
+        for t, (tokens, fresh) in enumerate(zip(x.split(1), starts.unsqueeze(-1), strict=True)):
+            if t > 0:
+                hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
+            y, hidden = self._step(tokens, hidden)
+            outputs.append(y)
+        return torch.cat(outputs), hidden
+
+    def _sequence(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
+        """Steps ``[T, B, D]`` of one episode per row."""
+        after = []
+        for before, layer in zip(hidden, self.layers, strict=True):
+            x, state = _fused(x, before, _weights(layer))
+            after.append(state)
+        return x, after
+
+    def _stretched(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline") -> tuple[Tensor, list[Hidden]]:
+        """Steps ``[T, B, D]`` with starts among them."""
+        x, after = timeline.spread(x), []
+        for before, layer in zip(hidden, self.layers, strict=True):
+            forced = torch.cat([x, timeline.forces.to(x.dtype)], 2)
+            x, state = _fused(forced, before, _with_forces(*_weights(layer)))
+            after.append((timeline.last(x), *state[1:]))
+        return timeline.gather(x), after
+
+    def _hidden(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> list[Hidden]:
+        """State of each layer before the first step."""
+        shape = (x.shape[1], len(self.layers), self.hidden_dim)
+        if state is None:
+            zeros = x.new_zeros(shape[0], self.hidden_dim)
+            return [(zeros,) * len(self.state_names)] * len(self.layers)
+        given: Mapping[str, Tensor] = state if isinstance(state, Mapping) else {}
+        parts = [given[name] for name in self.state_names if name in given and given[name].shape == shape]
+        if len(parts) < len(self.state_names):
+            expected = f"a state with {' and '.join(map(repr, self.state_names))} of shape {shape}"
+            got = {name: tuple(part.shape) for name, part in given.items()} or type(state).__name__
+            raise ValueError(self.misfit(expected, str(got)))
+        if starts is not None:
+            fresh = starts[0].view(-1, 1, 1)
+            parts = [part.masked_fill(fresh, 0) for part in parts]
+        return [tuple(part[:, i] for part in parts) for i in range(len(self.layers))]
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    """Where the steps of sequences go if, before each step that starts an episode, one more is put in that forgets.
+
+    Fused recurrent calls know no starts. Cutting the sequences at each takes a call per cut; with steps that forget, a
+    single call over a few more steps will do. In these steps an additional input, which is 0 in ordinary ones, forces
+    the gates so that the state is zeroed and neither values nor gradients pass. Further steps at the end of sequences
+    with fewer starts hold what the state cannot be read without, the c of an LSTM.
+
+    Attributes:
+        places: ``[T, B]``: index of each step among the ``L * B`` ones that there are now.
+        forces: ``[L, B, 2]``: which steps forget and which hold.
+    """
+
+    places: Tensor
+    forces: Tensor
+
+    @classmethod
+    def from_starts(cls, starts: Tensor) -> "_Timeline | None":
+        """From ``[T, B]``, of which row 0 does not count; None if there are no starts."""
+        num_steps, num_rows = starts.shape
+        before = starts.cumsum(0) - starts[:1].long()
+        extra = int(before[-1].max())  # the one time the device is waited for
+        if extra == 0:
+            return None
+        steps = torch.arange(num_steps + extra, device=starts.device).unsqueeze(1)
+        rows = torch.arange(num_rows, device=starts.device)
+        places = (steps[:num_steps] + before) * num_rows + rows
+        holds = steps >= num_steps + before[-1]
+        forgets = (~holds).flatten().index_fill(0, places.flatten(), False).view_as(holds)
+        return cls(places, torch.stack([forgets, holds], 2))
+
+    def spread(self, x: Tensor) -> Tensor:
+        """``[T, B, D] → [L, B, D]``, zeros elsewhere."""
+        spread = x.new_zeros(self.forces[..., 0].numel(), x.shape[2])
+        return spread.index_copy(0, self.places.flatten(), x.flatten(0, 1)).view(*self.forces.shape[:2], -1)
+
+    def gather(self, y: Tensor) -> Tensor:
+        """``[L, B, H] → [T, B, H]``."""
+        return y.flatten(0, 1).index_select(0, self.places.flatten()).view(*self.places.shape, -1)
+
+    def last(self, y: Tensor) -> Tensor:
+        """``[L, B, H] → [B, H]`` at the last of the steps that there were."""
+        return y.flatten(0, 1).index_select(0, self.places[-1])
+
+
+def _must_not_wait(x: Tensor) -> bool:
+    return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == 2)
+
+
+def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
+    """The weights of a layer with two more inputs, that force it to forget and to hold.
+
+    An LSTM forgets with its gates i, f, o closed, and holds c with i closed and f open. A GRU forgets with r, z closed
+    and a candidate of tanh(b - b) = 0. Neither holds h, which is read where the steps end.
+    """
+    size = w_hh.shape[1]
+    closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)
+    if len(w_hh) == 4 * size:
+        forget, hold = (closed, closed, free, closed), (closed, -closed, free, free)
+    else:
+        forget, hold = (closed, closed, -b_ih[2 * size :]), (free, free, free)
+    return torch.cat([w_ih, torch.stack([torch.cat(forget), torch.cat(hold)], 1)], 1), w_hh, b_ih, b_hh
+
+
+def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
+    """Weights and biases of an ``nn.LSTM`` or ``nn.GRU``; its own list of them goes stale when they are replaced."""
+    return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
+
+
+def _cell(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> Hidden:
+    """One layer over one step ``[B, D]``: the state after it, of which h is the output."""
+    if len(hidden) == 2:
+        return torch.lstm_cell(x, hidden, *weights)
+    return (torch.gru_cell(x, hidden[0], *weights),)
+
+
+def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
+    """One layer over ``[L, B, D]`` from ``hidden``: outputs ``[L, B, H]`` and the state after them."""
+    if x.is_cuda:
+        weights = _in_one_piece(weights)
+    before = tuple(part.unsqueeze(0).contiguous() for part in hidden)
+    # has biases, layers, dropout, is differentiated, bidirectional, batch first
+    options = (True, 1, 0.0, torch.is_grad_enabled(), False, False)
+    if len(before) == 2:
+        y, h, c = torch.lstm(x, before, weights, *options)
+        return y, (h[0], c[0])
+    y, h = torch.gru(x, before[0], weights, *options)
+    return y, (h[0],)
+
+
+def _in_one_piece(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """``weights`` as views of one tensor, as cuDNN wants them; it warns and copies if they lie elsewhere."""
+    whole = torch.cat([w.flatten() for w in weights])
+    pieces = whole.split([w.numel() for w in weights])
+    return tuple(piece.view_as(w) for piece, w in zip(pieces, weights, strict=True))
+
+
+def _start(layer: nn.LSTM | nn.GRU, init: Init) -> None:
+    """Fill the weights and biases of each gate on their own."""
+    w_ih, w_hh, b_ih, b_hh = (weight.detach().split(layer.hidden_size) for weight in _weights(layer))
+    for weight, bias in zip(w_ih + w_hh, b_ih + b_hh, strict=True):
+        init.fill(weight, bias)
+
+
+def _settings(model_config: DefaultModelConfig) -> dict[str, Any]:
+    """Arguments of :class:`RecurrentEncoder` that model settings decide."""
+    return {
+        "hidden_dim": model_config.lstm_cell_size,
+        "num_layers": model_config.lstm_num_layers,
+        "init": recurrent_init(model_config),
+    }
+
+
+def recurrent_init(model_config: DefaultModelConfig) -> Init:
+    """How recurrent layers start; no gain of √2, since what follows is no ReLU."""
+    return Init(
+        kernel=model_config.lstm_kernel_initializer,
+        kernel_kwargs=model_config.lstm_kernel_initializer_kwargs or {},
+        bias=model_config.lstm_bias_initializer,
+        bias_kwargs=model_config.lstm_bias_initializer_kwargs or {},
+        settings="lstm",
+    )
+
+
+def _layer_type(model_config: DefaultModelConfig) -> LayerType:
+    return "gru" if model_config.use_gru else "lstm"
+
+
+def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> RecurrentEncoderConfig:
+    """The LSTM (``use_lstm``) or GRU (``use_gru``) that the model settings describe, after ``tokenizer_config``."""
+    return RecurrentEncoderConfig(
+        tokenizer_config=tokenizer_config,
+        recurrent_layer_type=_layer_type(model_config),
+        **_settings(model_config),
+    )
+
+
+def wrap_recurrent(tokenizer: nn.Module, model_config: DefaultModelConfig, width: int) -> RecurrentEncoder:
+    """The same after a module of one's own.
+
+    Args:
+        tokenizer: From observations ``[N, ...]`` to latents ``[N, width]``.
+        model_config: Says which net follows.
+        width: Width of the latents.
+
+    Raises:
+        ValueError: If the tokenizer has a state of its own.
+    """
+    return RecurrentEncoder(tokenizer, width, layer_type=_layer_type(model_config), **_settings(model_config))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceEncoderConfig(ModelConfig):
+    """A GRU over the rows of each observation, ``[..., L, F] → [..., hidden_dim]``: its output after the last row.
+
+    It remembers nothing from one step of the environment to the next.
+
+    Attributes:
+        input_dims: Rows and numbers per row, (L, F).
+        hidden_dim: Width of the GRU.
+        init: How the weights start, each gate's matrices on their own.
+        scale: What the numbers are multiplied by.
+        where: What the observation is called in messages.
+
+    Raises:
+        ValueError: If ``input_dims`` is the shape of no matrix.
+    """
+
+    input_dims: tuple[int, ...]
+    hidden_dim: int = 64
+    init: Init = field(default_factory=Init)
+    scale: float = 1.0
+    where: str = field(default="input_dims", repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.input_dims) != 2 or 0 in self.input_dims:
+            raise ValueError(
+                explain_error(
+                    self.where,
+                    expected="a matrix [L, F], not empty",
+                    got=f"shape {self.input_dims}",
+                    remedy="Reshape it with an environment wrapper, or leave it out of the observation.",
+                )
+            )
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (self.hidden_dim,)
+
+    def build(self) -> "SequenceEncoder":
+        return SequenceEncoder(self)
+
+
+class SequenceEncoder(Encoder):
+    """The net of a :class:`SequenceEncoderConfig`."""
+
+    def __init__(self, config: SequenceEncoderConfig) -> None:
+        super().__init__()
+        self.input_dims, self.hidden_dim, self.scale = tuple(config.input_dims), config.hidden_dim, config.scale
+        self.gru = nn.GRU(config.input_dims[1], config.hidden_dim)
+        _start(self.gru, config.init)
+
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """Latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``."""
+        leading = obs.shape[:-2]
+        weights = _weights(self.gru)
+        rows = obs.reshape(math.prod(leading), *self.input_dims).transpose(0, 1).to(weights[0].dtype)
+        if self.scale != 1:
+            rows = rows * self.scale
+        _, (last,) = _fused(rows, (rows.new_zeros(rows.shape[1], self.hidden_dim),), weights)
+        return EncoderOutput(last.view(*leading, self.hidden_dim))
+
+
+@encoder_rules.register(
+    spaces.Box,
+    name="Box of rank 2 as a sequence of rows → GRU",
+    when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "sequence",
+    settings=("matrix_observations", "fcnet_hiddens", "lstm_kernel_initializer", "lstm_bias_initializer"),
+)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
+    if not model_config.fcnet_hiddens:
+        raise ValueError(
+            explain_error(
+                "model_config.fcnet_hiddens",
+                expected=f"a last width for the GRU over the rows of {node.path}",
+                got="()",
+                remedy="Give at least one width, for example [64].",
+            )
+        )
+    return SequenceEncoderConfig(
+        input_dims=space.shape,
+        hidden_dim=model_config.fcnet_hiddens[-1],
+        init=recurrent_init(model_config),
+        scale=1 / 255 if is_byte_box(space) else 1.0,
+        where=node.path,
+    )

@@ -1,0 +1,157 @@
+"""Settings without effect: set, but read by nothing that these spaces and the other settings lead to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.errors import explain_error
+from catalog.model_config import MEMORIES, DefaultModelConfig, about, default_of
+from catalog.setting import ENCODER, HEAD
+
+if TYPE_CHECKING:
+    from catalog.catalog import Catalog
+
+logger = logging.getLogger("catalog")
+
+ANY_MEMORY = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
+RECURRENT = (
+    "use_lstm",
+    "use_gru",
+    "lstm_cell_size",
+    "lstm_num_layers",
+    *ANY_MEMORY,
+    "lstm_kernel_initializer",
+    "lstm_bias_initializer",
+)
+ATTENTION = (
+    "use_attention",
+    "attention_num_transformer_units",
+    "attention_dim",
+    "attention_num_heads",
+    "attention_head_dim",
+    "attention_memory",
+    "attention_position_wise_mlp_dim",
+    "attention_init_gru_gate_bias",
+    *ANY_MEMORY,
+    "attention_kernel_initializer",
+    "attention_bias_initializer",
+)
+FUSION = ("fusionnet_hiddens", "fusionnet_activation")
+
+
+def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
+    """Settings that shape the net with a memory; none if there is none."""
+    if model_config.use_attention:
+        return ATTENTION
+    return RECURRENT if model_config.is_recurrent else ()
+
+
+def _overrides(catalog: Catalog, hook: str) -> bool:
+    """Whether a class of the user's overrides ``hook``."""
+    return len([cls for cls in type(catalog).__mro__ if hook in vars(cls)]) > 1
+
+
+def check_settings_are_read(catalog: Catalog) -> None:
+    """Log one warning that names the settings without effect, if there are any, once in a process.
+
+    Raises:
+        ValueError: If there is a ``custom_model_config`` that nothing reads.
+    """
+    unread = unread_settings(catalog)
+    if "custom_model_config" in unread:
+        where, got = "model_config.custom_model_config", repr(unread["custom_model_config"])
+        remedy = "Set custom_model, or a module_class of yours that reads it from self.model_config."
+        raise ValueError(explain_error(where, expected="{}, since custom_model is None", got=got, remedy=remedy))
+    if unread:
+        told = ", ".join(f"{name} = {value!r}" for name, value in unread.items())
+        _warn(told)
+
+
+@functools.cache  # a run builds its module several times
+def _warn(told: str) -> None:
+    logger.warning("model_config: no effect with these spaces and settings: %s", told)
+
+
+def unread_settings(catalog: Catalog) -> dict[str, Any]:
+    """Settings that differ from their defaults and that no net, head or converter reads, with their values.
+
+    What a hook of the user's decides may read any of the settings of its part.
+    """
+    config = catalog.model_config
+    views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
+    every = [catalog, *views.values()]
+    names = [item.name for item in dataclasses.fields(config)]
+    read = {name for view in every for name in names if _reads(view, name, every)}
+    unread = {
+        item.name: getattr(config, item.name)
+        for item in dataclasses.fields(config)
+        if item.name not in read
+        and item.name not in catalog.setting_reasons
+        and getattr(config, item.name) != default_of(item)
+    }
+    for function, given in catalog._whole_config.functions.items():
+        if function not in catalog.functions[:1]:  # whose settings are those above
+            own = [name for name in given if name in names and not _reads(views[function], name, [views[function]])]
+            unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in own}
+    if _decides_all(catalog):
+        return unread
+    for path, given in config.leaf_overrides.items():
+        nodes = [node for node in catalog.encoder_node.walk() if f"{node.name}.".startswith(f"{path}.")]
+        rules = [node.rule for node in nodes]
+        known = {name for rule in rules if rule is not None for name in rule.settings}
+        own = [] if None in rules else [name for name in given if name.removesuffix("_kwargs") not in known]
+        unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in own}
+    return unread
+
+
+def _decides_all(view: Catalog) -> bool:
+    """Whether a hook of the user's decides the encoder, so that anything may be read."""
+    if _overrides(view, "build_encoder") or _overrides(view, "_determine_components_hook"):
+        return True
+    return any(node.rule is None or not node.rule.settings for node in view.encoder_node.walk())
+
+
+def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
+    """Whether what ``view`` builds, among ``views``, depends on the setting ``name``."""
+    item = view.model_config.__dataclass_fields__[name]
+    part, bare = about(item).get("part"), name.removesuffix("_kwargs")
+    if part == ENCODER:
+        return _decides_all(view) or bare in _read_by_encoder(view)
+    dist_cls, config = view.get_action_dist_cls(), view.model_config
+    in_parts = issubclass(dist_cls, AutoregressiveDistribution)
+    if part == HEAD:
+        heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
+        if in_parts or any(_overrides(view, hook) for hook in heads):
+            return True
+        if name in ("free_log_std", "log_std_clip_param"):
+            has_stds = bool(dist_cls.log_std_indices(view.action_space))
+            return has_stds and (name == "free_log_std" or not config.free_log_std)
+        return name == "head_fcnet_hiddens" or bool(config.head_fcnet_hiddens)
+    match name:
+        case "max_seq_len":
+            return any(_decides_all(v) or v.model_config.is_recurrent or _has_own_model(v) for v in views)
+        case "autoregressive_hiddens" | "autoregressive_context_dim":
+            return in_parts
+        case "normalize_actions":
+            view.converter_node.run()  # which leaves the record
+            rules = [node.rule for node in view.converter_node.walk()]
+            own = _overrides(view, "build_action_converter")
+            return own or any(rule is not None and name in rule.settings for rule in rules)
+        case "normalize_values":
+            return "value" in view.functions
+    return True
+
+
+def _read_by_encoder(view: Catalog) -> set[str]:
+    config = view.model_config
+    read = {name for node in view.encoder_node.walk() if node.rule is not None for name in node.rule.settings}
+    read |= {*memory_settings(config), *MEMORIES, "leaf_overrides"}
+    return read | ({*FUSION} if view.past_view.steps and not config.is_recurrent else set())
+
+
+def _has_own_model(view: Catalog) -> bool:
+    return any(node.model_config.custom_model is not None for node in view.encoder_node.walk())

@@ -1,0 +1,265 @@
+"""Nets tried on zero samples when they are built, so that what does not fit is said then and with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from catalog.actions.autoregressive import MADE
+from catalog.actions.embeddings import ActionEmbeddings
+from catalog.base import Encoder, EncoderOutput, Tree
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.errors import explain_error
+from catalog.spaces import zero_batch
+
+T = TypeVar("T")
+
+_OF_SAMPLES = (
+    "Samples come as batches of tensors, in the structure and the dtypes of the space; an image of bytes is made "
+    "numbers by x.float() / 255, and channels last become first by x.movedim(-1, -3)."
+)
+"""What to do where a net does not take observations."""
+
+
+def probe_encoder(
+    encoder: Encoder,
+    space: Space,
+    where: str,
+    declared: tuple[int, ...] | None = None,
+    path: str = "observation_space",
+) -> tuple[int, ...]:
+    """Shape of one latent of ``encoder``, which keeps its mode and its buffers.
+
+    Args:
+        encoder: The net, tried on a batch of two; a stateful one on two steps of three, from its initial state.
+        space: Space of one observation.
+        where: What made the net, for messages.
+        declared: What the shape ought to be, if that is known.
+        path: What the space is called in messages.
+
+    Raises:
+        ValueError: If it does not take observations of ``space``, gives anything but one latent of one dim for each, in
+            the dtype of a new head, has an initial state that is not of tensors, or hands on one of another form.
+    """
+    initial = encoder.get_initial_state()
+    leading = (2,) if initial is None else (2, 3)
+    memory: dict[str, Any] = {}
+    if initial is not None:
+        state = _map(lambda x: _state_part(x, where).expand(3, *x.shape).clone(), initial)
+        memory = {"state": state, "starts": torch.zeros(leading, dtype=torch.bool)}
+    batch = ", ".join(map(str, leading))
+    takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
+    out = _tried(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
+    if not isinstance(out, EncoderOutput) or not isinstance(out.latent, Tensor):
+        got = (
+            f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
+        )
+        remedy = "Return the latent; an Encoder returns EncoderOutput(latent, state)."
+        raise ValueError(explain_error(where, expected="one tensor of latents", got=got, remedy=remedy))
+    shape = tuple(out.latent.shape)
+    dims = shape[len(leading) :]
+    if shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
+        width = declared[0] if declared is not None and len(declared) == 1 else "D"
+        expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
+        remedy = "Flatten the output, keep the batch dim, and let output_dims say its width."
+        raise ValueError(explain_error(where, expected=expected, got=f"shape {shape}", remedy=remedy))
+    if out.latent.dtype != (dtype := torch.get_default_dtype()):
+        remedy = "Return such latents, by latent.float() for example."
+        expected = f"latents of {dtype}, as heads take them"
+        raise ValueError(explain_error(where, expected=expected, got=str(out.latent.dtype), remedy=remedy))
+    before, after = (_map(_form, state) for state in (memory.get("state"), out.state))
+    if before != after:
+        expected = f"a next state shaped like get_initial_state() with a batch dim, {before}"
+        remedy = "Return it as the state of the EncoderOutput; None where get_initial_state() is None."
+        raise ValueError(explain_error(where, expected=expected, got=str(after), remedy=remedy))
+    return dims
+
+
+def probe_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
+    """``head`` itself, if it makes ``[1, output_dim]`` of a latent ``[1, *input_dims]``.
+
+    Args:
+        head: The net; keeps its mode.
+        input_dims: Shape of one latent.
+        output_dim: How many outputs are needed.
+        where: What made the net, for messages.
+
+    Raises:
+        TypeError: If it is no module.
+        ValueError: If it does not take the latent, or gives another shape.
+    """
+    if not isinstance(head, nn.Module):
+        expected, remedy = "an nn.Module from latents to outputs", "Return a module, such as nn.Linear(64, 2)."
+        raise TypeError(explain_error(where, expected=expected, got=repr(head), remedy=remedy))
+    takes = f"a module that takes latents of shape {(1, *input_dims)}"
+    out = _tried(head, (torch.zeros(1, *input_dims),), where, takes)
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape != (1, output_dim):
+        remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
+        expected = f"outputs of shape (1, {output_dim}) for one latent"
+        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+    return head
+
+
+def probe_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
+    """Try ``embeddings`` on intents ``[2, width]`` and two observations, of which they have to make ``[2, count]``; of
+    one they would, by broadcasting, even if the batch dim were lost.
+
+    Args:
+        embeddings: The module; keeps its mode.
+        observation_space: Space of one observation of the env.
+        count: Number of actions.
+        where: What made the module, for messages.
+
+    Raises:
+        ValueError: If they do not take the intent and the observation, or give another shape.
+    """
+    intents = torch.zeros(2, embeddings.width)
+    takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
+    remedy = "Let its net take these vectors and make of each as many numbers as width says."
+    out = _tried(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape != (2, count):
+        expected = f"logits of shape (2, {count}) for two intents"
+        remedy = "Keep the batch dim and that of the actions."
+        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+
+
+def probe_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
+    """Try the action model of ``dist_cls`` on one action, as it is while it is drawn and as it is in the end: are the
+    inputs as wide as they have to be, and do those of a part go by the parts before it alone, as far as the first
+    weights show it?
+
+    Args:
+        dist_cls: The distribution, of a module; its model keeps its mode.
+        where: What the model is called in messages.
+
+    Raises:
+        ValueError: If it does not take inputs, context and code, gives another shape, or makes inputs of a part of the
+            code of that part or of later ones, which is 0 while an action is drawn; names the part.
+    """
+    model, parts = dist_cls.model, dist_cls.parts
+    if model is None or type(model) is MADE:  # whose masks see to it
+        return
+    whole = _some_code(dist_cls)
+    starts = torch.tensor([part.code.start for part in parts])
+    drawn = whole.masked_fill(torch.arange(len(whole)) >= starts.unsqueeze(-1), 0.0)
+    codes = torch.cat([drawn, whole.unsqueeze(0)])  # as each part is drawn; and the action, once all of it is known
+    inputs, context = (_numbers(width).expand(len(codes), -1) for width in (dist_cls.width, dist_cls.context_dim))
+    shapes = ", ".join(str((1, x.shape[-1])) for x in (inputs, context, codes))
+    takes = f"a module that takes inputs, context and code of shapes {shapes}"
+    remedy = "See ActionModel.forward for what it gets and returns."
+    out = _tried(model, (inputs, context, codes), where, takes, remedy)
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape != (len(codes), dist_cls.width):
+        expected = f"inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} actions"
+        remedy = "Return the inputs of all parts, as wide as those it gets."
+        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+    for i, part in enumerate(parts):
+        if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                explain_error(
+                    where,
+                    expected=f"inputs of the part {part.name!r} that go by the parts before it alone",
+                    got="others once that part and later ones are known",
+                    remedy="Let forward() read only the code of earlier parts for each: later ones are 0 while an "
+                    "action is drawn, and its log-probability would be another one's.",
+                )
+            )
+
+
+def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
+    """Code ``[E]`` of an action whose choices are the last ones and whose numbers are not 0."""
+    code = torch.zeros(dist_cls.code_dim)
+    for part in dist_cls.parts:
+        if part.nvec:
+            part.code.of(code)[torch.tensor(part.nvec).cumsum(0) - 1] = 1.0
+        else:
+            part.code.of(code).copy_(torch.ones(part.code.width) if part.num_values else _numbers(part.code.width))
+    return code
+
+
+def _numbers(width: int) -> Tensor:
+    """Some that differ, in [-1, 1] and not 0, drawn from nowhere."""
+    return torch.arange(1, width + 1, dtype=torch.float32).sin()
+
+
+@contextmanager
+def untouched(net: nn.Module) -> Iterator[None]:
+    """Eval mode without gradient for a trial, which leaves modes and buffers as they were."""
+    modes = {module: module.training for module in net.modules()}
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modes
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not is_lazy(buffer)
+    ]
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for module, name, buffer, before in buffers:
+            module._buffers[name] = buffer
+            with torch.no_grad():
+                buffer.copy_(before)
+
+
+def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
+    """What ``call`` makes of ``samples``, which it must leave as they are.
+
+    Raises:
+        ValueError: If it does not take them, or changes them in place.
+    """
+    leaves: list[Tensor] = []
+    _map(leaves.append, samples)
+    versions = [leaf._version for leaf in leaves]
+    try:
+        out = call()
+    except Exception as error:
+        if ": expected " in str(error):  # explained where it was raised
+            raise
+        got = f"{type(error).__name__}: {error}"
+        raise ValueError(explain_error(where, expected=takes, got=got, remedy=remedy or _OF_SAMPLES)) from error
+    if versions != [leaf._version for leaf in leaves]:
+        expected, got = "a net that leaves its input as it is", "one that changes it in place"
+        remedy = "Use operations that make a new tensor, such as clamp() for clamp_() and nn.ReLU() without inplace."
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return out
+
+
+def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
+    """``net(*samples)`` in eval mode, without gradient."""
+    with untouched(net):
+        return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)
+
+
+def _state_part(part: Any, where: str) -> Tensor:
+    """``part`` of an initial state, which must be a tensor."""
+    if isinstance(part, Tensor):
+        return part
+    expected = "a tensor, or a dict or tuple of them, from get_initial_state()"
+    remedy = "Make tensors of all its parts, such as torch.zeros(64), and tuples of lists; None alone is for no state."
+    raise ValueError(explain_error(where, expected=expected, got=repr(part), remedy=remedy))
+
+
+def _form(part: Any) -> Any:
+    """What the initial state and a next one have in common in each part."""
+    return tuple(part.shape) if isinstance(part, Tensor) else None if part is None else type(part).__name__
+
+
+def _map(function: Any, nested: Tree | None) -> Any:
+    """``function`` of each part of a state that is not nested."""
+    if isinstance(nested, Mapping):
+        return {key: _map(function, part) for key, part in nested.items()}
+    if isinstance(nested, tuple):
+        return tuple(_map(function, part) for part in nested)
+    return function(nested)

@@ -1,0 +1,360 @@
+"""Rollout: what a runner returns and a learner consumes, as whole columns over time and envs.
+
+``T`` steps, ``N`` slots (a slot is an env), ``K`` truncated episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from catalog.spaces import kept_dtype
+from rlmodule.data.episode import RESERVED, Episode
+from rlmodule.learning.compilation import moved
+from rlmodule.modules.columns import Columns
+
+
+@dataclass(kw_only=True)
+class Rollout:
+    """Columns ``[T, N, ...]`` and what follows them.
+
+    Attributes:
+        columns: Column name → tree of tensors ``[T, N, ...]``; see :class:`Columns`.
+        last_obs: Observation after the last step, ``[N, ...]``.
+        final_index: ``[K, 2]`` int64: row and slot of every step that truncated (and did not terminate) an episode.
+        final_obs: The true final observations of those episodes, ``[K, ...]``.
+        state_in: Of a recurrent module: its states before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
+            ``L`` is its ``max_seq_len``. None for others, and where they are not known.
+        policy_version: How many updates the acting weights had seen.
+        first_env_index: Index of the env in slot 0, among all envs of the run.
+        stats: What the runner measured on the way: returns and lengths of finished episodes, seconds per phase.
+    """
+
+    columns: dict[str, Tree]
+    last_obs: Tree
+    final_index: Tensor
+    final_obs: Tree
+    state_in: Tree | None = None
+    policy_version: int = 0
+    first_env_index: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tree:
+        """The column called ``name``."""
+        return self.columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    @classmethod
+    def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
+        """Rollouts of equal length side by side, their slots in the given order; the oldest policy version counts."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
+        shifted = [r.final_index + r.final_index.new_tensor([0, n]) for r, n in zip(rollouts, offsets, strict=True)]
+
+        def join(parts: Sequence[Tree], dim: int) -> Tree:
+            return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
+
+        return cls(
+            columns={name: join([r.columns[name] for r in rollouts], 1) for name in rollouts[0].columns},
+            last_obs=join([r.last_obs for r in rollouts], 0),
+            final_index=torch.cat(shifted),
+            final_obs=join([r.final_obs for r in rollouts], 0),
+            state_in=None if rollouts[0].state_in is None else join([r.state_in for r in rollouts], 1),
+            policy_version=min(r.policy_version for r in rollouts),
+            first_env_index=rollouts[0].first_env_index,
+        )
+
+    def to(self, device: torch.device) -> Rollout:
+        """The rollout with all tensors on ``device``; itself if they are there. Nobody waits for the copies."""
+        if self.valid.device == device == self.final_index.device:
+            return self
+        return dataclasses.replace(
+            self,
+            columns={name: moved(column, device) for name, column in self.columns.items()},
+            last_obs=moved(self.last_obs, device),
+            final_index=moved(self.final_index, device),
+            final_obs=moved(self.final_obs, device),
+            state_in=None if self.state_in is None else moved(self.state_in, device),
+        )
+
+    @property
+    def valid(self) -> Tensor:
+        """``[T, N]`` bool: rows that are transitions of the task. Every statistic and loss is over these alone."""
+        return self.columns[Columns.VALID]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(T, N)``."""
+        return self.valid.shape[0], self.valid.shape[1]
+
+    @property
+    def num_env_steps(self) -> int:
+        """Number of valid rows."""
+        return int(torch.count_nonzero(self.valid))
+
+    def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
+        """The named columns flattened to ``[B, ...]``, invalid rows left out."""
+        keep = self.valid.flatten()
+        everything = bool(keep.all())
+
+        def flatten(column: Tensor) -> Tensor:
+            rows = column.flatten(0, 1)
+            return rows if everything else rows[keep]
+
+        return {name: tree.map_structure(flatten, self.columns[name]) for name in names}
+
+    def rows_to_value(self) -> Tree:
+        """Every observation whose value a learner needs, in one batch ``[T·N + N + K, ...]``: the steps, the
+        observation after the last step, and the true final observations. :meth:`split_values` takes it apart."""
+        return tree.map_structure(
+            lambda obs, last, final: torch.cat([obs.flatten(0, 1), last, final]),
+            self.columns[Columns.OBS],
+            self.last_obs,
+            self.final_obs,
+        )
+
+    def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Values ``[T, N]`` of the observations and of what followed each step, from those of :meth:`rows_to_value`.
+
+        What followed a truncated step is the episode's own last observation, not the first of the next one. What
+        followed a terminated step is meaningless and for the caller to ignore.
+        """
+        steps, slots = self.shape
+        own = values[: steps * slots].view(steps, slots)
+        following = torch.cat([own[1:], values[None, steps * slots : steps * slots + slots]])
+        following[self.final_index[:, 0], self.final_index[:, 1]] = values[steps * slots + slots :]
+        return own, following
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
+        """Pack episodes or chunks, one to a slot; ``T`` is the length of the longest.
+
+        The rows of a slot after its episode are invalid: their observation is the episode's last one, so that what
+        follows an unfinished chunk is in place, and all else is zero. Actions become float32 or int64, all other
+        columns what :func:`kept_dtype` says. ``stats`` is empty and ``policy_version`` 0.
+
+        Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). What a recurrent module
+        remembered there is not known: it takes up a later chunk with its initial state.
+
+        Raises:
+            ValueError: If there is no episode, one has no steps, a column is not in all of them, or the entries of a
+                column differ in structure or shape between episodes or are not numbers.
+        """
+        _check_packable(episodes)
+        lengths = [len(episode) for episode in episodes]
+        remaining = np.array(lengths) - np.arange(max(lengths))[:, None]
+        obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
+        columns: dict[str, Tree] = {
+            Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
+            Columns.VALID: torch.from_numpy(remaining > 0),
+            Columns.STARTS: torch.zeros(max(lengths), len(episodes), dtype=torch.bool),
+            Columns.TERMINATEDS: torch.from_numpy((remaining == 1) & [e.terminated for e in episodes]),
+            Columns.TRUNCATEDS: torch.from_numpy((remaining == 1) & [e.truncated for e in episodes]),
+        }
+        columns[Columns.STARTS][0] = torch.tensor([episode.t_started == 0 for episode in episodes])
+        for name in (Columns.ACTIONS, Columns.REWARDS, *episodes[0].column_names):
+            columns[name] = _pack(name, episodes, max(lengths))
+        cut_off = [slot for slot, e in enumerate(episodes) if e.truncated and not e.terminated]
+        final_index = torch.tensor([(lengths[slot] - 1, slot) for slot in cut_off], dtype=torch.int64).reshape(-1, 2)
+        return cls(
+            columns=columns,
+            last_obs=tree.map_structure(lambda x: x[-1], obs),
+            final_index=final_index,
+            final_obs=tree.map_structure(lambda x: x[final_index[:, 0] + 1, final_index[:, 1]], obs),
+        )
+
+    def to_episodes(self) -> list[Episode]:
+        """The episodes and chunks in this rollout, slot by slot, in order of time. Invalid rows are in none.
+
+        Columns are views (on the CPU), observations are copies. A chunk that is open at the end closes with
+        ``last_obs``. **The observation after a terminated step is not kept by a rollout** unless an invalid row follows
+        within it; the one before stands in its place, since nothing may depend on it. Where a chunk that is already
+        open in row 0 began is not known: every ``t_started`` is 0 and every id new.
+
+        Raises:
+            ValueError: If the true final observation of a truncated step is missing.
+        """
+        columns: dict[str, Any] = {
+            n: tree.map_structure(lambda x: x.numpy(force=True), c) for n, c in self.columns.items()
+        }
+        following = tree.map_structure(lambda x: x.numpy(force=True), self.following_observations())
+        ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
+        episodes = []
+        for slot, start, stop in _chunks(columns[Columns.VALID], ended):
+            rows = {name: _at(column, slice(start, stop), slot) for name, column in columns.items()}
+            after = _at(following, slice(stop - 1, stop), slot)
+            episode = Episode(
+                tree.map_structure(lambda *x: np.concatenate(x), rows[Columns.OBS], after),
+                rows[Columns.ACTIONS],
+                rows[Columns.REWARDS],
+                columns={name: column for name, column in rows.items() if name not in RESERVED},
+                terminated=rows[Columns.TERMINATEDS][-1],
+                truncated=rows[Columns.TRUNCATEDS][-1],
+            )
+            episodes.append(episode)
+        return episodes
+
+    def following_observations(self) -> Tree:
+        """What was observed after each step, a tree of tensors ``[T, N, ...]``: the true final observation where an
+        episode was truncated. **After a terminated step that is not known** unless an invalid row follows within the
+        rollout: what was observed before it stands in its place.
+
+        Raises:
+            ValueError: If the true final observation of a truncated step is missing.
+        """
+        index = (self.final_index[:, 0], self.final_index[:, 1])
+        terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
+        stored = torch.zeros_like(valid)
+        stored[index] = True
+        stored[:-1] |= ~valid[1:]  # an invalid row holds what followed the one before it
+        lost = valid & (terminated | self.columns[Columns.TRUNCATEDS]) & ~stored
+        if (lost & ~terminated).any():
+            first = tuple((lost & ~terminated).nonzero()[0].tolist())
+            remedy = "Add its row and slot there, and the observation to final_obs."
+            expected = "the row and slot of every truncated step"
+            raise ValueError(explain_error("Rollout.final_index", expected=expected, got=f"no {first}", remedy=remedy))
+
+        def follow(obs: Tensor, last: Tensor, finals: Tensor) -> Tensor:
+            following = torch.cat([obs[1:], last[None]])
+            following[index] = finals
+            following[lost] = obs[lost]  # zeros need not lie in the space
+            return following
+
+        return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
+
+
+def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:
+    """``function`` of each tensor in ``column``; at once if the column is one."""
+    return function(column) if isinstance(column, Tensor) else tree.map_structure(function, column)
+
+
+def allocate_observations(space: Space, *leading: int) -> Tree:
+    """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``, of the dtypes they are kept as."""
+    if isinstance(space, spaces.Dict):
+        return {key: allocate_observations(child, *leading) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(allocate_observations(child, *leading) for child in space.spaces)
+    return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
+
+
+def allocate_rows(row: Tree, num: int) -> Tree:
+    """Empty numpy arrays ``[num, ...]`` for as many trees of arrays like ``row``."""
+    if isinstance(row, np.ndarray):
+        return np.empty((num, *row.shape), row.dtype)
+    return tree.map_structure(lambda x: np.empty((num, *x.shape), x.dtype), row)
+
+
+def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
+    """Copy a tree of arrays or tensors into row ``row`` (or several) of one of larger ones of the same structure."""
+    if isinstance(buffer, dict):
+        for key in buffer:
+            write_row(buffer[key], row, obs[key])
+    elif isinstance(buffer, tuple):
+        for part, value in zip(buffer, obs, strict=True):
+            write_row(part, row, value)
+    else:
+        buffer[row] = obs
+
+
+def unbind_rows(column: Tree) -> list[Tree]:
+    """Views of the rows of a tree of tensors or arrays ``[T, ...]``, made at once: indexing each costs more than a
+    small net."""
+    if isinstance(column, dict):
+        parts = [unbind_rows(child) for child in column.values()]
+        return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
+    if isinstance(column, tuple):
+        return list(zip(*(unbind_rows(child) for child in column), strict=True))
+    return list(column)
+
+
+def take_slot(batch: Tree, slot: int) -> Tree:
+    """Entry ``slot`` of a batched tree of arrays, or of gymnasium's object array of single observations."""
+    if isinstance(batch, dict):
+        return {key: take_slot(value, slot) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take_slot(value, slot) for value in batch)
+    return batch[slot]
+
+
+def as_tensors(arrays: Tree) -> Tree:
+    """Torch views of a tree of numpy arrays."""
+    return torch.from_numpy(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.from_numpy, arrays)
+
+
+def _check_packable(episodes: Sequence[Episode]) -> None:
+    where = "Rollout.from_episodes()"
+    columns: set[str] = set()
+    if not episodes:
+        raise ValueError(explain_error(where, expected="at least one", got="none", remedy="Give one or more."))
+    for slot, episode in enumerate(episodes):
+        columns |= {*episode.column_names}
+        if not len(episode):
+            remedy = "Leave out episodes without a step."
+            expected = "episodes with at least one step"
+            raise ValueError(explain_error(where, expected=expected, got=f"{episode!r} at {slot}", remedy=remedy))
+    for slot, episode in enumerate(episodes):
+        for name in sorted(columns - {*episode.column_names}):
+            remedy = "Give it to all episodes, or to none."
+            got = f"none in episode {slot}"
+            raise ValueError(explain_error(where, expected=f"a column {name!r} in all", got=got, remedy=remedy))
+
+
+def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
+    """Column ``name`` of all, tensors ``[rows, N, ...]``; after the end the last observation, or zeros."""
+    packed = [episode.get_columns(name) for episode in episodes]
+    shapes = [tree.map_structure(lambda x: x.shape[1:], column) for column in packed]
+    kinds = {x.dtype.kind for column in packed for x in tree.flatten(column)}
+    for slot, shape in enumerate(shapes):
+        if shape != shapes[0] or not kinds <= {*"biuf"}:
+            got = f"{shape} of kinds {sorted(kinds)} in episode {slot}"
+            remedy = "Make the episodes alike."
+            expected = f"numbers shaped {shapes[0]} in the column {name!r}"
+            raise ValueError(explain_error("Rollout.from_episodes()", expected=expected, got=got, remedy=remedy))
+
+    def pack(*arrays: np.ndarray) -> Tensor:
+        dtype = _packed_dtype(name, np.result_type(*arrays))
+        column = np.zeros((rows, len(arrays), *arrays[0].shape[1:]), dtype)
+        for slot, array in enumerate(arrays):
+            column[: len(array), slot] = array
+            if name == Columns.OBS:
+                column[len(array) :, slot] = array[-1]
+        return torch.from_numpy(column)
+
+    return tree.map_structure(pack, *packed)
+
+
+def _packed_dtype(name: str, dtype: np.dtype) -> np.dtype:
+    if name in (Columns.ACTIONS, Columns.REWARDS) and dtype.kind in "iuf":
+        return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
+    return kept_dtype(dtype)
+
+
+def _at(column: Tree, *index: slice | int) -> Tree:
+    return tree.map_structure(lambda x: x[index], column)
+
+
+def _chunks(valid: np.ndarray, ended: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(slot, first row, row after the last) of every run of valid rows up to an end."""
+    steps, slots = valid.shape
+    for slot in range(slots):
+        start = None
+        for row in range(steps):
+            if not valid[row, slot]:
+                continue
+            start = row if start is None else start
+            if ended[row, slot] or row + 1 == steps or not valid[row + 1, slot]:
+                yield slot, start, row + 1
+                start = None

@@ -1,0 +1,311 @@
+"""Sequences: how rollouts are cut for recurrent modules, valued, shuffled, and turned into rows again.
+
+A recurrent module is trained on sequences of ``L = max_seq_len`` rows (of ``T`` if a rollout has fewer), each taken up
+with the state that the module had there when it acted. A batch of ``B`` of them has columns ``[L, B, ...]``, among them
+``starts``; the states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are not valid. ``forward_train`` sees
+it as it is; a loss never does: :func:`flatten_sequences` makes rows ``[R, ...]`` of the valid part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import tree
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.learning.compilation import moved
+from rlmodule.modules.apis import ValueFunctionAPI
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import RLModule
+
+if TYPE_CHECKING:
+    from rlmodule.learning.sharding import Share
+
+_NOT_ROWS = (
+    Columns.STARTS,
+    Columns.STATE_IN,
+    Columns.STATE_OUT,
+    Columns.VALID_ROWS,
+    Columns.NEXT_ROWS,
+    Columns.BURN_IN,
+)
+
+
+def initial_states(module: RLModule, num: int) -> Tree:
+    """The initial state of a recurrent module for ``num`` sequences, fresh tensors ``[num, ...]``."""
+    like = next(module.parameters(), torch.empty(0))  # a module's own zeros may lie elsewhere
+    return tree.map_structure(lambda x: x.to(like.device).expand(num, *x.shape).clone(), module.get_initial_state())
+
+
+def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
+    """The named columns as a batch of sequences, in order of time and then of slots.
+
+    If ``T`` is no multiple of ``L``, the last sequences are filled up with invalid rows: the last observation, and
+    zeros. Sequences without any valid row are left out.
+
+    Raises:
+        ValueError: If the rollout has not one row of states for each ``max_seq_len`` rows.
+    """
+    steps, slots = rollout.shape
+    length = min(max_seq_len, steps)
+    count = -(-steps // length)
+    _check_states(rollout, count, max_seq_len)
+
+    def cut(column: Tensor, *, repeats: bool = False) -> Tensor:
+        if missing := count * length - steps:
+            row = column[-1:] if repeats else torch.zeros_like(column[:1])
+            column = torch.cat([column, row.expand(missing, *column.shape[1:])])
+        return column.unflatten(0, (count, length)).transpose(0, 1).flatten(1, 2)
+
+    batch = {
+        # observations stay as they were, since zeros need not lie in the space
+        name: map_leaves(lambda x, repeats=name == Columns.OBS: cut(x, repeats=repeats), rollout[name])
+        for name in (*names, Columns.STARTS)
+    }
+    batch[Columns.STATE_IN] = map_leaves(lambda x: x.flatten(0, 1), rollout.state_in)
+    valid = cut(rollout.valid)
+    if valid.all():
+        return batch
+    used = valid.any(0).nonzero().squeeze(1)
+    if len(used) < count * slots:
+        batch = {
+            name: map_leaves(lambda x, dim=int(name != Columns.STATE_IN): x.index_select(dim, used), column)
+            for name, column in batch.items()
+        }
+    batch[Columns.VALID_ROWS] = valid[:, used].flatten().nonzero().squeeze(1)
+    return batch
+
+
+def _check_states(rollout: Rollout, count: int, max_seq_len: int) -> None:
+    found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
+    if found != count:
+        raise ValueError(
+            explain_error(
+                "Rollout.state_in",
+                expected=f"{count} rows of states: {rollout.shape[0]} steps in sequences of {max_seq_len}",
+                got="None" if found is None else f"{found}",
+                remedy="Sample and train with one max_seq_len, or set state_in to None to have it found anew.",
+            )
+        )
+
+
+def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:
+    """Columns ``[L, B, ...]`` of sequences as rows ``[R, ...]``, those in ``valid_rows`` or all; without the states."""
+
+    def flatten(column: Tensor) -> Tensor:
+        rows = column.flatten(0, 1)
+        return rows if valid_rows is None else rows.index_select(0, valid_rows)
+
+    return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The layers of ``module`` that normalise by the statistics of a batch."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+@contextmanager
+def over_valid_rows(norms: Iterable[_BatchNorm], rows: Tensor, total: int) -> Iterator[None]:
+    """Within, batch norms that are given all ``total`` rows of sequences take their statistics from the valid ``rows``
+    alone, and normalise the others by them. A single valid row has no variance: the running statistics are used."""
+    whole: dict[nn.Module, Tensor] = {}
+
+    def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+        if not norm.training or len(args[0]) != total:
+            return None
+        whole[norm] = args[0]
+        return (args[0].index_select(0, rows),)
+
+    def join(norm: _BatchNorm, args: tuple[Any, ...], out: Tensor) -> Tensor:
+        if (x := whole.pop(norm, None)) is None:
+            return out
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        var, mean = torch.var_mean(args[0].detach(), dims, correction=0)
+        others = functional.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
+        return others.index_copy(0, rows, out)
+
+    with ExitStack() as stack:
+        for norm in norms:
+            stack.callback(norm.register_forward_pre_hook(select).remove)
+            stack.callback(norm.register_forward_hook(join).remove)
+            if len(rows) == 1:
+                stack.callback(norm.train, norm.training)
+                norm.eval()
+        yield
+
+
+def num_rows(batch: Mapping[str, Tree]) -> int:
+    """Rows that a loss sees of a batch of rows, or of sequences."""
+    if Columns.STATE_IN not in batch:
+        return len(tree.flatten(batch)[0])
+    return batch[Columns.STARTS].numel() if Columns.VALID_ROWS not in batch else len(batch[Columns.VALID_ROWS])
+
+
+def sequence_minibatches(
+    batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
+) -> Iterator[dict[str, Tree] | None]:
+    """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None.
+
+    If it is a ``share``, the pieces are those of all sequences, and of each come those in ``batch``; None for none.
+    """
+    length, count = batch[Columns.STARTS].shape
+    total, longest = (count, length) if share is None else (share.total, share.length)
+    order = torch.randperm(total, generator=generator)
+    bounds = [*range(0, total, total if size is None else max(1, size // longest)), total]
+    if share is not None:
+        order, bounds = share.of(order, bounds)
+        if not count:
+            yield from [None] * (len(bounds) - 1)
+            return
+    pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
+    # Rows are gathered so that those of a minibatch lie together: one gather per column and epoch, and all
+    # minibatches, as sequences and as rows, are views.
+    places = torch.arange(0, length * count, count)[:, None]
+    index = torch.cat([(places + piece).flatten() for piece in pieces])
+    valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
+    order, index = moved((order, index), batch[Columns.STARTS].device)
+    gathered = {
+        name: map_leaves(lambda x: x.flatten(0, 1).index_select(0, index), column)
+        for name, column in batch.items()
+        if name not in (Columns.STATE_IN, Columns.VALID_ROWS)
+    }
+    states = map_leaves(lambda x: x.index_select(0, order), batch[Columns.STATE_IN])
+    begin = 0
+    for piece, kept in zip(pieces, valid_rows, strict=True):
+        end = begin + len(piece)
+        if begin == end:
+            yield None
+            continue
+        minibatch = {
+            name: map_leaves(lambda x, b=begin, e=end: x[b * length : e * length].unflatten(0, (length, e - b)), column)
+            for name, column in gathered.items()
+        }
+        minibatch[Columns.STATE_IN] = map_leaves(lambda x, b=begin, e=end: x[b:e], states)
+        if kept is not None:
+            minibatch[Columns.VALID_ROWS] = kept
+        yield minibatch
+        begin = end
+
+
+def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
+    """Which rows of each minibatch are valid, when its rows are those at ``index``; found for all before the first."""
+    if Columns.VALID_ROWS not in batch:
+        return [None] * len(sizes)
+    rows = batch[Columns.VALID_ROWS]
+    valid = torch.zeros(len(index), dtype=torch.bool)
+    valid[rows.cpu()] = True  # how many there are in each must be known here: a GPU is waited for once an epoch
+    return [moved(part.nonzero().squeeze(1), rows.device) for part in valid[index].split(sizes)]
+
+
+def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
+    """The ``embeddings`` that a recurrent module's ``forward_train`` must return, since its values rest on its state.
+
+    Raises:
+        ValueError: If it did not.
+    """
+    if Columns.EMBEDDINGS not in fwd_out:
+        raise ValueError(
+            explain_error(
+                f"{type(module).__name__}.forward_train()",
+                expected=f"the column {Columns.EMBEDDINGS!r}, as the values of a recurrent module depend on its state",
+                got=f"only {', '.join(fwd_out)}",
+                remedy="Return the latents that compute_values() makes values of.",
+            )
+        )
+    return fwd_out[Columns.EMBEDDINGS]
+
+
+def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
+    """The next states that a forward pass of a recurrent module must return.
+
+    Raises:
+        ValueError: If it did not.
+    """
+    if Columns.STATE_OUT not in fwd_out:
+        raise ValueError(
+            explain_error(
+                f"a forward pass of {type(module).__name__}",
+                expected=f"the column {Columns.STATE_OUT!r}, since get_initial_state() gives a state",
+                got=f"only {', '.join(fwd_out)}",
+                remedy="Return the states after the last row, shaped like batch['state_in'].",
+            )
+        )
+    return fwd_out[Columns.STATE_OUT]
+
+
+def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
+    """``batch`` without its burn-in, and with ``state_in`` as ``module`` has it after these rows, which get no gradient
+    (Kapturowski et al. 2019, section 3). The batch itself if it has none.
+
+    Raises:
+        ValueError: If the module's ``forward_train`` returns no states.
+    """
+    if Columns.BURN_IN not in batch:
+        return batch
+    rest = {name: column for name, column in batch.items() if name != Columns.BURN_IN}
+    with torch.no_grad():
+        out = module.forward_train({**batch[Columns.BURN_IN], Columns.STATE_IN: batch[Columns.STATE_IN]})
+    return rest | {Columns.STATE_IN: state_out_of(module, out)}
+
+
+def with_states(module: RLModule, rollout: Rollout) -> Rollout:
+    """``rollout`` with ``state_in``, where a recurrent module needs it and it is not known: the states that ``module``
+    comes to if it takes up row 0 with its initial state."""
+    if rollout.state_in is not None or not module.is_stateful():
+        return rollout
+    length, state = module.max_seq_len, initial_states(module, rollout.shape[1])
+    states = [state]
+    for begin in range(0, rollout.shape[0] - length, length):
+        state = state_out_of(module, module.forward_train(_span(rollout, begin, begin + length, state)))
+        states.append(state)
+    return dataclasses.replace(rollout, state_in=tree.map_structure(lambda *x: torch.stack(x), *states))
+
+
+def values_along(module: RLModule, rollout: Rollout) -> Tensor:
+    """Values of :meth:`Rollout.rows_to_value` in its order, by a recurrent module: ``[T·N + N + K]``.
+
+    Each observation is valued in the state that its episode had there: the steps from ``state_in[0]`` on, a true final
+    observation in the state after the step that truncated, the observation after the last step in the state after that.
+    (If an episode starts with the last one, its value follows no step, and nothing depends on it.)
+    """
+    cut_rows, cut_slots = rollout.final_index.T.contiguous()
+    ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})
+    begin, state = 0, map_leaves(lambda x: x[0], rollout.state_in)
+    values, states = [], []
+    for end in ends:  # the state is seen at the end of a pass alone, so there is one up to each truncation
+        own, state = _values_of(module, _span(rollout, begin, end + 1, state))
+        values.append(own)
+        states.append(state)
+        begin = end + 1
+    after = torch.searchsorted(torch.tensor(ends, device=cut_rows.device), cut_rows)
+    cut_states = tree.map_structure(lambda *x: torch.stack(x)[after, cut_slots], *states)
+    following = {
+        Columns.OBS: tree.map_structure(lambda *x: torch.cat(x)[None], rollout.last_obs, rollout.final_obs),
+        Columns.STATE_IN: tree.map_structure(lambda *x: torch.cat(x), state, cut_states),
+        Columns.STARTS: cut_rows.new_zeros(1, rollout.shape[1] + len(cut_rows), dtype=torch.bool),
+    }
+    return torch.cat([*values, _values_of(module, following)[0]])
+
+
+def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> dict[str, Tree]:
+    """Rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
+    names = (Columns.OBS, Columns.STARTS)
+    return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
+
+
+def _values_of(module: RLModule, sequences: dict[str, Tree]) -> tuple[Tensor, Tree]:
+    """Values ``[T·B]`` of the rows, and the states after the last."""
+    assert isinstance(module, ValueFunctionAPI)
+    fwd_out = module.forward_train(sequences)
+    embeddings = embeddings_of(module, fwd_out).flatten(0, 1)
+    return module.compute_values(flatten_sequences(sequences, None), embeddings), state_out_of(module, fwd_out)

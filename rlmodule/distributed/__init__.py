@@ -1,0 +1,1 @@
+"""Workers in other processes: Ray actors and process groups."""

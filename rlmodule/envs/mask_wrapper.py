@@ -1,0 +1,126 @@
+"""What an env tells of its actions in ``info``, moved to where a module reads it: into the observation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from catalog.errors import explain_error
+
+OBSERVATIONS = "observations"
+"""Field of the observation that holds what the env itself observes."""
+
+
+class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Makes ``{"observations": obs, "action_mask": info["action_mask"]}`` of each observation; one that is a dict
+    already gets the mask as a further field. ``info`` stays as it is.
+
+    It stands around a single env, so that each sub-env of a vector env has its own, and the last observation of an
+    episode its mask, too.
+
+    Args:
+        env: Tells the mask in the ``info`` of every ``reset()`` and ``step()``.
+        mask_space: Space of the mask. None asks the env by one ``reset()``: bools become a MultiBinary, numbers a Box
+            without bounds of their shape and dtype.
+        embeddings_space: Space of the vectors of the actions (``catalog.actions.embeddings``), if the env tells them,
+            too; None if it does not.
+        mask_key: Name of the mask in ``info`` and in the observation.
+        embeddings_key: Name of the vectors there.
+
+    Raises:
+        ValueError: If ``info`` lacks a field; names the call and its step. If a field cannot be an array. If the env
+            observes a field of that name already.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        mask_space: spaces.Space[Any] | None = None,
+        embeddings_space: spaces.Space[Any] | None = None,
+        mask_key: str = "action_mask",
+        embeddings_key: str = "avail_actions",
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            mask_space=mask_space,
+            embeddings_space=embeddings_space,
+            mask_key=mask_key,
+            embeddings_key=embeddings_key,
+        )
+        super().__init__(env)
+        self._step = 0
+        self._keys: Sequence[str] = [mask_key] if embeddings_space is None else [mask_key, embeddings_key]
+        if mask_space is None:
+            _, info = env.reset()
+            self._require([mask_key], info, "reset()")
+            mask_space = _space_of(info[mask_key], f"info[{mask_key!r}] of {self._name}")
+        inner = env.observation_space
+        self._is_dict = isinstance(inner, spaces.Dict)
+        fields = [*inner.items()] if isinstance(inner, spaces.Dict) else [(OBSERVATIONS, inner)]
+        self._check_new([key for key, _ in fields])
+        fields.append((mask_key, mask_space))
+        if embeddings_space is not None:
+            fields.append((embeddings_key, embeddings_space))
+        self.observation_space = spaces.Dict(fields)
+
+    @property
+    def _name(self) -> str:
+        return type(self.unwrapped).__name__
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._step = 0
+        return self._observed(obs, info, "reset()"), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._step += 1
+        return self._observed(obs, info, f"step() {self._step} of its episode"), reward, terminated, truncated, info
+
+    def _observed(self, obs: Any, info: Mapping[str, Any], call: str) -> dict[str, Any]:
+        self._require(self._keys, info, call)
+        return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **{key: info[key] for key in self._keys}}
+
+    def _check_new(self, fields: Sequence[str]) -> None:
+        if taken := [key for key in self._keys if key in fields]:
+            where, expected = f"observation_space of {self._name}", f"none of the fields {', '.join(map(repr, taken))}"
+            remedy = "Leave the wrapper out, if they are what it would put there; else name others in info."
+            got = f"the fields {', '.join(map(repr, fields))}"
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+
+    def _require(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> None:
+        for key in keys:
+            if key not in info:
+                raise ValueError(
+                    explain_error(
+                        f"info of {self._name}, {call}",
+                        expected=f"a field {key!r}",
+                        got=f"the fields {', '.join(map(repr, info))}" if info else "an info without fields",
+                        remedy="Have the env tell it at every reset() and step(), also at those that end an episode; "
+                        "mask_key and embeddings_key say what it is called.",
+                    )
+                )
+
+
+def _space_of(value: Any, where: str) -> spaces.Space[Any]:
+    """Space of arrays like ``value``."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths, of which numpy makes none
+        array = np.asarray(None)
+    if array.dtype.kind == "b":
+        return spaces.MultiBinary(array.shape)
+    if array.dtype.kind not in "iuf":
+        remedy = "Give the space of a mask of another kind as mask_space."
+        raise ValueError(explain_error(where, expected="an array of bools or numbers", got=repr(value), remedy=remedy))
+    if array.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
+    limits = np.iinfo(array.dtype)
+    return spaces.Box(limits.min, limits.max, array.shape, array.dtype.type)

@@ -1,0 +1,101 @@
+"""Mended: an env that is made anew when it raises, so that those beside it go on."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from rlmodule.envs.checks import EnvError, EnvGuard
+from rlmodule.envs.subprocesses import close_in_time
+from rlmodule.seeding import int_seed
+
+TRIES = 3
+"""Envs in a row that may fail without making one step."""
+
+FAULT = "rlmodule.env_raised"
+"""Key in the ``info`` of a step that raised: the text of the error."""
+
+
+def pause_before_try(failures: int) -> None:
+    """Wait for 0, 0.1, 0.4 seconds after 0, 1, 2 failures in a row."""
+    if failures:
+        time.sleep(0.1 * 4 ** (failures - 1))
+
+
+class Mended(gym.Wrapper[Any, Any, Any, Any]):
+    """An env in its guard, replaced by a new one when it raises.
+
+    A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info; the reset that
+    must follow makes the new env. Its first reset has a seed of its own, which derives from the last one that was
+    given, so that nothing is experienced twice. What the guard itself objects to is not mended: a new env would do the
+    same.
+
+    Args:
+        guard: The first env.
+        make: Makes another.
+
+    Raises:
+        EnvError: From ``reset`` and ``step``, after :data:`TRIES` envs in a row that did not make one step.
+    """
+
+    def __init__(self, guard: EnvGuard, make: Callable[[], EnvGuard]) -> None:
+        super().__init__(guard)
+        self._guard, self._make = guard, make
+        self._seed: int | None = None
+        self._num_made = 0  # since the reset with that seed
+        self._failures = 0  # in a row
+        self._has_stepped = self._failed = False
+
+    @property
+    def env_index(self) -> int | None:
+        """As that of the guard."""
+        return self._guard.env_index
+
+    @env_index.setter
+    def env_index(self, index: int | None) -> None:
+        self._guard.env_index = index
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env; a step that raises ends its episode."""
+        try:
+            result = self._guard.step(action)
+        except EnvError as error:
+            self._note(error)
+            return None, 0.0, False, True, {FAULT: str(error)}
+        self._has_stepped = True
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the env, or a new one if it failed."""
+        if seed is not None:
+            self._seed, self._num_made = seed, 0
+        while True:
+            try:
+                if self._failed:
+                    seed = self._make_anew()
+                result = self._guard.reset(seed=seed, options=options)
+            except RuntimeError as error:  # of the env, or of the factory, which is explained already
+                self._note(error)
+            else:
+                self._failed = False
+                return result
+
+    def _note(self, error: RuntimeError) -> None:
+        self._failures = 0 if self._has_stepped else self._failures + 1
+        self._failed, self._has_stepped = True, False
+        if self._failures >= TRIES:
+            place = error.place if isinstance(error, EnvError) else {"env": self.env_index}
+            raise EnvError(
+                f"env {self.env_index} failed in {TRIES} tries, made anew each time: {error}", place
+            ) from error
+
+    def _make_anew(self) -> int | None:
+        """Replace the env; returns the seed for its reset."""
+        pause_before_try(self._failures)
+        index = self._guard.env_index
+        close_in_time(self._guard, f"env {index}")
+        self.env = self._guard = self._make()
+        self._guard.env_index = index
+        self._num_made += 1
+        return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)

@@ -1,0 +1,161 @@
+"""The processes of envs: they end with ours, can always be closed, and it can be told how one ended."""
+
+import ctypes
+import functools
+import logging
+import multiprocessing.connection
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
+
+from catalog.errors import explain_error
+from rlmodule.envs.checks import EnvError
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 8.0
+"""How long envs may take to close, all together."""
+_AGAIN_SECONDS = 0.2
+_PR_SET_PDEATHSIG = 1
+
+logger = logging.getLogger("rlmodule.envs.make")
+
+
+@contextmanager
+def workers_ignore_ctrl_c() -> Iterator[None]:
+    """A terminal sends Ctrl-C to worker processes too, which inherit how it is met; but it is for us to end them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, be that by a signal that no program can answer. Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def in_lasting_thread(make: Callable[[], T]) -> T:
+    """``make()`` in a thread that lasts as long as the process: a child's parent is, to the kernel, the *thread* that
+    forked it."""
+    if threading.current_thread() is threading.main_thread():
+        return make()
+    made: Future[T] = Future()
+    _lasting_thread(os.getpid()).put((made, make))
+    return made.result()
+
+
+@functools.cache
+def _lasting_thread(pid: int) -> "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]":
+    """What to do for the thread of process ``pid``: one that was forked has none yet."""
+    jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+
+    def work() -> None:
+        while True:
+            made, make = jobs.get()
+            try:
+                made.set_result(make())
+            except BaseException as error:
+                made.set_exception(error)
+            del made, make  # what was made is not for this thread to keep
+
+    threading.Thread(target=work, name="env processes", daemon=True).start()
+    return jobs
+
+
+def is_broken(env: AsyncVectorEnv) -> bool:
+    """Whether one of its processes is gone."""
+    return any(pipe is None for pipe in env.parent_pipes) or not all(p.is_alive() for p in env.processes)
+
+
+def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
+    """What to raise where a process of ``env`` ended without a word: which one, and its exit code or signal. None if
+    none did.
+
+    Args:
+        env: One that could not be talked to.
+        first_env_index: Index of its first env in the run.
+        seeds: Of the last reset of each.
+    """
+    ended = multiprocessing.connection.wait([process.sentinel for process in env.processes], timeout=1)
+    for index, (process, pipe) in enumerate(zip(env.processes, env.parent_pipes, strict=True)):
+        if process.sentinel in ended and pipe is not None:  # without a pipe it told of its error
+            process.join(1)
+            code, seed = process.exitcode or 0, seeds[index]
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            where, got = f"env {first_env_index + index}", f"one that ended {how} (last seed {seed})"
+            remedy = "See what it printed; mode 'sync' runs the env in this process."
+            text = explain_error(where, expected="a process that goes on", got=got, remedy=remedy)
+            return EnvError(text, {"env": first_env_index + index, "seed": seed})
+    return None
+
+
+def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
+    """End the processes of ``env``: they are asked to close, and killed after ``grace`` seconds; at 0 they are killed
+    without a word, as they may have been cut off in the middle of a message."""
+    pipes = [pipe for pipe in env.parent_pipes if pipe is not None]
+    deadline = time.monotonic() + grace
+    if grace:
+        for pipe in pipes:
+            with suppress(OSError):
+                pipe.send(("close", None))
+        for process in env.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+    for process in env.processes:
+        process.kill()  # not terminate(): they inherit whatever handler of SIGTERM we have
+    for process in env.processes:
+        process.join()
+    for pipe in pipes:
+        pipe.close()
+    env.closed = True
+
+
+def close_vector_env(env: VectorEnv[Any, Any, Any]) -> None:
+    """Close ``env`` in about :data:`CLOSE_SECONDS` at most, after which none of its processes is left. What goes wrong
+    is logged."""
+    if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
+        end_processes(env.unwrapped, CLOSE_SECONDS)
+    close_in_time(env, type(env.unwrapped).__name__)
+
+
+def close_in_time(env: Any, name: str) -> None:
+    """Call ``env.close()``, for a limited time, and log what goes wrong."""
+    try:
+        with _time_limit(CLOSE_SECONDS):
+            env.close()
+    except Exception:
+        logger.warning("%s: close() failed", name, exc_info=True)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what runs for longer, and again wherever that is caught and it goes on. Only in the main
+    thread, which alone can be interrupted, and where there are such signals."""
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError(f"not done in {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)

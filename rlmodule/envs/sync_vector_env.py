@@ -1,0 +1,79 @@
+"""SyncEnvs: single envs, stepped one after the other in this process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tree
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, iterate
+
+from catalog.errors import explain_error
+from rlmodule.envs.checks import is_due, to_array
+from rlmodule.envs.infos import own_info
+
+
+class SyncEnvs(SyncVectorEnv):
+    """Gymnasium's own, which begins the next episode in the step that ends one, with less beside the envs' steps.
+
+    Of ``info`` there is what a runner reads: ``final_obs`` and ``final_info`` of episodes that end, arrays ``[N]`` of
+    what each env returned, and None for the others; infos of envs need not have anything in common. Observations are
+    memory that the next step writes anew.
+
+    Args:
+        env_fns: Make one env each.
+
+    Raises:
+        ValueError: From ``step``, if an env wrote into the observation of another. It looks in the steps in which
+            observations are checked.
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
+        super().__init__(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        space, batch = self.single_observation_space, self._observations
+        self._rows: np.ndarray | None = None
+        if isinstance(space, spaces.Box) and space.shape and isinstance(batch, np.ndarray):
+            self._rows = batch.reshape(-1, *space.shape[1:])  # as if all were one observation
+        self._steps = 0
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step every env with its part of ``actions``: observations, rewards, terminateds, truncateds, ``info``."""
+        self._steps += 1
+        all_obs: list[Any] = self._env_obs
+        copies: list[Any] | None = [] if is_due(self._steps) else None
+        num, finals = self.num_envs, dict[str, Any]()
+        rewards, terminateds, truncateds = np.empty(num), np.zeros(num, dtype=bool), np.zeros(num, dtype=bool)
+        each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+        for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+            obs, rewards[i], terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                terminateds[i], truncateds[i] = terminated, truncated
+                if not finals:
+                    finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
+                finals["final_obs"][i], finals["final_info"][i] = obs, own_info(info)
+                obs, _ = env.reset()
+            all_obs[i] = obs
+            if copies is not None:
+                copies.append(copy.deepcopy(obs))
+        if copies is not None:
+            self._check_unchanged(copies)
+        if self._rows is None:
+            self._observations = concatenate(self.single_observation_space, all_obs, self._observations)
+        else:
+            np.concatenate(all_obs, out=self._rows)
+        return self._observations, rewards, terminateds, truncateds, finals
+
+    def _check_unchanged(self, copies: Sequence[Any]) -> None:
+        """See that each observation is still what its env returned."""
+        for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
+            leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
+            if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):
+                where = f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs"
+                remedy = "Make the array in the env's __init__, or return a copy of it."
+                got = "an array that another env wrote into"
+                raise ValueError(explain_error(where, expected="memory of its own", got=got, remedy=remedy))

@@ -1,0 +1,1 @@
+"""Groups of env runners and learners, in this process or in others."""

@@ -1,0 +1,1 @@
+"""Learning: learners, optimizers and minibatches."""

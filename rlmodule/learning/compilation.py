@@ -1,0 +1,423 @@
+"""Where a learner computes and how: its device, and the one wrapper around the loss and the gradient of a minibatch."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+import tree
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule.learning.flat_optimizer import FlatParameters
+from rlmodule.settings import LearnerSettings
+
+Forward = Callable[[dict[str, Tree]], tuple[dict[str, Tree], Mapping[str, Tree]]]
+Loss = Callable[[dict[str, Tree], Mapping[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
+GradientPass = Callable[[dict[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
+"""From a minibatch to its loss and what is to be reported; leaves the gradients with the parameters."""
+
+logger = logging.getLogger("rlmodule.learning.compilation")
+
+_MOST_SHAPES = 2
+"""Shapes of minibatches that are compiled or captured: full ones, and a smaller last one."""
+_MOST_UNLIKE = 64
+"""Minibatches of new shapes in a row after which there is nothing to gain."""
+_MOST_RECAPTURES = 8
+"""Graphs that are thrown away since what they froze has changed."""
+_WARM_UP = 3
+"""Trial runs before a capture, as torch advises."""
+
+
+def learner_device(settings: LearnerSettings) -> torch.device:
+    """The GPU that torch has chosen if the settings give the learner one, else the CPU.
+
+    Raises:
+        ValueError: If they do and torch can use none.
+    """
+    if not settings.num_gpus_per_learner:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    built_for = torch.version.cuda
+    got = f"torch {torch.__version__}, " + (
+        f"built for CUDA {built_for}, which finds none here" if built_for else "built without CUDA"
+    )
+    remedy = "Set num_gpus_per_learner to 0, or install torch for CUDA where the driver lists a GPU (nvidia-smi)."
+    raise ValueError(
+        explain_error(
+            "num_gpus_per_learner",
+            expected=f"a GPU that torch can use, since it is {settings.num_gpus_per_learner}",
+            got=got,
+            remedy=remedy,
+        )
+    )
+
+
+def moved(tensors: Tree, device: torch.device) -> Tree:
+    """A tree of tensors on ``device``; to a GPU through pinned memory, so that nobody waits for the copies."""
+
+    def move(x: Tensor) -> Tensor:
+        if x.device == device:
+            return x
+        if device.type == "cuda" and x.device.type == "cpu":
+            return x.pin_memory().to(device, non_blocking=True)
+        return x.to(device)
+
+    return move(tensors) if isinstance(tensors, Tensor) else tree.map_structure(move, tensors)
+
+
+class Coefficient:
+    """A number of each module that a loss reads and that changes from update to update, such as a scheduled weight.
+
+    Assigned and read by module id (``self.entropy_coeff[module_id]``). What is read is a scalar tensor on the learner's
+    device, always the same one and filled by each assignment, so that a loss that was compiled or captured sees the
+    present value. A Python number would have it compiled again at each change. For a result there is :meth:`number`.
+
+    Args:
+        device: The learner's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tensors: dict[str, Tensor] = {}
+        self._as_set: dict[str, float | Tensor] = {}
+
+    def __getitem__(self, module_id: str) -> Tensor:
+        return self._tensors[module_id]
+
+    def __setitem__(self, module_id: str, value: float | Tensor) -> None:
+        if module_id in self._tensors:
+            self._tensors[module_id].fill_(value)
+        else:
+            self._tensors[module_id] = torch.full((), float(value), device=self._device)
+        self._as_set[module_id] = self._tensors[module_id] if isinstance(value, Tensor) else value
+
+    def __delitem__(self, module_id: str) -> None:
+        del self._tensors[module_id], self._as_set[module_id]
+
+    def number(self, module_id: str) -> float:
+        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
+        return float(self._as_set[module_id])
+
+
+def gradient_pass(
+    learner: object,
+    module_id: str,
+    module: nn.Module,
+    parameters: FlatParameters,
+    forward: Forward,
+    loss: Loss,
+    *,
+    settings: LearnerSettings,
+    is_stateful: bool,
+) -> GradientPass:
+    """Forward pass, loss and backward pass of a minibatch, as the settings want it computed.
+
+    Args:
+        learner: Whose methods ``forward`` and ``loss`` are; a captured graph is captured anew where numbers or tensors
+            that they read there were replaced.
+        module_id: Which module, in the log.
+        module: Its buffers are put back after the trial runs before a capture.
+        parameters: Those of the module.
+        forward: From a minibatch to rows and what the module makes of them.
+        loss: From these to the loss and what is to be reported.
+        settings: Says how.
+        is_stateful: Whether the module is recurrent.
+    """
+    kind = parameters.grad.device.type
+
+    def compute(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        return loss(*forward(batch))
+
+    def compute_in_bfloat16(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.autocast(kind, torch.bfloat16, cache_enabled=False):  # a graph must not keep what is cached
+            rows, fwd_out = forward(batch)
+            total, metrics = loss(rows, _widened(fwd_out))
+        return total.float(), _widened(metrics)
+
+    chosen = compute if settings.torch_autocast is None else compute_in_bfloat16
+    if settings.torch_compile_learner or settings.torch_cuda_graphs:
+        return _Accelerated(learner, module_id, module, parameters, chosen, settings, is_stateful)
+    return partial(_differentiate, chosen, parameters)
+
+
+def _differentiate(
+    compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    loss, metrics = compute(batch)
+    parameters.zero_grad()
+    loss.backward()
+    return loss, metrics
+
+
+def _widened(tensors: Any) -> Any:
+    """Numbers of 16 bits as float32, for the arithmetic of distributions and errors, which needs the digits."""
+    if isinstance(tensors, Tensor):
+        return tensors.float() if tensors.dtype in (torch.bfloat16, torch.float16) else tensors
+    if isinstance(tensors, Mapping):
+        return {name: _widened(part) for name, part in tensors.items()}
+    return tuple(map(_widened, tensors)) if isinstance(tensors, tuple) else tensors
+
+
+class _Accelerated:
+    """A gradient pass that is compiled, captured or both, once a shape of minibatches has come again; the first of a
+    shape, and those of rare ones, are computed as they stand. Where that fails it says why, once, and goes on without.
+    """
+
+    def __init__(
+        self,
+        learner: object,
+        module_id: str,
+        module: nn.Module,
+        parameters: FlatParameters,
+        compute: GradientPass,
+        settings: LearnerSettings,
+        is_stateful: bool,
+    ) -> None:
+        self._module_id, self._module = module_id, module
+        self._plain = self._fast = partial(_differentiate, compute, parameters)
+        self._device = parameters.grad.device
+        self._compiles, self._captures = settings.torch_compile_learner, settings.torch_cuda_graphs
+        self._seen: dict[Any, int] = {}
+        self._unlike = 0
+        self._reads = _Reads(learner)
+        self._graphs: dict[Any, _Graph] = {}
+        self._recaptures = 0
+        if self._captures and self._device.type != "cuda":
+            self._stop_capturing(f"the learner computes on the {self._device.type.upper()}")
+        if self._compiles and is_stateful:
+            self._stop_compiling("the module is recurrent, and each of its steps would be compiled by itself")
+        if self._compiles:
+            self._fast = partial(_differentiate, _compiled(compute), parameters)
+
+    def __call__(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        if not (self._compiles or self._captures):
+            return self._plain(batch)
+        shape = tuple((x.shape, x.dtype) for x in tree.flatten(batch))
+        times = self._count(shape)
+        if times == 0:
+            return self._first(batch)
+        if self._compiles and (times == 1 or not self._captures):
+            return self._run_compiled(batch, is_first=times == 1)
+        return self._replay(shape, batch) if self._captures else self._plain(batch)
+
+    def _count(self, shape: Any) -> int:
+        """How often minibatches of ``shape`` came before; 0 also if there are enough other shapes that came again."""
+        times = self._seen.pop(shape, 0)
+        once = [other for other, count in self._seen.items() if count == 1]
+        if times == 1 and len(self._seen) - len(once) >= _MOST_SHAPES:
+            times = 0
+        if times == 0 and len(once) >= _MOST_UNLIKE:
+            del self._seen[once[0]]
+        self._seen[shape] = times + 1
+        self._unlike = 0 if times else self._unlike + 1
+        return times
+
+    def _first(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        """A minibatch of a new shape, and what the loss reads."""
+        if self._unlike == _MOST_UNLIKE:
+            reason = f"{_MOST_UNLIKE} minibatches in a row were each of another shape"
+            self._stop_compiling(reason)
+            self._stop_capturing(reason)
+        if not self._captures:
+            return self._plain(batch)
+        with self._reads.noted():
+            result = self._plain(batch)
+        if self._reads.changed:
+            self._stop_capturing(f"it changes {_of_learner(self._reads.changed)}, which a graph does not")
+        return result
+
+    def _run_compiled(self, batch: dict[str, Tree], *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()] if is_first else []
+        try:
+            return self._fast(batch)
+        except Exception as error:
+            self._stop_compiling(_reason(error))
+            _put_back(kept)
+            return self._plain(batch)  # raises what is no matter of compiling
+
+    def _replay(self, shape: Any, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        values, graph = self._reads.values(), self._graphs.get(shape)
+        if graph is None or graph.values != values:
+            graph = self._capture(shape, batch, values)
+        return self._plain(batch) if graph is None else graph.replay(batch)
+
+    def _capture(self, shape: Any, batch: dict[str, Tree], values: tuple[Any, ...]) -> _Graph | None:
+        """A graph for what the learner's attributes are now; None if there can be none.
+
+        Raises:
+            RuntimeError: If it fails after trial runs that did not. What torch counts and keeps of a capture may then
+                stay behind, so that nothing goes on from here.
+        """
+        if self._graphs.pop(shape, None) is not None:
+            self._recaptures += 1
+        if self._recaptures > _MOST_RECAPTURES:
+            names = _of_learner(self._reads.names())
+            self._stop_capturing(f"it reads {names}, of which one keeps changing (see Coefficient)")
+            return None
+        kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
+        try:
+            graph = _Graph(self._fast, batch, values)
+        except Exception as error:
+            self._stop_capturing(_reason(error))
+            return None
+        finally:
+            _put_back(kept)
+        try:
+            graph.capture()
+        except Exception as error:
+            where, expected = f"the loss of module {self._module_id!r}", "what a CUDA graph can record"
+            remedy = "Learn with torch_cuda_graphs=False."
+            raise RuntimeError(explain_error(where, expected=expected, got=_reason(error), remedy=remedy)) from error
+        self._graphs[shape] = graph
+        return graph
+
+    def _stop_compiling(self, reason: str) -> None:
+        if self._compiles:
+            self._compiles, self._fast = False, self._plain
+            self._tell("torch_compile_learner", reason)
+
+    def _stop_capturing(self, reason: str) -> None:
+        if self._captures:
+            self._captures = False
+            self._graphs.clear()
+            self._tell("torch_cuda_graphs", reason)
+
+    def _tell(self, setting: str, reason: str) -> None:
+        logger.warning("%s: the loss of module %r is computed without: %s", setting, self._module_id, reason)
+
+
+def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+
+class _Graph:
+    """The gradient pass of minibatches of one shape as a CUDA graph, yet to be captured.
+
+    Args:
+        run: The pass.
+        batch: A minibatch of that shape.
+        values: What the learner's attributes are.
+
+    Raises:
+        Exception: From trial runs: whatever keeps it from being captured, such as an operation that waits for the
+            device.
+    """
+
+    def __init__(self, run: GradientPass, batch: dict[str, Tree], values: tuple[Any, ...]) -> None:
+        self.values, self._run = values, run
+        self._inputs = [x.clone() for x in tree.flatten(batch)]
+        self._batch: Any = tree.unflatten_as(batch, self._inputs)
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        try:
+            with (
+                torch.random.fork_rng(devices=[torch.cuda.current_device()]),
+                torch.cuda.stream(aside),
+                waiting_is_an_error(),
+            ):
+                for _ in range(_WARM_UP):
+                    run(self._batch)
+        finally:  # also what a run that failed had begun
+            here.wait_stream(aside)
+
+    def capture(self) -> None:
+        """Record what the trial runs did."""
+        self._graph = torch.cuda.CUDAGraph()
+        # other threads, such as those of NCCL, may go on
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            loss, metrics = self._run(self._batch)
+            self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
+
+    def replay(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and metrics of ``batch``, as copies: the next replay writes over its own."""
+        torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
+        self._graph.replay()
+        return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
+
+
+class _Reads:
+    """Which plain values and tensors of an object a function reads, whose values a captured graph has frozen.
+
+    Attributes:
+        changed: Names of plain values that were others after the function than before.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        self._names: set[str] = set()
+        self.changed: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what is read within."""
+        owner, names = self._owner, self._names
+        cls: Any = type(owner)
+
+        def note(self: Any, name: str) -> Any:
+            names.add(name)
+            return object.__getattribute__(self, name)
+
+        before = {name: value for name, value in vars(owner).items() if _is_plain(value)}
+        owner.__class__ = type(cls)(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": note})
+        try:
+            yield
+        finally:
+            owner.__class__ = cls
+        self.changed = [name for name, value in before.items() if vars(owner).get(name) != value]
+
+    def names(self) -> list[str]:
+        """Those of plain values that are read."""
+        return sorted(name for name in self._names if _is_plain(vars(self._owner).get(name, ())))
+
+    def values(self) -> tuple[Any, ...]:
+        """The values, and where the tensors lie, as they are now."""
+        kept = vars(self._owner)
+        return tuple(
+            value.data_ptr() if isinstance(value, Tensor) else value
+            for value in (kept[name] for name in sorted(self._names) if name in kept)
+            if isinstance(value, Tensor) or _is_plain(value)
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _of_learner(names: list[str]) -> str:
+    return ", ".join(f"learner.{name}" for name in names)
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _compiled(compute: GradientPass) -> GradientPass:
+    """``compute`` compiled, and told from those of other learners: torch keeps and counts by code object."""
+    assert isinstance(compute, FunctionType)
+    own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
+    return torch.compile(own, dynamic=False, fullgraph=True)
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """Within, what waits for the GPU raises."""
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        with warnings.catch_warnings():  # that this is a prototype, and does not find all that waits
+            warnings.filterwarnings("ignore", "Synchronization debug mode")
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

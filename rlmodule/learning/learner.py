@@ -1,0 +1,568 @@
+"""Learners: the gradient step, and how rollouts come to it in minibatches.
+
+An algorithm derives from :class:`EpisodeLearner` (PPO-like: rollouts, with bootstraps and advantages) or from
+:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. What several learners do
+together is in :class:`Team`, which is None where there is one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+import tree
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from catalog.hooks import Hooks
+from rlmodule.data.episode import Episode
+from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves
+from rlmodule.data.sequences import (
+    batch_norms,
+    cut_into_sequences,
+    embeddings_of,
+    flatten_sequences,
+    num_rows,
+    over_valid_rows,
+    sequence_minibatches,
+    values_along,
+    with_states,
+)
+from rlmodule.distributed.process_group import Alone, Peers
+from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device, moved
+from rlmodule.learning.data_parallel import Team, no_data
+from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
+from rlmodule.learning.losses import add_extra_losses, check_names, checked_loss, name_taken
+from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, join_metrics, too_many_skipped
+from rlmodule.learning.schedules import scaled, value_at
+from rlmodule.learning.sharding import Share
+from rlmodule.learning.update_data import check_episodes, check_preprocessed, columns_named, num_steps_in
+from rlmodule.modules.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
+from rlmodule.modules.columns import Columns
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
+from rlmodule.modules.shape_checks import probe_module
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.seeding import GlobalStream, int_seed, torch_stream
+from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
+
+Batch = dict[str, Tree]
+
+
+class Learner(Hooks, ABC):
+    """Holds the modules and their optimizers and takes gradient steps.
+
+    Override points:
+        ``compute_loss_for_module``: the loss.
+        ``configure_optimizer_for_module``: another optimizer; Adam with a fused step by default.
+        ``required_apis``: abilities the loss needs of a module.
+        ``summarize``: how the metrics of all minibatches become numbers; their means by default.
+        ``get_state``, ``set_state``: when a subclass keeps something that evolves.
+        ``add_module``, ``remove_module``, ``load_module_state``: when it keeps something of each module.
+
+    Several learners, each with a part of the data, take the steps that one would take with all of it, where the loss is
+    a mean over rows; their weights are the same bits at any time. What else draws random numbers that all must share
+    takes ``generator``; dropout and the like draw others on each. What goes by the rows of a minibatch together, such
+    as batch norm in training, sees those of each learner alone.
+
+    Args:
+        settings: Learning rate, clipping, minibatches.
+        spec: The modules.
+        run_seed: Seed of the run; minibatches are shuffled from its ``learner`` stream.
+
+    Attributes:
+        peers: The learners that train together with this one.
+        progress: Gradient steps so far, also within an update.
+
+    Raises:
+        TypeError: If a module lacks an ability in ``required_apis``.
+        ValueError: If a pass of a module returns a wrong shape; see :func:`rlmodule.modules.shape_checks.probe_module`.
+    """
+
+    required_apis: ClassVar[tuple[type, ...]] = ()
+
+    def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self.settings = settings
+        self.device = learner_device(settings)
+        self.module: MultiRLModule = spec.build().to(self.device)
+        self.peers: Peers = Alone()
+        self._team: Team | None = None  # if there are others
+        self.progress = 0
+        self.parameters: dict[str, FlatParameters] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._stateful: dict[str, bool] = {}
+        self._batch_norms: dict[str, list[_BatchNorm]] = {}
+        self._gradient_passes: dict[str, GradientPass] = {}
+        self._skipped_in_a_row: dict[str, int] = {}
+        for module_id in self.module:
+            self._take_up(module_id)
+        self._extra_metrics: dict[str, frozenset[str]] = {}
+        self._run_seed = run_seed
+        self.generator = torch_stream(run_seed, "learner")
+        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
+        self.env_steps = 0
+        self.num_updates = 0
+
+    def _take_up(self, module_id: str) -> None:
+        """Keep what is kept of each module."""
+        module = self.module[module_id]
+        check_apis(module, self.required_apis, type(self).__name__, module_id)
+        probe_module(module)
+        self._check_own_parameters(module_id)
+        self.parameters[module_id] = flat = FlatParameters(module.parameters())
+        self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
+        self._stateful[module_id] = is_stateful = module.is_stateful()
+        self._batch_norms[module_id] = batch_norms(module)
+        forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
+        self._gradient_passes[module_id] = gradient_pass(
+            self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
+        )
+        self._skipped_in_a_row[module_id] = 0
+        if self._team is not None:
+            self._team.take_up(module_id, module)
+
+    def _check_own_parameters(self, module_id: str) -> None:
+        """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
+        mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
+        for other, flat in self.parameters.items():
+            if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
+                raise ValueError(
+                    explain_error(
+                        f"module {module_id!r} of {type(self).__name__}",
+                        expected="trainable parameters of its own",
+                        got=f"{', '.join(shared[:5])}, which module {other!r} trains, too",
+                        remedy="Build them in setup() of each module, or freeze them with requires_grad_(False).",
+                    )
+                )
+
+    def connect(self, peers: Peers) -> None:
+        """Train together with ``peers`` from the next update on. All must have the same state, and then be told the
+        same: which updates, of which module, after how many env steps. Only the data is each one's own.
+
+        A learner that raises within an update leaves its peers, who then raise :class:`PeerLost`.
+        """
+        self.peers.close()
+        if self._team is not None:
+            self._team.leave(self.module)
+        self.peers, self._team = peers, Team(peers) if peers.size > 1 else None
+        if self._team is not None:
+            for module_id in self.module:
+                self._team.take_up(module_id, self.module[module_id])
+
+    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        """Let a further module be trained from now on. Its weights go by the run's seed and its id.
+
+        Raises:
+            ValueError: If there is one of that id, or the id cannot be one.
+            TypeError: If it lacks an ability in ``required_apis``.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
+            self.module.add(module_id, spec.build().to(self.device))
+        try:
+            self._take_up(module_id)
+        except Exception:
+            self.module.remove(module_id)
+            raise
+
+    def remove_module(self, module_id: str) -> None:
+        """Forget a module.
+
+        Raises:
+            KeyError: If there is none of that id; names those there are.
+        """
+        self.module.remove(module_id)
+        self._extra_metrics.pop(module_id, None)
+        of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
+        for kept in (*of_modules, self._skipped_in_a_row):
+            del kept[module_id]
+        if self._team is not None:
+            self._team.forget(module_id)
+
+    def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
+        """Copy the ``state`` of a module, as its ``get_state()`` gives it, into that called ``module_id``, whose
+        optimizer goes on as it is.
+
+        Raises:
+            KeyError: If there is no module of that id; names those there are.
+            ValueError: If the state is not one of such a module.
+        """
+        self.module[module_id].set_state(state)
+
+    @abstractmethod
+    def compute_loss_for_module(
+        self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """The scalar loss of one minibatch, and tensors to report.
+
+        Args:
+            module_id: Which module.
+            batch: Columns ``[B, ...]``: rows, also for a recurrent module.
+            fwd_out: What ``forward_train`` made of them, ``[B, ...]``.
+        """
+
+    def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
+        """The optimizer of a module, given all its parameters as one flat tensor: an elementwise one such as Adam.
+
+        The learning rates it is made with are its own: ``settings.lr`` reaches them only if it is passed here. An
+        ``lr`` that is a schedule multiplies them by its value over its value at step 0.
+
+        A parameter that took no part in the loss has a gradient of zero.
+        """
+        return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
+
+    def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
+        """``forward_train(batch)``: the batch and what came out, both as rows ``[B, ...]`` if they are sequences.
+
+        Raises:
+            ValueError: If a recurrent module is given rows, or predicts values and returns no ``embeddings``.
+        """
+        module = self.module[module_id]
+        if not self._stateful[module_id]:
+            return batch, module.forward_train(batch)
+        if Columns.STATE_IN not in batch:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__} with the recurrent module {module_id!r}",
+                    expected=f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}",
+                    got=f"one of rows, with {', '.join(batch)}",
+                    remedy="Make the train batch with pack().",
+                )
+            )
+        valid_rows, norms = batch.get(Columns.VALID_ROWS), self._batch_norms[module_id]
+        if valid_rows is None or not norms:
+            fwd_out = module.forward_train(batch)
+        else:
+            with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
+                fwd_out = module.forward_train(batch)
+        if isinstance(module, ValueFunctionAPI | QNetAPI):
+            embeddings_of(module, fwd_out)
+        return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
+
+    def _loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+        """The algorithm's loss and those of the module itself, and what they report."""
+        returned = self.compute_loss_for_module(module_id, rows, fwd_out)
+        loss, metrics = checked_loss(returned, type(self).__name__)
+        if isinstance(module := self.module[module_id], ExtraLossAPI):
+            loss, extra = add_extra_losses(loss, metrics, module, rows, fwd_out)
+            check_names(module, extra, self._extra_metrics.setdefault(module_id, frozenset(extra)))
+            metrics |= extra
+        return loss, metrics
+
+    def _gradient_step(self, module_id: str, batch: Batch | None) -> Metrics:
+        """Forward, loss, backward, clip, step; with None for a batch, what the peers come to. Nothing here waits for
+        the device.
+
+        The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
+        """
+        parameters, metrics = self.parameters[module_id], Metrics()
+        if batch is None:
+            parameters.zero_grad()
+            loss = parameters.grad.new_zeros(())
+        else:
+            loss, metrics = self._gradient_passes[module_id](batch)
+        if self._team is not None:
+            rows = 0 if batch is None else num_rows(batch)
+            loss = parameters.pool(self.peers, loss.detach(), rows)
+            metrics[ROWS] = torch.tensor(float(rows))
+        norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
+        both = norm + loss.detach()
+        skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
+        if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
+            optimizer.step_unless(skip)
+        elif not skip:
+            optimizer.step()
+        self.progress += 1
+        metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
+        return {name: value.detach() for name, value in metrics.items()}
+
+    def _update_statistics(self, module_id: str, batch: Batch | None) -> None:
+        """Let the module take in the observations it was just trained on, and have its buffers equal everywhere."""
+        module = self.module[module_id]
+        if batch is None:
+            obs = moved(as_tensors(allocate_observations(module.input_space, 0)), self.device)
+        else:
+            obs = batch[Columns.OBS]
+            if self._stateful[module_id]:
+                obs = flatten_sequences({Columns.OBS: obs}, batch.get(Columns.VALID_ROWS))[Columns.OBS]
+        module.update_observation_statistics(obs)
+        if self._team is not None:
+            self._team.unite_buffers(module_id, 0 if batch is None else num_rows(batch))
+
+    def _noise(self) -> AbstractContextManager[None]:
+        """Where modules draw from torch's global generators."""
+        return self._module_noise if self._team is None else self._team.own_noise(self._module_noise)
+
+    def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
+        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
+        rate, and the means of what the module's own losses reported."""
+        extra = self._extra_metrics.get(module_id, frozenset())
+        metrics = dict(metrics)
+        metrics.pop(ROWS, None)
+        skipped, limit = metrics.pop(SKIPPED), self.settings.max_nonfinite_updates_in_a_row
+        in_a_row = count_in_a_row(skipped, self._skipped_in_a_row[module_id], limit)
+        self._skipped_in_a_row[module_id] = in_a_row
+        if in_a_row >= limit:
+            raise too_many_skipped(limit, module_id, self.module[module_id])
+        lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
+        more = {**more, "learning_rate": lr, "num_updates_skipped": float(skipped.sum())}
+        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
+        if again := sorted(extra & results.keys()):
+            raise name_taken(self.module[module_id], again[0])
+        return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
+
+    def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
+        """The metrics of gradient steps as one, those of all learners."""
+        if self._team is None:
+            return join_metrics(steps)
+        known = self._extra_metrics.get(module_id, frozenset())
+        metrics, self._extra_metrics[module_id] = self._team.join_metrics(steps, known)
+        return metrics
+
+    def _steps_after(self, num_new: int) -> int:
+        """The count of env steps where nobody passes one: the data of all learners is new."""
+        return self.env_steps + int(self.peers.sum(torch.tensor(num_new)))
+
+    def _begin(self, env_steps: int) -> None:
+        """Note the number of env steps sampled so far and let learning rates follow their schedule."""
+        self.env_steps = env_steps
+        if isinstance(schedule := self.settings.lr, int | float):
+            return
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+
+    def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
+        return {name: float(value.mean()) for name, value in metrics.items()}
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
+        is_scheduled = not isinstance(self.settings.lr, int | float)
+        return {
+            "module": self.module.get_state(),
+            "optimizers": {n: optimizer_state(opt, is_scheduled=is_scheduled) for n, opt in self.optimizers.items()},
+            "generator": self.generator.get_state(),
+            "module_noise": self._module_noise.get_state(),
+            "env_steps": self.env_steps,
+            "num_updates": self.num_updates,
+            "skipped_in_a_row": self._skipped_in_a_row.copy(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`get_state` gave, in place."""
+        self.module.set_state(state["module"])
+        for module_id, saved in state["optimizers"].items():
+            load_optimizer_state(self.optimizers[module_id], saved)
+        self.generator.set_state(state["generator"])
+        self._module_noise.set_state(state["module_noise"])
+        self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
+        self._skipped_in_a_row = dict(state["skipped_in_a_row"])
+
+
+class EpisodeLearner(Learner):
+    """A learner that is fed rollouts or episodes and makes its own train batch of them.
+
+    All but the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running statistics such as
+    those of batch norm take in each minibatch once.
+
+    Override points, besides those of :class:`Learner`:
+        ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; the identity by
+        default.
+        ``make_train_batch``: bootstraps, advantages, targets; which columns the loss sees.
+        ``should_stop``: end the epochs early.
+        ``after_update``: what is adapted once per iteration.
+
+    Of several learners each calls these with its own part of the data, but for the metrics that ``should_stop`` and
+    ``summarize`` are given, which are those of all. ``self.peers`` tells the rest of the whole. A part may be without a
+    valid row.
+    """
+
+    def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        super().__init__(settings, spec, run_seed=run_seed)
+        self.settings = settings
+        self._added_columns: list[str] = []
+
+    def preprocess_train_data(self, rollout: Rollout) -> Rollout:
+        """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
+
+        Columns ``[T, N, ...]`` that it adds reach the loss as rows ``[B, ...]``, like those of the rollout.
+        """
+        return rollout
+
+    @abstractmethod
+    def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+        """What the loss sees, as :meth:`pack` makes it of the rollout's columns and new ones, and numbers to report."""
+
+    def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Values ``[T, N]`` of the observations and of what followed each step; see :meth:`Rollout.split_values`."""
+        module = self.module[module_id]
+        assert isinstance(module, ValueFunctionAPI)
+        if self._stateful[module_id]:
+            return rollout.split_values(values_along(module, rollout))
+        return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
+
+    def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
+        """The named columns, and those that ``preprocess_train_data`` added, as a train batch: the valid rows
+        ``[B, ...]``, or sequences for a recurrent module."""
+        names = [*names, *self._added_columns]
+        if self._team is not None:
+            rollout, names = self._team.number(rollout), [*names, Columns.ORDER]
+        if self._stateful[module_id]:
+            return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
+        return rollout.valid_rows(names)
+
+    def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
+        """Whether to leave out the remaining epochs, asked after each with that epoch's metrics. Default: no."""
+        return False
+
+    def may_stop(self) -> bool:
+        """Whether ``should_stop`` is to be asked at all; the same on all learners. Default: if it is overridden."""
+        return type(self).should_stop is not EpisodeLearner.should_stop
+
+    def after_update(self, module_id: str, batch: Batch) -> None:
+        """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
+        what the module says now, unless there are none. Default: nothing."""
+
+    def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Deprecated: call :meth:`update_from_episodes`."""
+        warn_of_update(type(self), "update_from_episodes")
+        return self.update_from_episodes(episodes, **kwargs)
+
+    def update_from_episodes(
+        self,
+        episodes: Rollout | Sequence[Episode] | None,
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """Learn from one rollout (or episodes, which are packed into one): epochs of reshuffled minibatches.
+
+        Args:
+            episodes: The data; of several learners the part of this one, which may be None.
+            env_steps: Env steps sampled in the whole run so far, for schedules; None adds those in the data to the
+                count of this learner.
+            module_id: Which module learns.
+            num_epochs: Passes over the data; None takes the setting.
+            minibatch_size: Rows of each gradient step; None takes the setting.
+
+        Returns:
+            Module id → numbers to report; the seconds of the phases are under ``"timers"``.
+
+        Raises:
+            KeyError: If there is no module of that id (names the known ones), or the data lacks a column.
+            TypeError: If the data is neither a rollout nor episodes.
+            ValueError: If there is no data.
+            PeerLost: If another learner did not take part to the end.
+        """
+        module = self.module[module_id]
+        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
+        with self.peers:
+            self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
+            rollout = self._rollout_of(episodes)
+            start = perf_counter()
+            self.module.eval()
+            with torch.no_grad(), columns_named(f"{type(self).__name__}.update_from_episodes()", rollout.columns):
+                rollout = with_states(module, self._preprocessed(rollout.to(self.device)))
+                batch, reported = self.make_train_batch(module_id, rollout)
+            share = None if self._team is None else self._team.share_of(batch)
+            if not (num_rows(batch) if share is None else share.total):
+                raise no_data("no valid row")
+            prepared = perf_counter()
+            self.module.train()
+            history, steps, before = list[Metrics](), list[Metrics](), self.progress
+            with self._noise():
+                for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
+                    steps += [
+                        self._gradient_step(module_id, minibatch)
+                        for minibatch in self._minibatches(batch, share, minibatch_size)
+                    ]
+                    if not self.may_stop():
+                        continue  # to put the metrics of several learners together takes as long as some steps
+                    history.append(self._joined(module_id, steps))
+                    steps = []
+                    if self._stops(module_id, history[-1]):
+                        break
+                if steps:
+                    history.append(self._joined(module_id, steps))
+            self.num_updates += self.progress - before
+            metrics = {name: torch.cat([part[name] for part in history]) for name in history[0]}
+            results = self._summary(module_id, metrics, reported)
+            self.module.eval()
+            self.after_update(module_id, batch)
+            self._update_statistics(module_id, batch)
+        timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
+        return {module_id: results, "timers": timers}
+
+    def _preprocessed(self, rollout: Rollout) -> Rollout:
+        """Call :meth:`preprocess_train_data`, and note the columns that it adds."""
+        known = [*rollout.columns]  # it may add them in place
+        rollout = self.preprocess_train_data(rollout)
+        self._added_columns = check_preprocessed(rollout, known, f"{type(self).__name__}.preprocess_train_data()")
+        return rollout
+
+    def _rollout_of(self, data: Rollout | Sequence[Episode] | None) -> Rollout:
+        """The data in one piece; with others, who may have all of it, what stands for it."""
+        if data is not None and not isinstance(data, Rollout):
+            data = Rollout.from_episodes(data) if len(data) or self._team is None else None
+        if self._team is not None:
+            data = self._team.take_part(data, self.generator, self.num_updates, self.env_steps)
+        if data is None:
+            raise no_data()
+        return data
+
+    def _minibatches(
+        self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
+    ) -> Iterator[Batch | None]:
+        """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
+        pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
+        size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
+        return pieces(batch, None if size is None else size * self.peers.size, self.generator, share)
+
+    def _stops(self, module_id: str, metrics: Metrics) -> bool:
+        """What ``should_stop`` says, on whichever learner: all stop, or none, whatever it goes by."""
+        stop = self.should_stop(module_id, metrics)
+        return stop if self._team is None else self._team.any(stop)
+
+
+def warn_of_update(owner: type, right: str) -> None:
+    """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
+    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)
+
+
+def row_minibatches(
+    batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
+) -> Iterator[Batch | None]:
+    """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (all if it is None). The last may be smaller, but a single
+    row joins the piece before: batch norm takes two.
+
+    If it is a ``share``, the pieces are those of all rows, and of each come those in ``batch``; None for none.
+    """
+    first = tree.flatten(batch)[0]
+    rows = len(first) if share is None else share.total
+    order = torch.randperm(rows, generator=generator)
+    size = rows if size is None else size
+    bounds = [start for start in range(0, rows, size) if start == 0 or rows - start > 1] + [rows]
+    if share is not None:
+        order, bounds = share.of(order, bounds)
+    order = moved(order, first.device)
+    # one gather per column and epoch; the minibatches are views
+    shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
+    for start, stop in itertools.pairwise(bounds):
+        if start == stop:
+            yield None
+            continue
+        yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}

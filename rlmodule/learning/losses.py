@@ -1,0 +1,79 @@
+"""What losses return: the algorithm's, and those that a module adds to it (:class:`ExtraLossAPI`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule.learning.reports import OWN_NAMES, Metrics
+from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
+
+
+def checked_loss(returned: Any, learner: str) -> tuple[Tensor, Metrics]:
+    """What ``compute_loss_for_module()`` of ``learner`` returned, if it is a scalar tensor and a dict."""
+    if isinstance(returned, tuple) and len(returned) == 2:
+        loss, metrics = returned
+        if isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict):
+            return loss, metrics
+    parts = returned if isinstance(returned, tuple) else (returned,)
+    shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
+    raise TypeError(
+        explain_error(
+            f"{learner}.compute_loss_for_module()",
+            expected="a scalar tensor and a dict of tensors to report",
+            got=" and ".join(shapes),
+            remedy="Return (loss.mean(), {'name': value}).",
+        )
+    )
+
+
+def add_extra_losses(
+    loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: dict[str, Tree], fwd_out: Mapping[str, Tree]
+) -> tuple[Tensor, Metrics]:
+    """``loss`` and, weighted, those of ``module``, and what is to be reported of these besides ``metrics``.
+
+    Raises:
+        TypeError, ValueError: If they are not scalar losses by name, or report under a name that is taken.
+    """
+    where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
+    if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
+        expected, remedy = "a dict from names to ExtraLoss", "Return {'name': ExtraLoss(value, weight=1.0)}."
+        raise TypeError(explain_error(where, expected=expected, got=repr(extra_losses), remedy=remedy))
+    for name, extra in extra_losses.items():
+        if not isinstance(extra.value, Tensor) or extra.value.dim():
+            got = f"shape {tuple(extra.value.shape)}" if isinstance(extra.value, Tensor) else repr(extra.value)
+            where, remedy = f"{where}[{name!r}]", "Return the mean of a loss per row."
+            raise ValueError(explain_error(where, expected="a scalar tensor", got=got, remedy=remedy))
+        loss = loss + extra.weight * extra.value
+        for key, value in ((f"{name}_loss", extra.value), *extra.metrics.items()):
+            if key in reported or key in metrics or key in OWN_NAMES:
+                raise name_taken(module, key)
+            reported[key] = value
+    return loss, reported
+
+
+def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) -> None:
+    """See that the losses of ``module`` report at every call what they did at the first.
+
+    Raises:
+        ValueError: If they do not.
+    """
+    if known != reported.keys():
+        expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
+        expected = f"the same losses and metrics at every call: {expected}"
+        remedy = "Give a loss that is not due the value 0."
+        raise ValueError(explain_error(_where(module), expected=expected, got=got, remedy=remedy))
+
+
+def name_taken(module: object, name: str) -> ValueError:
+    """The error of a module that reports ``name`` as the algorithm does."""
+    expected, remedy = "names that the algorithm does not report itself", "Call it something else."
+    return ValueError(explain_error(_where(module), expected=expected, got=repr(name), remedy=remedy))
+
+
+def _where(module: object) -> str:
+    return f"{type(module).__name__}.compute_extra_losses()"

@@ -1,0 +1,107 @@
+"""What minibatches report, put together: over the minibatches of an update, and over learners that train together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from catalog.base import Tree
+from catalog.errors import explain_error
+from rlmodule.learning.sharding import join_rows
+
+Metrics = dict[str, Tensor]
+
+ROWS = "rows_trained_on"
+"""Metric of each gradient step of a learner with others: its own rows in the minibatch."""
+SKIPPED = "update_skipped"
+"""Metric of each gradient step: 1 if it was left out, else 0."""
+OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
+"""Metrics of each gradient step, whatever the loss."""
+
+
+def join_metrics(history: Sequence[Metrics]) -> Metrics:
+    """Metrics of several minibatches as one: scalars stacked, rows concatenated."""
+    return {
+        name: torch.stack([m[name] for m in history]) if value.dim() == 0 else torch.cat([m[name] for m in history])
+        for name, value in history[0].items()
+    }
+
+
+def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
+    """What ``step_on_batch`` reported for a module on each learner, as one would have on the whole ``batch``:
+    scalars as means over all rows, entries per row in the order of its rows."""
+    if len(results) == 1:
+        return results[0]
+    scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
+    return {name: value[0] for name, value in scalars.items()} | {n: join_rows(batch, x) for n, x in parts.items()}
+
+
+def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
+    """One learner's metrics of ``M`` minibatches, in some of which it may have no rows, for :func:`merge_parts`."""
+    filled = [metrics for metrics in history if metrics[ROWS] > 0]
+    first = filled[0] if filled else {}
+    names = [name for name, value in first.items() if name != ROWS and not value.dim()]
+    scalars = [metrics.get(name, metrics[ROWS]) for name in names for metrics in history]
+    return {
+        "rows": torch.stack([metrics[ROWS] for metrics in history]),
+        "names": names,
+        "scalars": torch.stack([value.double().cpu() for value in scalars]) if scalars else torch.zeros(0),
+        "per_row": {n: torch.cat([m[n] for m in filled]) for n, value in first.items() if value.dim()},
+    }
+
+
+def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, list[Tensor]]]:
+    """The metrics ``[M]`` of minibatches that are scalars in each, as means over the rows of all learners; and the
+    others, learner by learner.
+
+    Raises:
+        ValueError: If two learners report different ones.
+    """
+    filled = [part for part in parts if part["names"]]
+    first = filled[0]
+    for part in filled:
+        if {*part["names"], *part["per_row"]} != {*first["names"], *first["per_row"]}:
+            expected, got = (", ".join(sorted({*p["names"], *p["per_row"]})) for p in (first, part))
+            remedy = "Report the same for every minibatch."
+            where = "metrics of learners that train together"
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    weights = torch.stack([part["rows"] for part in filled])[:, None].double()  # [n, 1, M]
+    shape = (len(first["names"]), -1)
+    values = torch.stack([part["scalars"].view(shape) for part in filled])
+    # where a learner has no rows it has no metrics either
+    means = torch.where(weights > 0, values * weights, 0.0).sum(0) / weights.sum(0)
+    scalars = dict(zip(first["names"], means.float(), strict=True))
+    return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
+
+
+def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
+    """How many updates in a row were left out up to the latest, or once ``limit`` of them.
+
+    Args:
+        skipped: Which were, of the latest ``[M]``.
+        before: How many it were before these.
+        limit: How many are too many.
+    """
+    for one in skipped.tolist():
+        before = before + 1 if one else 0
+        if before >= limit:
+            break
+    return before
+
+
+def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
+    """The error of updates that did not come to finite numbers; names the parameters."""
+    wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    return FloatingPointError(
+        explain_error(
+            f"updates of module {module_id!r}",
+            expected="finite losses and gradients",
+            got=f"{limit} in a row that are not; in the last one "
+            + (f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"),
+            remedy="The weights are as they were before these. Lower lr, look at the scale of rewards and at "
+            "losses of your own, or allow more by max_nonfinite_updates_in_a_row.",
+        )
+    )

@@ -1,0 +1,170 @@
+"""Sharding: how data is divided among learners that train together, and how each finds its part of a minibatch.
+
+The minibatches of ``n`` learners are those of one that has all the data: the same permutation, cut at the same places.
+Of each piece a learner takes the rows that it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from catalog.base import Tree
+from rlmodule.data.episode import Episode
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.sequences import num_rows
+from rlmodule.distributed.process_group import Peers
+from rlmodule.modules.columns import Columns
+
+
+def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
+    """The rollout in parts of neighbouring slots, as equal in number as can be; views. None where no slot is left.
+
+    ``stats`` are left out: they are about the whole.
+    """
+    return [_take_slots(rollout, a, b) if a < b else None for a, b in _spans(rollout.shape[1], num_shards)]
+
+
+def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Episode]]:
+    """The episodes in order, in parts whose numbers of steps differ by at most one; views.
+
+    An episode that would stand in two parts is cut there. Its first chunk then is an unfinished one, whose last
+    observation is bootstrapped from; see :meth:`Rollout.from_episodes` for what a recurrent module makes of the others.
+    Episodes without a step are left out.
+    """
+    ends = np.cumsum([len(episode) for episode in episodes], dtype=np.int64)
+    shards: list[list[Episode]] = []
+    for begin, end in _spans(int(ends[-1]) if len(ends) else 0, num_shards):
+        shard = []
+        for episode, stop in zip(episodes, ends, strict=True):
+            start = stop - len(episode)
+            a, b = max(begin, start), min(end, stop)
+            if a < b:
+                shard.append(episode if b - a == len(episode) else episode[int(a - start) : int(b - start)])
+        shards.append(shard)
+    return shards
+
+
+def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree] | None]:
+    """A train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, in parts as equal in number as can be. None
+    where no row or sequence is left. :func:`join_rows` puts results per row together again."""
+    if Columns.STATE_IN not in batch:
+        spans = _spans(num_rows(batch), num_shards)
+        return [_cut(batch, 0, a, b) if a < b else None for a, b in spans]
+    spans = _spans(batch[Columns.STARTS].shape[1], num_shards)
+    return [_take_sequences(batch, a, b) if a < b else None for a, b in spans]
+
+
+def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
+    """Results ``[R, ...]`` for the rows of ``batch``, from those for the rows of each shard."""
+    joined = torch.cat(list(parts))
+    if Columns.STATE_IN not in batch:
+        return joined
+    num = batch[Columns.STARTS].shape[1]
+    of_sequence = _places(batch) % num
+    bounds = torch.tensor([b for _, b in _spans(num, len(parts))])
+    # the shards in turn, and in each the rows in their order
+    order = torch.searchsorted(bounds, of_sequence, right=True).argsort(stable=True)
+    return torch.empty_like(joined).index_copy_(0, order.to(joined.device), joined)
+
+
+def nothing_like(rollout: Rollout) -> Rollout:
+    """One row and slot of ``rollout``, not valid: for a learner without data to go through the motions with."""
+    index = (slice(0, 1), slice(0, 1))
+    columns = {name: map_leaves(lambda x: x[index].clone(), column) for name, column in rollout.columns.items()}
+    columns[Columns.VALID].zero_()
+    columns[Columns.TERMINATEDS].zero_()
+    columns[Columns.TRUNCATEDS].zero_()
+    return Rollout(
+        columns=columns,
+        last_obs=map_leaves(lambda x: x[:1], rollout.last_obs),
+        final_index=rollout.final_index[:0],
+        final_obs=map_leaves(lambda x: x[:0], rollout.final_obs),
+        state_in=None if rollout.state_in is None else map_leaves(lambda x: x[index], rollout.state_in),
+    )
+
+
+class Share:
+    """Which rows (or sequences) of those of all learners one has, in the order in which one learner would have them.
+
+    Args:
+        keys: ``[B]`` int64: what the rows here are ordered by among those of all; among equal ones by rank.
+        length: Steps of the sequences here; 1 of rows.
+        peers: The learners.
+
+    Attributes:
+        total: Number of rows of all.
+        length: Steps of the longest sequences of all.
+    """
+
+    def __init__(self, keys: Tensor, length: int, peers: Peers) -> None:
+        told = peers.gather(torch.cat([torch.tensor([length]), keys.cpu()]))
+        self.length = max(int(part[0]) for part in told)
+        everywhere = torch.cat([part[1:] for part in told])
+        self.total = len(everywhere)
+        places = torch.empty_like(everywhere)
+        places[everywhere.argsort(stable=True)] = torch.arange(self.total)
+        begin = sum(len(part) - 1 for part in told[: peers.rank])
+        self._here = torch.full((self.total,), -1)
+        self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
+
+    def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """What is here of a permutation ``order`` of all rows that is cut at ``bounds``: indices of rows here, and
+        where these are cut."""
+        here = self._here[order]
+        mine = here >= 0
+        return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
+
+
+def _spans(count: int, num: int) -> list[tuple[int, int]]:
+    """``num`` spans in a row, of equal length but for one more in the first ones."""
+    each, more = divmod(count, num)
+    begins = [i * each + min(i, more) for i in range(num + 1)]
+    return list(itertools.pairwise(begins))
+
+
+def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
+    slots = slice(begin, end)
+    inside = (rollout.final_index[:, 1] >= begin) & (rollout.final_index[:, 1] < end)
+    return dataclasses.replace(
+        rollout,
+        columns={name: map_leaves(lambda x: x[:, slots], column) for name, column in rollout.columns.items()},
+        last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
+        final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
+        final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
+        state_in=None if rollout.state_in is None else map_leaves(lambda x: x[:, slots], rollout.state_in),
+        first_env_index=rollout.first_env_index + begin,
+        stats={},
+    )
+
+
+def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, Tree]:
+    apart = (Columns.STATE_IN, Columns.VALID_ROWS, Columns.NEXT_ROWS)
+    num = batch[Columns.STARTS].shape[1]
+    of_sequence = _places(batch) % num
+    inside = (of_sequence >= begin) & (of_sequence < end)
+
+    def move(index: Tensor) -> Tensor:
+        kept = index[inside]
+        return kept // num * (end - begin) + kept % num - begin
+
+    return {
+        **_cut({name: column for name, column in batch.items() if name not in apart}, 1, begin, end),
+        **_cut({Columns.STATE_IN: batch[Columns.STATE_IN]}, 0, begin, end),
+        **{name: move(batch[name]) for name in apart[1:] if name in batch},
+    }
+
+
+def _places(batch: dict[str, Tree]) -> Tensor:
+    """Places ``t·B + b`` of the valid rows of sequences."""
+    valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
+    return torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
+
+
+def _cut(columns: dict[str, Tree], dim: int, begin: int, end: int) -> dict[str, Tree]:
+    return {name: map_leaves(lambda x: x.narrow(dim, begin, end - begin), c) for name, c in columns.items()}

@@ -1,0 +1,105 @@
+"""Data that users pass to an update: checks with an error that names the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tree
+from torch import Tensor
+
+from catalog.errors import explain_error
+from rlmodule.data.episode import Episode
+from rlmodule.data.rollout import Rollout
+from rlmodule.modules.columns import Columns
+
+_NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
+
+
+def num_steps_in(data: Rollout | Sequence[Episode] | None) -> int:
+    """Count the env steps in a rollout or in episodes."""
+    return data.num_env_steps if isinstance(data, Rollout) else sum(map(len, data or ()))
+
+
+def check_episodes(data: Any, where: str) -> None:
+    """Refuse what is neither a rollout nor a sequence of episodes; None is no data.
+
+    Raises:
+        TypeError: Names the remedy.
+    """
+    if data is None or isinstance(data, Rollout):
+        return
+    if isinstance(data, Sequence) and all(isinstance(episode, Episode) for episode in data):
+        return
+    got, remedy = type(data).__name__, "Pass what algo.sample() returns, or a list of episodes."
+    if isinstance(data, Mapping):
+        got, remedy = (
+            f"a dict with {', '.join(map(repr, data)) or 'nothing'}",
+            "Pass the data of one module, module_id=",
+        )
+        remedy += " says of which; rows that are ready to train on go to the update_from_batch() of a BatchLearner."
+    elif isinstance(data, Sequence):
+        kinds = dict.fromkeys(type(item).__name__ for item in data)
+        got = f"a {type(data).__name__} of {', '.join(kinds)}"
+        if "Rollout" in kinds:
+            remedy = "Put rollouts side by side: Rollout.concat([...])."
+    raise TypeError(explain_error(where, expected="a Rollout or a list of episodes", got=got, remedy=remedy))
+
+
+def check_batch(batch: Any, where: str) -> None:
+    """Refuse what is no dict of columns of tensors; None is no data.
+
+    Raises:
+        TypeError: Names the remedy.
+    """
+    if batch is None:
+        return
+    if not isinstance(batch, Mapping):
+        got, remedy = type(batch).__name__, "Pass {'obs': tensor, ...}."
+        if isinstance(batch, Rollout):
+            remedy = "Pass its rows: rollout.valid_rows(rollout.columns)."
+        raise TypeError(explain_error(where, expected="a dict of columns [B, ...]", got=got, remedy=remedy))
+    for name, column in batch.items():
+        for leaf in tree.flatten(column):
+            if not isinstance(leaf, Tensor):
+                got, remedy = f"{type(leaf).__name__} in {name!r}", "Convert it: torch.as_tensor(array)."
+                raise TypeError(explain_error(where, expected="columns of tensors", got=got, remedy=remedy))
+
+
+def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list[str]:
+    """Return the names of the columns that ``preprocess_train_data`` added to the ``known`` ones.
+
+    Raises:
+        TypeError: If it returned no rollout.
+        ValueError: If a column is not ``[T, N, ...]``.
+    """
+    if not isinstance(rollout, Rollout):
+        remedy = "Return the rollout, as it came or changed by dataclasses.replace()."
+        raise TypeError(explain_error(where, expected="a Rollout", got=type(rollout).__name__, remedy=remedy))
+    added = [name for name in rollout.columns if name not in known]
+    for name in added:
+        for leaf in tree.flatten(rollout[name]):
+            if not isinstance(leaf, Tensor) or leaf.shape[:2] != rollout.shape:
+                expected = f"a tensor shaped {rollout.shape} or {(*rollout.shape, '...')} in the new column {name!r}"
+                got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+                remedy = "Give each step of each env one entry."
+                raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return added
+
+
+@contextmanager
+def columns_named(where: str, columns: Collection[str]) -> Iterator[None]:
+    """Explain the KeyError of a column that is missing; ``columns`` are those of the data.
+
+    Raises:
+        KeyError: Names the column, and those of the data.
+    """
+    try:
+        yield
+    except KeyError as error:
+        name = error.args[0] if len(error.args) == 1 else None
+        if name not in _NAMES or name in columns:
+            raise
+        expected, remedy = f"the column {name!r}, which the learner reads", "Add it to the data."
+        raise KeyError(explain_error(where, expected=expected, got=", ".join(columns), remedy=remedy)) from error

@@ -1,0 +1,435 @@
+"""RLModule: the nets of one policy behind three forward passes. And a dict of them that is itself a module."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from catalog.actions.autoregressive import ActionModel
+from catalog.actions.converters import ActionConverter
+from catalog.actions.embeddings import ActionEmbeddings
+from catalog.actions.masks import ActionMask
+from catalog.base import Tree
+from catalog.catalog import Catalog
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.distributions.base import Distribution
+from catalog.encoders.extra_heads import ExtraOutputs
+from catalog.encoders.preprocessing import ObservationNormalizer
+from catalog.errors import closest, explain_error
+from catalog.explain.explain import Built, Format, explain
+from catalog.hooks import Hooks
+from catalog.model_config import DefaultModelConfig
+from catalog.past import PREV_OBS, PastView
+from catalog.shape_checks import probe_action_model, probe_embeddings
+from rlmodule.modules.apis import InferenceOnlyAPI
+from rlmodule.modules.columns import Columns
+
+DEFAULT_MODULE_ID = "default_policy"
+
+
+class RLModule(Hooks, nn.Module, ABC):
+    """The nets of one policy.
+
+    Override points:
+        ``setup``: make the submodules (``self.catalog`` builds the default ones).
+        ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is given, for training.
+        ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: where they differ from ``_forward``.
+        ``get_initial_state``: the recurrent state before the first step, which makes the module a stateful one.
+        ``get_past_view``: which earlier observations, actions and rewards it sees, with or without such a state.
+
+    A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
+    distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch. The training pass of a module of
+    action values may return ``embeddings`` in their place, which its ``compute_q_values`` makes values of.
+
+    A module with a recurrent state (``get_initial_state`` is not None) is given sequences in all three passes: ``obs``
+    ``[T, B, ...]``, ``starts`` ``[T, B]`` and ``state_in`` ``[B, ...]``; to act is to see ``T = 1``. It zeroes a state
+    before every row that starts, and returns its columns ``[T, B, ...]`` with ``state_out`` ``[B, ...]``. If it has a
+    value function, its ``_forward_train`` returns ``embeddings`` too: values are computed from them alone.
+
+    Args:
+        observation_space: Space of one observation of the env.
+        action_space: Space of one action.
+        model_config: Settings of the nets, for the catalog or for ``setup`` itself.
+        catalog_class: The catalog that ``setup`` builds with.
+        inference_only: Drop what only learning needs; see :class:`InferenceOnlyAPI`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_space: Space,
+        action_space: Space,
+        model_config: Any = None,
+        catalog_class: type[Catalog] = Catalog,
+        inference_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.inference_only = inference_only
+        self.model_config: DefaultModelConfig = catalog_class.model_config_class.from_any(model_config)
+        self.catalog = catalog_class(
+            observation_space,
+            action_space,
+            self.model_config,
+            past_view=self.get_past_view(),
+            may_lack_encoder=True,
+        )
+        self.model_config, self.past_view = self.catalog.model_config, self.catalog.past_view
+        self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls
+        self.action_converter: ActionConverter = self.catalog.build_action_converter()
+        self.action_mask: ActionMask | None = self.catalog.build_action_mask()
+        self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
+        if self.action_embeddings is not None:
+            count = self.action_dist_cls.required_input_dim(action_space)
+            where = f"{type(self.catalog).__name__}.build_action_embeddings()"
+            probe_embeddings(self.action_embeddings, observation_space, count, where)
+        self.action_model: ActionModel | None = self.catalog.build_action_model()
+        self.sees_more_than_the_env: bool = bool(self.past_view.steps)
+        self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
+        self._bound_from: tuple[type[Distribution], type[Distribution]] | None = None
+        self.setup()
+        self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
+        if issubclass(self.action_dist_cls, AutoregressiveDistribution):
+            probe_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
+        elif self.action_model is not None:
+            raise ValueError(
+                explain_error(
+                    f"{type(self.catalog).__name__}.build_action_model()",
+                    expected=f"None, since {self.action_dist_cls.__name__} asks no such model",
+                    got=type(self.action_model).__name__,
+                    remedy="Set autoregressive_actions=True, whose distribution does.",
+                )
+            )
+        if inference_only and isinstance(self, InferenceOnlyAPI):
+            for name in self.get_non_inference_attributes():
+                self._drop(name)
+
+    def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
+        """Let ``action_dist_cls`` be that of this module; see :meth:`Distribution.for_module`."""
+        self.action_dist_cls = dist_cls.for_module(self)
+        self._bound_from = dist_cls, self.action_dist_cls
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        reduced = self.__reduce_ex__(4)
+        assert isinstance(reduced, tuple)
+        make, args, state = reduced[:3]
+        memo[id(self)] = copied = make(*args)
+        copied.__setstate__(copy.deepcopy(state, memo))
+        # classes are not copied, and one that was bound to this module would go on asking it
+        if self._bound_from is not None and self.action_dist_cls is self._bound_from[1]:
+            copied._bind_distribution(self._bound_from[0])
+        return copied
+
+    def _drop(self, name: str) -> None:
+        owner, _, leaf = name.rpartition(".")
+        part = self.get_submodule(owner)
+        if not hasattr(part, leaf):
+            raise AttributeError(
+                explain_error(
+                    f"inference-only {type(self).__name__}",
+                    expected="names of parts of the module",
+                    got=f"{name!r}",
+                    remedy="Correct what get_non_inference_attributes() returns.",
+                )
+            )
+        setattr(part, leaf, None)
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Make the submodules. Called once, at the end of construction."""
+
+    @abstractmethod
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting, and for training unless :meth:`_forward_train` is overridden."""
+
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        return self._forward(batch)
+
+    def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting greedily, without gradient."""
+        if not torch.is_grad_enabled():  # the runner's case, spared a context manager per step
+            return self._forward_inference(batch)
+        with torch.no_grad():
+            return self._forward_inference(batch)
+
+    def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for acting while collecting data, without gradient."""
+        if not torch.is_grad_enabled():
+            return self._forward_exploration(batch)
+        with torch.no_grad():
+            return self._forward_exploration(batch)
+
+    def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Columns for the loss, with gradient.
+
+        Raises:
+            RuntimeError: On an inference-only copy.
+        """
+        if self.inference_only:
+            raise RuntimeError(
+                explain_error(
+                    f"{type(self).__name__}.forward_train()",
+                    expected="a full module",
+                    got="an inference-only copy",
+                    remedy="Train the learner's module: algo.get_module().",
+                )
+            )
+        return self._forward_train(batch)
+
+    def forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        """The same as :meth:`forward_train`, as ``nn.Module`` users expect."""
+        return self.forward_train(batch)
+
+    def get_initial_state(self) -> Tree | None:
+        """Recurrent state of one sequence before its first step, zeros without batch dim; None if stateless."""
+        return None
+
+    def get_past_view(self) -> PastView:
+        """Earlier steps the module sees, besides those that ``lstm_use_prev_action`` and ``_reward`` ask for; see
+        :class:`PastView`. Called once, before ``setup``, when spaces and ``model_config`` are known. Default: none."""
+        return PastView()
+
+    def is_stateful(self) -> bool:
+        """Whether the module has a recurrent state, and so is given sequences."""
+        return self.get_initial_state() is not None
+
+    @property
+    def max_seq_len(self) -> int:
+        """Number of rows in the sequences a recurrent module is trained on."""
+        return self.catalog.model_config.max_seq_len
+
+    @property
+    def input_space(self) -> Space:
+        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and what ``past_view`` asks for
+        (``prev_obs``, ``prev_action``, ``prev_reward``)."""
+        return self.catalog.input_space
+
+    def env_part(self, obs: Tree) -> Tree:
+        """What of ``batch["obs"]`` the env itself observed."""
+        return obs[Columns.OBS] if self.sees_more_than_the_env else obs
+
+    def update_observation_statistics(self, obs: Tree) -> None:
+        """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: the
+        ``observation_normalizer``, if ``setup`` built one."""
+        if self.observation_normalizer is not None:
+            self.observation_normalizer.update(self.env_part(obs))
+
+    def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
+        """Observations as an encoder gets them: those of the env standardised, if ``setup`` built a normaliser."""
+        obs, normalizer = batch[Columns.OBS], self.observation_normalizer
+        if normalizer is None:
+            return obs
+        if self.sees_more_than_the_env:
+            return {**obs, **{name: normalizer(obs[name]) for name in (Columns.OBS, PREV_OBS) if name in obs}}
+        return normalizer(obs)
+
+    def net_names(self) -> dict[str, str]:
+        """Names that :meth:`explain` gives to nets, with the path of each; all others go by their attributes."""
+        return {}
+
+    def explain(self, format: Format = "text") -> str:
+        """What the catalog decided, and the nets this module has; builds nothing. See :meth:`Catalog.explain`."""
+        built = Built(self._named_nets(), self.action_mask, self.observation_normalizer, self)
+        return explain(self.catalog, format, built)
+
+    def _named_nets(self) -> dict[str, nn.Module]:
+        """The nets, each parameter in one of them if it is in a net at all."""
+        there: dict[str, nn.Module] = {**dict(self.named_modules(remove_duplicate=False))}
+        nets = {name: there[path] for name, path in self.net_names().items() if path in there}
+        further = {"action embeddings": self.action_embeddings, "action model": self.action_model}
+        nets |= {name: net for name, net in further.items() if net is not None and any(True for _ in net.parameters())}
+        for net in there.values():
+            if isinstance(net, ExtraOutputs):
+                nets |= net.parts()
+        named = {id(p) for net in nets.values() for p in net.parameters()}
+        for name, net in self.named_children():
+            parameters = {id(p) for p in net.parameters()}
+            if parameters and not parameters & named:
+                nets[name] = net
+        return nets
+
+    def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
+        """Weights and buffers by name, as references.
+
+        Args:
+            inference_only: Leave out what an inference-only copy has not.
+        """
+        state = dict(self.state_dict())
+        if inference_only and isinstance(self, InferenceOnlyAPI):
+            dropped = tuple(f"{name}." for name in self.get_non_inference_attributes())
+            state = {name: value for name, value in state.items() if not name.startswith(dropped)}
+        return state
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy ``state`` in place. An inference-only copy takes its part of a full state.
+
+        Raises:
+            ValueError: If a name is missing, unknown or of another shape.
+        """
+        mine = self.state_dict()
+        if self.inference_only:
+            state = {name: value for name, value in state.items() if name in mine}
+        self._check_state(state, mine)
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(state[name])
+
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Whether ``state`` is one of such a module.
+
+        Raises:
+            ValueError: If a name is missing, unknown or of another shape.
+        """
+        self._check_state(state, self.state_dict())
+
+    def _check_state(self, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+        wrong = sorted(mine.keys() ^ state.keys())
+        wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
+        if wrong:
+            raise ValueError(
+                explain_error(
+                    f"{type(self).__name__}.set_state()",
+                    expected="the names and shapes of this module's own state",
+                    got=f"a state that differs at {', '.join(wrong[:5])}",
+                    remedy="Load it into a module with the same spaces, model_config and catalog.",
+                )
+            )
+
+    def share_tensors_of(self, other: RLModule) -> None:
+        """Replace every parameter and buffer by ``other``'s of the same name, so that both are one set of weights.
+
+        Buffers stay shared as long as ``other`` changes them in place.
+
+        Raises:
+            ValueError: If ``other`` lacks a tensor that this module has.
+        """
+        # also by the second name of a tensor that two submodules share
+        theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
+        theirs |= dict(other.named_buffers(remove_duplicate=False))
+        for path, submodule in self.named_modules(remove_duplicate=False):
+            for own in (submodule._parameters, submodule._buffers):
+                for name, tensor in own.items():
+                    full = f"{path}.{name}" if path else name
+                    if full in theirs:
+                        own[name] = theirs[full]  # type: ignore[assignment]
+                    elif tensor is not None:
+                        raise ValueError(
+                            explain_error(
+                                f"{type(self).__name__}.share_tensors_of()",
+                                expected="a module that has all of this one's tensors",
+                                got=f"a {type(other).__name__} without {full!r}",
+                                remedy="Build both from one spec.",
+                            )
+                        )
+
+
+class MultiRLModule(nn.Module):
+    """Modules by id, as one ``nn.Module``."""
+
+    def __init__(self, modules: Mapping[str, RLModule]) -> None:
+        super().__init__()
+        self.rl_modules = nn.ModuleDict()
+        self._by_id: dict[str, RLModule] = {}  # to ask a ModuleDict costs as much as a tensor operation
+        for module_id, module in modules.items():
+            self.add(module_id, module)
+
+    def add(self, module_id: str, module: RLModule) -> None:
+        """Take in a further module.
+
+        Raises:
+            ValueError: If there is one of that id, or the id cannot be one.
+        """
+        if not isinstance(module_id, str) or "." in module_id or not module_id or module_id in dir(nn.ModuleDict()):
+            raise ValueError(
+                explain_error(
+                    "MultiRLModule",
+                    expected="ids without dots that are strings and no attribute of a torch.nn.ModuleDict",
+                    got=repr(module_id),
+                    remedy=f"Call it for example 'policy_{str(module_id).replace('.', '_')}'.",
+                )
+            )
+        if module_id in self._by_id:
+            expected, remedy = f"an id besides {', '.join(self._by_id)}", "Remove that one first, or choose another id."
+            raise ValueError(explain_error("MultiRLModule", expected=expected, got=repr(module_id), remedy=remedy))
+        self.rl_modules[module_id] = self._by_id[module_id] = module
+
+    def remove(self, module_id: str) -> None:
+        """Forget the module called ``module_id``.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        self[module_id]  # which tells if there is none
+        del self.rl_modules[module_id], self._by_id[module_id]
+
+    def __getitem__(self, module_id: str) -> RLModule:
+        """The module called ``module_id``.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        if module_id not in self._by_id:
+            raise KeyError(
+                explain_error(
+                    "MultiRLModule",
+                    expected=f"one of {', '.join(self._by_id)}",
+                    got=f"the module id {module_id!r}",
+                    remedy=f"Ask for a module that exists.{closest(module_id, self._by_id)}",
+                )
+            )
+        return self._by_id[module_id]
+
+    def __contains__(self, module_id: str) -> bool:
+        return module_id in self._by_id
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def items(self) -> Iterator[tuple[str, RLModule]]:
+        """Pairs of id and module."""
+        return iter(self._by_id.items())
+
+    def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
+        """State of each module by id."""
+        return {module_id: module.get_state(inference_only) for module_id, module in self.items()}
+
+    def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy the states of the modules named in ``state`` in place."""
+        for module_id, module_state in state.items():
+            self[module_id].set_state(module_state)
+
+
+def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
+    """The most likely action of each row of an inference pass, before it is fitted to the action space."""
+    return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()
+
+
+def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
+    """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
+    parts = mask.num_groups
+    choice = "at least one action that is allowed" if parts == 1 else f"an allowed choice in each of {parts} parts"
+    return ValueError(
+        explain_error(
+            f"{where}[{mask.key!r}]",
+            expected=choice,
+            got="a part in which all are forbidden" if parts > 1 else "a mask that forbids all",
+            remedy="Allow an action, if only one that does nothing, or end the episode before such a state.",
+        )
+    )

@@ -1,0 +1,98 @@
+"""What to build: specs of one module and of a dict of modules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnasium import Space
+
+from catalog.catalog import Catalog
+from catalog.errors import explain_error
+from catalog.model_config import DefaultModelConfig
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
+
+
+@dataclass(frozen=True)
+class RLModuleSpec:
+    """Class, spaces and settings of one module. What is None is filled in by the algorithm (:meth:`filled`).
+
+    Attributes:
+        module_class: The module to build.
+        observation_space: Space of one observation; None takes the env's.
+        action_space: Space of one action; None takes the env's.
+        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Options of a module of one's own are
+            its ``custom_model_config``, or what a subclass of DefaultModelConfig adds.
+        catalog_class: The catalog the module builds with.
+        inference_only: Build without what only learning needs.
+    """
+
+    module_class: type[RLModule] | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    model_config: DefaultModelConfig | Mapping[str, Any] | None = None
+    catalog_class: type[Catalog] | None = None
+    inference_only: bool = False
+
+    def __post_init__(self) -> None:
+        for name, base in (("module_class", RLModule), ("catalog_class", Catalog)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, type) and issubclass(value, base)):
+                raise TypeError(
+                    explain_error(
+                        f"RLModuleSpec.{name}",
+                        expected=f"a subclass of {base.__name__}, or None for the algorithm's own",
+                        got=repr(value),
+                        remedy=f"Pass the class itself, derived from {base.__name__}.",
+                    )
+                )
+
+    def filled(self, default: RLModuleSpec) -> RLModuleSpec:
+        """This spec, with ``default``'s value wherever it says None."""
+        mine = vars(self)
+        return dataclasses.replace(self, **{name: value for name, value in vars(default).items() if mine[name] is None})
+
+    def build(self, *, inference_only: bool | None = None) -> RLModule:
+        """A new module, in eval mode: only a learner's gradient steps put it in train mode.
+
+        Raises:
+            ValueError: If class or spaces are not given.
+        """
+        missing = [name for name in ("module_class", "observation_space", "action_space") if vars(self)[name] is None]
+        if missing:
+            raise ValueError(
+                explain_error(
+                    "RLModuleSpec.build()",
+                    expected="module_class, observation_space and action_space",
+                    got=f"None for {', '.join(missing)}",
+                    remedy="Give them to the spec, or let an algorithm's build() fill them in.",
+                )
+            )
+        assert self.module_class is not None
+        assert self.observation_space is not None
+        assert self.action_space is not None
+        return self.module_class(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            model_config=self.model_config,
+            catalog_class=self.catalog_class or Catalog,
+            inference_only=self.inference_only if inference_only is None else inference_only,
+        ).eval()
+
+    def as_multi(self, module_id: str = DEFAULT_MODULE_ID) -> MultiRLModuleSpec:
+        """A spec of this one module under ``module_id``."""
+        return MultiRLModuleSpec({module_id: self})
+
+
+@dataclass(frozen=True)
+class MultiRLModuleSpec:
+    """Specs by module id."""
+
+    rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
+
+    def build(self, *, inference_only: bool | None = None) -> MultiRLModule:
+        """A new module of each spec, in eval mode."""
+        modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
+        return MultiRLModule(modules).eval()

@@ -1,0 +1,1 @@
+"""Sampling: env runners and the storage they fill."""

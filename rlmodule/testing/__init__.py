@@ -1,0 +1,1 @@
+"""Contracts to test modules and learners of your own against."""

@@ -1,0 +1,391 @@
+"""What a run folder keeps: the last checkpoint, that of the best evaluation, and what belongs to one run only."""
+
+import errno
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import catalog_rl
+from algorithms import Algorithm
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPO, PPOConfig
+from algorithms.run.folder_lock import FolderLock
+from algorithms.run.run_folder import best_return_in
+from rlmodule.checkpoint import load_checkpoint
+
+
+class Script:
+    """What the evaluations of a test come to, one after the other."""
+
+    returns: Iterator[float] = iter(())
+
+
+class Scripted(gym.Env):
+    """Episodes of one step. An evaluation's is worth what the script says; where that is NaN, no episode ends."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)  # type: ignore[assignment]
+
+    def __init__(self, scripted: bool = False) -> None:
+        self.scripted = scripted
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        if self.scripted and seed is not None:
+            self.reward = next(Script.returns)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if not self.scripted:
+            return np.zeros(2, np.float32), 0.0, True, False, {}
+        never = math.isnan(self.reward)
+        return np.zeros(2, np.float32), 0.0 if never else self.reward, not never, False, {}
+
+
+def build(run_dir: Path, evaluations: list[float], **settings: Any) -> PPO:
+    Script.returns = iter(evaluations)
+    small: dict[str, Any] = {
+        "num_envs_per_env_runner": 1,
+        "train_batch_size_per_learner": 8,
+        "minibatch_size": 8,
+        "num_epochs": 1,
+    }
+    small |= {"model_config": {"fcnet_hiddens": [4]}, "seed": 3, "loggers": ["jsonl"]}
+    if evaluations:
+        small |= {"evaluation_interval": 1, "evaluation_env_config": {"scripted": True}}
+        small |= {"evaluation_duration": 2, "evaluation_duration_unit": "timesteps"}
+    algorithm = PPOConfig(env=Scripted, run_dir=str(run_dir), **small | settings).build()
+    assert isinstance(algorithm, PPO)
+    return algorithm
+
+
+def iterations_in(checkpoint: Path) -> int | None:
+    """How many iterations the run had done when a checkpoint was written; None if there is none."""
+    return load_checkpoint(checkpoint)["state"]["metrics"]["iterations"] if checkpoint.exists() else None
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "best"),
+    [
+        ([3.0], [1]),
+        ([1.0, 3.0, 2.0], [1, 2, 2]),
+        ([3.0, 3.0, 3.5, 3.5], [1, 2, 3, 4]),  # of equal ones the last
+        ([-5.0, -7.0, -4.0], [1, 1, 3]),
+        ([NAN, -4.0, NAN, -4.5], [None, 2, 2, 2]),
+        ([0.0, NAN], [1, 1]),
+    ],
+)
+def test_the_best_evaluation_keeps_its_weights(
+    evaluations: list[float], best: list[int | None], tmp_path: Path
+) -> None:
+    with build(tmp_path, evaluations) as algorithm:
+        for mean, iteration in zip(evaluations, best, strict=True):
+            result = algorithm.train()["evaluation"]["env_runners"]["episode_return_mean"]
+            assert result == pytest.approx(mean, nan_ok=True)
+            assert iterations_in(tmp_path / "best_checkpoint") == iteration
+    assert iterations_in(tmp_path / "checkpoint") is None
+
+
+def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
+    with build(tmp_path, [2.0, 5.0]) as first:
+        first.learn(num_env_steps=16)
+    assert iterations_in(tmp_path / "best_checkpoint") == 2
+    Script.returns = iter([4.0, 5.0, 4.5])
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        for best in (2, 4, 4):
+            resumed.train()
+            assert iterations_in(tmp_path / "best_checkpoint") == best
+
+
+def test_in_another_folder_the_best_is_that_of_the_folder(tmp_path: Path) -> None:
+    with build(tmp_path / "one", [9.0]) as first:
+        first.learn(num_env_steps=8)
+    Script.returns = iter([1.0, 2.0, 1.5])
+    loaded = Algorithm.from_checkpoint(tmp_path / "one" / "checkpoint", allow=[__name__], run_dir=str(tmp_path / "two"))
+    with loaded as resumed:
+        for best in (2, 3, 3):
+            resumed.train()
+            assert iterations_in(tmp_path / "two" / "best_checkpoint") == best
+    assert iterations_in(tmp_path / "one" / "best_checkpoint") == 1
+
+
+def test_the_best_is_not_kept_if_it_shall_not_be(tmp_path: Path) -> None:
+    with build(tmp_path, [1.0, 2.0], keep_best_checkpoint=False) as algorithm:
+        algorithm.learn(num_env_steps=16)
+    assert not (tmp_path / "best_checkpoint").exists()
+    assert (tmp_path / "checkpoint").exists()
+
+
+def test_checkpoints_between(tmp_path: Path) -> None:
+    told: list[Path] = []
+
+    def note(algorithm: Algorithm, path: Path) -> None:
+        told.append(path)
+
+    with build(tmp_path, [], checkpoint_interval=2, on_checkpoint=note) as algorithm:
+        seen = []
+        for _ in range(5):
+            algorithm.train()
+            seen.append(iterations_in(tmp_path / "checkpoint"))
+        assert seen == [None, 2, 2, 4, 4]
+        algorithm.learn(num_env_steps=8)
+    assert iterations_in(tmp_path / "checkpoint") == 6
+    assert told == [tmp_path / "checkpoint"] * 3  # of the sixth iteration, which is also the last, there is one
+
+
+def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = iter([True, True, False, True, True, True])
+
+    def save(self: Algorithm, path: Path) -> Path:
+        if next(full):
+            raise OSError("No space left on device")
+        return save_in_full(self, path)
+
+    save_in_full = Algorithm.save
+    monkeypatch.setattr(Algorithm, "save", save)
+    with build(tmp_path, [], checkpoint_interval=1) as algorithm:
+        assert [algorithm.train()["num_checkpoints_failed"] for _ in range(5)] == [1, 2, 2, 3, 4]
+        assert caplog.messages == ["A checkpoint was not written, training goes on. No space left on device"] * 4
+        with pytest.raises(OSError, match="No space left"):
+            algorithm.train()
+    assert iterations_in(tmp_path / "checkpoint") == 3
+    lines = (tmp_path / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_checkpoints_failed"] for line in lines] == [1, 2, 2, 3, 4]
+
+
+def test_a_run_goes_on_from_a_checkpoint_between_and_drops_what_came_after(tmp_path: Path) -> None:
+    with build(tmp_path, [], checkpoint_interval=2) as algorithm:
+        for _ in range(3):
+            algorithm.train()
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        resumed.learn(num_env_steps=16)
+    rows = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_run_json_tells_what_ran(tmp_path: Path) -> None:
+    with build(tmp_path, []) as algorithm:
+        algorithm.train()
+        config = algorithm.config.to_dict()
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert {name: about[name] for name in ("algorithm", "name", "seed")} == {
+        "algorithm": "PPO",
+        "name": "PPO on Scripted",
+        "seed": 3,
+    }
+    assert about["config"] == json.loads(json.dumps(config))
+
+
+def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
+    with build(tmp_path, []) as algorithm:
+        algorithm.train()
+    before = (tmp_path / "progress.jsonl").read_text()
+    with build(tmp_path, []) as again, pytest.raises(FileExistsError, match=r"this one ended before its first check"):
+        again.train()
+    with build(tmp_path / "other", []) as algorithm:
+        algorithm.learn(num_env_steps=8)
+    with (
+        build(tmp_path / "other", []) as again,
+        pytest.raises(FileExistsError, match=r"go on with it by Algorithm.from_checkpoint\('.+other/checkpoint'\)"),
+    ):
+        again.train()
+    assert (tmp_path / "progress.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("other", ["seed", "algorithm"])
+def test_a_run_does_not_go_on_in_the_folder_of_another(other: str, tmp_path: Path) -> None:
+    with build(tmp_path / "one", []) as algorithm:
+        algorithm.learn(num_env_steps=8)
+    if other == "seed":
+        with build(tmp_path / "two", [], seed=4) as algorithm:
+            algorithm.train()
+    else:
+        config = DQNConfig(env=Scripted, seed=3, run_dir=str(tmp_path / "two"), replay_capacity=500)
+        with config.update({"num_env_steps_per_iteration": 8}).build() as algorithm:
+            algorithm.train()
+    before = (tmp_path / "two" / "progress.jsonl").read_text()
+    loaded = Algorithm.from_checkpoint(tmp_path / "one" / "checkpoint", allow=[__name__], run_dir=str(tmp_path / "two"))
+    with loaded as resumed, pytest.raises(FileExistsError, match=r"or with one of PPO with seed 3, got one of"):
+        resumed.train()
+    assert (tmp_path / "two" / "progress.jsonl").read_text() == before
+
+
+def test_a_folder_is_as_it_was_if_its_run_could_not_begin(tmp_path: Path) -> None:
+    def missing(run: Any) -> Any:
+        raise ImportError("no such service")
+
+    def begin(run_dir: Path) -> None:
+        with build(run_dir, [], loggers=["csv", "jsonl", "tensorboard", missing]) as algorithm:
+            with pytest.raises(ImportError, match="no such service"):
+                algorithm.train()
+            assert algorithm.env_steps == 0
+
+    begin(tmp_path / "deep" / "er" / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("why")
+    begin(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
+    with build(tmp_path / "mine", []) as algorithm:
+        assert algorithm.train()["training_iteration"] == 1
+
+
+def test_a_run_that_could_not_go_on_keeps_its_files(tmp_path: Path) -> None:
+    def missing(run: Any) -> Any:
+        raise ImportError("no such service")
+
+    with build(tmp_path, []) as algorithm:
+        algorithm.learn(num_env_steps=16)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    loaded = Algorithm.from_checkpoint(
+        tmp_path / "checkpoint", allow=[__name__], loggers=["jsonl", "tensorboard", missing]
+    )
+    with loaded as resumed, pytest.raises(ImportError, match="no such service"):
+        resumed.train()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+# --- one run at a time ------------------------------------------------------------------------------------------------
+
+TRAINS = """
+import sys, time
+from algorithms.ppo import PPOConfig
+
+config = PPOConfig(env="CartPole-v1", num_envs_per_env_runner=1, train_batch_size_per_learner=8, minibatch_size=8)
+algorithm = config.update({"seed": 3, "run_dir": sys.argv[1]}).build()
+algorithm.learn(num_env_steps=8)
+print("trained", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def another_process(run_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that trains in ``run_dir``, and waits there until it is killed."""
+    root = str(Path(catalog_rl.__file__).resolve().parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(run_dir)],
+        env={**os.environ, "PYTHONPATH": root},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "trained\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_until_that_is_killed(tmp_path: Path) -> None:
+    with another_process(tmp_path) as process:
+        before = (tmp_path / "progress.jsonl").read_bytes()
+        refused = rf"run_dir '{tmp_path}': expected .+, got a run is training in it \(process {process.pid}\)\. Choose"
+        with build(tmp_path, []) as new, pytest.raises(BlockingIOError, match=refused):
+            new.train()
+        with Algorithm.from_checkpoint(tmp_path / "checkpoint") as resumed:
+            with pytest.raises(BlockingIOError, match=refused):
+                resumed.learn(num_env_steps=8)
+            assert (tmp_path / "progress.jsonl").read_bytes() == before
+            process.kill()
+            process.wait()
+            assert (tmp_path / ".lock").exists()
+            assert resumed.train()["training_iteration"] == 2
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_in_one_process_a_folder_belongs_to_the_algorithm_that_lives(tmp_path: Path) -> None:
+    with build(tmp_path, []) as first:
+        first.learn(num_env_steps=8)
+        resumed = Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__])
+        refused = rf"\(process {os.getpid()}, this one\)\. Choose another, or call stop\(\) on the algorithm"
+        with pytest.raises(BlockingIOError, match=refused):
+            resumed.train()
+        first.stop()
+        with resumed:
+            assert resumed.train()["training_iteration"] == 2
+            first.stop()  # again, and without effect on who has the folder now
+            with build(tmp_path, []) as third, pytest.raises(BlockingIOError, match=refused):
+                third.train()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_an_algorithm_that_nobody_stopped_lets_the_folder_go_when_it_is_collected(tmp_path: Path) -> None:
+    build(tmp_path, []).learn(num_env_steps=8)
+    gc.collect()
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        assert resumed.train()["training_iteration"] == 2
+
+
+def test_a_lock_survives_that_a_fork_of_its_process_ends(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this one ends at once
+        child = os.fork()
+    if child == 0:
+        lock.release()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(BlockingIOError):
+        FolderLock(tmp_path)
+    lock.release()
+    FolderLock(tmp_path).release()
+
+
+def test_nothing_is_refused_where_the_file_system_has_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*args: Any) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with build(tmp_path, []) as algorithm:
+        assert algorithm.train()["training_iteration"] == 1
+
+
+def test_the_best_checkpoint_itself_says_what_is_to_be_beaten(tmp_path: Path) -> None:
+    """A run that goes on from before its best evaluation does not replace what it is worse than."""
+    means = iter([100.0, 500.0, 150.0, 600.0])
+
+    def evaluate(self: Algorithm, **_: Any) -> dict[str, Any]:
+        return {"env_runners": {"episode_return_mean": next(means)}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Algorithm, "evaluate", evaluate)
+        with build(tmp_path, [], evaluation_interval=1) as algorithm:
+            algorithm.train()
+            algorithm.save(tmp_path / "checkpoint")
+            algorithm.train()
+        with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+            resumed.train()
+            assert best_return_in(tmp_path / "best_checkpoint") == 500
+            resumed.train()
+    assert best_return_in(tmp_path / "best_checkpoint") == 600
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"algorithm": "PPO"}'])
+def test_a_damaged_run_json_does_not_keep_a_run_from_going_on(tmp_path: Path, text: str) -> None:
+    with build(tmp_path, []) as algorithm:
+        algorithm.learn(num_env_steps=8)
+    (tmp_path / "run.json").write_text(text)
+    with Algorithm.from_checkpoint(tmp_path / "checkpoint", allow=[__name__]) as resumed:
+        resumed.learn(num_env_steps=8)
+    assert json.loads((tmp_path / "run.json").read_text())["algorithm"] == "PPO"

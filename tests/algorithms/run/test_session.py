@@ -1,0 +1,488 @@
+"""A training session: when it ends, what it shows, what it leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from algorithms import Algorithm
+from algorithms.loggers.base import flatten
+from algorithms.loggers.csv import read_table
+from algorithms.ppo import PPOConfig
+from algorithms.run import progress as progress_module
+from algorithms.run import session as session_module
+from algorithms.run.plotting import plot_runs
+from algorithms.run.run_folder import RunFolder, env_name, new_run_dir
+from algorithms.run.session import TrainingSession
+from rlmodule.checkpoint import load_checkpoint
+
+Make = Callable[..., Algorithm]
+PNG = b"\x89PNG\r\n\x1a\n"
+BATCH = 64
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Builds small algorithms and closes them."""
+    made: list[Algorithm] = []
+
+    def build(**settings: Any) -> Algorithm:
+        config = PPOConfig(
+            env="CartPole-v1",
+            num_envs_per_env_runner=4,
+            train_batch_size_per_learner=BATCH,
+            minibatch_size=32,
+            num_epochs=1,
+            evaluation_duration=2,
+            seed=1,
+        )
+        made.append(config.update(settings).build())
+        return made[-1]
+
+    yield build
+    for algorithm in made:
+        algorithm.stop()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(path: Path | str) -> list[dict[str, Any]]:
+    """Lines of progress.jsonl as a strict reader takes them: NaN and Infinity are no JSON."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    lines = (Path(path) / "progress.jsonl").read_text().splitlines()
+    return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def signal_during(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, *numbers: int, iteration: int = 2) -> None:
+    """Let signals arrive in the middle of an iteration."""
+    train = algorithm.train
+
+    def interrupted() -> dict[str, Any]:
+        if algorithm.metrics.iterations == iteration - 1:
+            for number in numbers:
+                signal.raise_signal(signal.Signals(number))
+        return train()
+
+    monkeypatch.setattr(algorithm, "train", interrupted)
+
+
+# --- when it ends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "sampled"), [(1, 64), (64, 64), (65, 128), (np.int64(130), 192)])
+def test_samples_at_least_as_many_steps_as_asked(make: Make, asked: int, sampled: int) -> None:
+    algorithm = make()
+    result = algorithm.learn(num_env_steps=asked)
+    assert algorithm.env_steps == sampled
+    assert result["training_iteration"] == sampled // BATCH
+    assert result["env_runners"]["num_env_steps_sampled_lifetime"] == sampled
+
+
+def test_steps_are_counted_from_now_on(make: Make) -> None:
+    algorithm = make()
+    algorithm.learn(num_env_steps=100)
+    algorithm.learn(num_env_steps=100)
+    assert algorithm.env_steps == 256
+
+
+def test_without_evaluation_the_training_return_ends_it(make: Make) -> None:
+    algorithm = make()
+    session = TrainingSession(algorithm, 10_000, target_return=5)
+    result = session.run()
+    assert session.reached
+    assert algorithm.env_steps < 10_000
+    assert result["env_runners"]["episode_return_mean"] >= 5
+
+
+def test_with_evaluation_only_its_return_ends_it(make: Make) -> None:
+    algorithm = make(evaluation_interval=4)
+    session = TrainingSession(algorithm, 10_000, target_return=5)
+    result = session.run()
+    assert session.reached
+    assert result["training_iteration"] == 4
+    assert result["evaluation"]["env_runners"]["episode_return_mean"] >= 5
+
+
+def test_a_target_out_of_reach_is_not_reached(make: Make) -> None:
+    session = TrainingSession(make(evaluation_interval=1), 128, target_return=501)
+    session.run()
+    assert not session.reached
+
+
+def test_no_episode_is_no_target_reached(make: Make) -> None:
+    session = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), 8, target_return=-1000)
+    assert math.isnan(session.run()["env_runners"]["episode_return_mean"])
+    assert not session.reached
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 1e5, True, "100", math.nan])
+def test_a_wrong_number_of_steps_raises(make: Make, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"learn\(num_env_steps=\): expected an int >= 1, got .+\. Pass"):
+        make().learn(num_env_steps=wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "475", True])
+def test_a_wrong_target_raises(make: Make, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"learn\(target_return=\): expected a finite number or None, got"):
+        make().learn(num_env_steps=1, target_return=wrong)
+
+
+# --- what it leaves behind --------------------------------------------------------------------------------------------
+
+
+def test_without_run_dir_nothing_is_written(make: Make, here: Path) -> None:
+    make().learn(num_env_steps=64)
+    assert not list(here.iterdir())
+
+
+def test_the_run_folder(make: Make) -> None:
+    algorithm = make(run_dir="deep/run", evaluation_interval=2)
+    result = algorithm.learn(num_env_steps=256, target_return=501)
+    algorithm.stop()
+    names = sorted(path.name for path in Path("deep/run").iterdir())
+    assert [name for name in names if "tfevents" not in name] == [
+        "best_checkpoint",
+        "checkpoint",
+        "learning_curve.png",
+        "progress.jsonl",
+        "run.json",
+    ]
+    assert len(names) == 6
+    told = rows("deep/run")
+    assert [row["env_runners/num_env_steps_sampled_lifetime"] for row in told] == [64, 128, 192, 256]
+    assert told[-1]["env_runners/episode_return_mean"] == result["env_runners"]["episode_return_mean"]
+    assert told[-1]["learners/default_policy/policy_loss"] == result["learners"]["default_policy"]["policy_loss"]
+    assert ["evaluation/env_runners/episode_return_mean" in row for row in told] == [False, True, False, True]
+    picture = Path("deep/run/learning_curve.png").read_bytes()
+    assert picture.startswith(PNG)
+    assert len(picture) > 5_000
+
+
+def test_nan_is_written_as_null(make: Make) -> None:
+    # 4 envs of 1 step each: no episode of CartPole is that short
+    make(run_dir="run", train_batch_size_per_learner=4, minibatch_size=4).learn(num_env_steps=4)
+    (row,) = rows("run")
+    assert row["env_runners/episode_return_mean"] is None
+    assert Path("run/learning_curve.png").read_bytes().startswith(PNG)
+
+
+def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
+    first = make(run_dir="run")
+    first.learn(num_env_steps=128)
+    first.stop()
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        assert resumed.env_steps == 128
+        for mine, saved in zip(resumed.get_module().parameters(), first.get_module().parameters(), strict=True):
+            assert torch.equal(mine, saved)
+        resumed.learn(num_env_steps=128)
+    assert [row["training_iteration"] for row in rows("run")] == [1, 2, 3, 4]
+    with Algorithm.from_checkpoint("run/checkpoint") as again:
+        assert again.env_steps == 256
+
+
+def test_lines_that_the_checkpoint_has_not_seen_are_dropped(make: Make) -> None:
+    with make(run_dir="run") as first:
+        first.learn(num_env_steps=128)
+    with Algorithm.from_checkpoint("run/checkpoint") as crashing:
+        crashing.train()
+    assert len(rows("run")) == 3
+    progress = Path("run/progress.jsonl")
+    progress.write_text(progress.read_text() + '{"training_iteration": 4, "env_run')
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        resumed.learn(num_env_steps=64)
+    assert [row["training_iteration"] for row in rows("run")] == [1, 2, 3]
+
+
+def test_a_new_run_does_not_mix_with_an_earlier_one(make: Make) -> None:
+    with make(run_dir="run") as first:
+        first.learn(num_env_steps=64)
+    before = Path("run/progress.jsonl").read_text()
+    with pytest.raises(
+        FileExistsError, match=r"run_dir 'run': expected a folder without a run in it, got .+ Algorithm.from_check"
+    ):
+        make(run_dir="run").learn(num_env_steps=64)
+    assert Path("run/progress.jsonl").read_text() == before
+
+
+def test_a_run_dir_that_cannot_be_written_raises_before_training(make: Make) -> None:
+    Path("file").write_text("")
+    for run_dir in ("file", "file/run"):
+        algorithm = make(run_dir=run_dir)
+        with pytest.raises(OSError, match=rf"run_dir '{run_dir}': expected a folder to write to, got .+\. Choose"):
+            algorithm.learn(num_env_steps=64)
+        assert algorithm.env_steps == 0
+
+
+def test_what_was_told_stays_if_an_iteration_raises(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(run_dir="run")
+    step = algorithm.training_step
+
+    def failing() -> Any:
+        if algorithm.metrics.iterations == 2:
+            raise RuntimeError("no more")
+        return step()
+
+    monkeypatch.setattr(algorithm, "training_step", failing)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RuntimeError, match="no more"):
+        algorithm.learn(num_env_steps=1000)
+    assert len(rows("run")) == 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_flatten() -> None:
+    nested = {"a": {"b": {"c": 1}, "d": math.inf}, "e": np.float32(0.5), "f": np.float64("nan"), "g": "text"}
+    assert dict(flatten(nested)) == {"a/b/c": 1, "a/d": None, "e": 0.5, "f": None, "g": "text"}
+
+
+def make_env(env_config: dict[str, Any]) -> None:
+    """A factory to be named."""
+
+
+def test_new_run_dirs_differ_and_have_plain_names() -> None:
+    made = [new_run_dir("PPO", env) for env in ("ALE/Pong-v5", "ALE/Pong-v5", "my_envs:MyEnv-v0", lambda config: None)]
+    assert len(set(made)) == 4
+    assert all(re.fullmatch(r"ppo-[\w-]+-\d{8}-\d{6}(-\d)?", path.name) for path in made)
+    assert [env_name(env) for env in ("CartPole-v1", make_env, PPOConfig, PPOConfig())] == [
+        "CartPole-v1",
+        "make_env",
+        "PPOConfig",
+        "PPOConfig",
+    ]
+
+
+# --- the evaluation at the end ----------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_at_the_end_is_logged_and_may_be_the_best(make: Make) -> None:
+    saved: list[str] = []
+    algorithm = make(
+        run_dir="run",
+        loggers=["jsonl", "csv", "tensorboard"],
+        on_checkpoint=lambda algorithm, path: saved.append(path.name),
+    )
+    session = TrainingSession(algorithm, 128, evaluate_at_end=True)
+    result = session.run()
+    assert session.evaluation is not None
+    assert "evaluation" not in result
+    mean = session.evaluation["env_runners"]["episode_return_mean"]
+    *iterations, last = rows("run")
+    assert [row["training_iteration"] for row in iterations] == [1, 2]
+    assert not any("evaluation/env_runners/episode_return_mean" in row for row in iterations)
+    assert last["training_iteration"] == 2
+    assert last["env_runners/num_env_steps_sampled_lifetime"] == 128
+    assert last["evaluation/env_runners/episode_return_mean"] == mean
+    assert last["time_total_s"] > iterations[-1]["time_total_s"]
+    _, table = read_table(Path("run/progress.csv"))
+    assert [row["evaluation/env_runners/episode_return_mean"] for row in table] == ["", "", str(mean)]
+    assert saved == ["checkpoint", "best_checkpoint", "checkpoint"]
+    for name in ("checkpoint", "best_checkpoint"):
+        metrics = load_checkpoint(f"run/{name}")["state"]["metrics"]
+        assert (metrics["iterations"], metrics["best_evaluation"], metrics["seconds"]) == (
+            2,
+            mean,
+            last["time_total_s"],
+        )
+    (curve,) = plot_runs([Path("run")], Path("plot.png"), metric="evaluation/env_runners/episode_return_mean")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([128.0], [mean])
+
+
+def test_a_run_that_goes_on_keeps_the_row_of_the_evaluation(make: Make) -> None:
+    with make(run_dir="run") as first:
+        TrainingSession(first, 64, evaluate_at_end=True).run()
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        TrainingSession(resumed, 64, evaluate_at_end=True).run()
+    told = [(row["training_iteration"], "evaluation/env_runners/num_episodes" in row) for row in rows("run")]
+    assert told == [(1, False), (1, True), (2, False), (2, True)]
+
+
+def test_the_evaluation_of_the_last_iteration_is_that_of_the_end(make: Make) -> None:
+    session = TrainingSession(make(run_dir="run", evaluation_interval=2), 128, evaluate_at_end=True)
+    assert session.run()["evaluation"] is session.evaluation is not None
+    assert len(rows("run")) == 2
+
+
+def test_no_evaluation_at_the_end_where_no_episode_ends_or_a_signal_came(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = TrainingSession(make(train_batch_size_per_learner=4, minibatch_size=4), 4, evaluate_at_end=True)
+    short.run()
+    assert short.evaluation is None
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    stopped = TrainingSession(algorithm, 10_000, evaluate_at_end=True)
+    stopped.run()
+    assert stopped.evaluation is None
+    assert len(rows("run")) == 2
+
+
+def test_an_evaluation_that_fails_at_the_end_does_not_lose_the_run(make: Make) -> None:
+    def failing(algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
+        raise OSError("no more")
+
+    algorithm = make(run_dir="run", on_evaluate_end=failing)
+    with pytest.raises(RuntimeError, match="no more"):
+        TrainingSession(algorithm, 64, evaluate_at_end=True).run()
+    assert load_checkpoint("run/checkpoint")["state"]["metrics"]["iterations"] == 1
+    assert Path("run/learning_curve.png").exists()
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_finishes_the_iteration_and_saves(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    result = algorithm.learn(num_env_steps=10_000)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert result["training_iteration"] == 2
+    assert len(rows("run")) == 2
+    assert Path("run/learning_curve.png").exists()
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        assert resumed.env_steps == 128
+    told = capfd.readouterr().err
+    assert "Ctrl-C again stops at once" in told
+    assert f"Stopped by Ctrl-C after 128 env steps; saved {Path('run/checkpoint').absolute()}\n" in told
+
+
+def test_the_second_ctrl_c_interrupts_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.learn(num_env_steps=10_000)
+    assert algorithm.metrics.iterations == 1
+    assert not Path("run/checkpoint").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_after_the_checkpoint_says_that_it_is_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    draw = RunFolder.write_learning_curve
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        draw(*args)
+
+    monkeypatch.setattr(RunFolder, "write_learning_curve", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"saved .*checkpoint"):
+        algorithm.learn(num_env_steps=10_000)
+    assert Path("run/checkpoint").exists()
+
+
+def test_ctrl_c_without_run_dir_still_saves(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    algorithm = make()
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    session = TrainingSession(algorithm, 10_000)
+    session.run()
+    assert session.stopped_by is signal.SIGINT
+    assert session.checkpoint is not None
+    assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", session.checkpoint.parent.name)
+    assert str(session.checkpoint) in capfd.readouterr().err
+    with Algorithm.from_checkpoint(session.checkpoint) as resumed:
+        assert resumed.env_steps == 128
+
+
+def test_sigterm_saves_once_and_exits_even_if_sent_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make(run_dir="run")
+    signal_during(algorithm, monkeypatch, signal.SIGTERM, signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        algorithm.learn(num_env_steps=10_000)
+    assert ended.value.code == 143
+    with Algorithm.from_checkpoint("run/checkpoint") as resumed:
+        assert resumed.env_steps == 128
+
+
+def test_an_ignored_signal_stays_ignored(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make()
+    signal_during(algorithm, monkeypatch, signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert algorithm.learn(num_env_steps=192)["training_iteration"] == 3
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_learns_in_another_thread(make: Make) -> None:
+    algorithm, results = make(), []
+    thread = threading.Thread(target=lambda: results.append(algorithm.learn(num_env_steps=64)))
+    thread.start()
+    thread.join(60)
+    assert results[0]["training_iteration"] == 1
+
+
+# --- what it shows ----------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_quiet_by_default(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    make().learn(num_env_steps=128)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_plain_lines_where_there_is_no_terminal(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    algorithm = make(evaluation_interval=2)
+    algorithm.learn(num_env_steps=192, progress=True)
+    (last,) = capfd.readouterr().err.splitlines()  # the run is shorter than the time between lines
+    assert re.fullmatch(r"192/192 steps  [\d,]+/s  return [\d.]+  evaluation [\d.]+  0:00 left", last)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_LINES", 0.0)
+    algorithm.learn(num_env_steps=192, progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["64/192", "128/192", "192/192"]
+
+
+def test_a_bar_on_a_terminal(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_REDRAWS", 0.0)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setitem(os.environ, "TERM", "xterm")
+    make().learn(num_env_steps=192, progress=True)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "first iteration" in shown
+    for steps in ("64/192 steps", "128/192 steps", "192/192 steps"):
+        assert steps in shown
+    assert "━" in shown
+
+
+def test_durations_read_like_a_clock() -> None:
+    assert [session_module._duration(seconds) for seconds in (0, 59.6, 3599, 7322)] == [
+        "0:00",
+        "1:00",
+        "59:59",
+        "2:02:02",
+    ]

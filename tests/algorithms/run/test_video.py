@@ -1,0 +1,445 @@
+"""Films: what is played, what is written, what is refused."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+from imageio_ffmpeg import count_frames_and_secs
+
+import algorithms.run.video as films_module
+from algorithms.ppo import PPO, PPOConfig
+from algorithms.run.video import Film, _plain, check_filming, film, watch
+from rlmodule.modules.policy import Policy
+from rlmodule.seeding import int_seed
+
+
+class Painted(gym.Env):
+    """Episodes of ``length`` steps; what it rewards depends on the action, and its picture is as bright as time."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 5}
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    closed: ClassVar[int] = 0
+    seeds: ClassVar[list[int | None]] = []
+
+    def __init__(self, render_mode: str | None = None, length: int = 4) -> None:
+        self.render_mode, self.length = render_mode, length
+
+    def _obs(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), 1.0 + int(action) / 4, self.t >= self.length, False, {}
+
+    def render(self) -> Any:
+        return np.full((32, 48, 3), 10 * self.t % 256, np.uint8)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.fixture
+def painted() -> type[Painted]:
+    return type("Painted", (Painted,), {"closed": 0, "seeds": []})
+
+
+def config_for(env: Any, **settings: Any) -> Any:
+    small: dict[str, Any] = {
+        "num_envs_per_env_runner": 1,
+        "train_batch_size_per_learner": 8,
+        "minibatch_size": 8,
+        "seed": 3,
+    }
+    small |= {"model_config": {"fcnet_hiddens": [8]}}
+    return PPOConfig(env=env, **small | settings)
+
+
+def policy_for(env: Any, **settings: Any) -> Policy:
+    with config_for(env, **settings).build() as algorithm:
+        assert isinstance(algorithm, PPO)
+        return algorithm.policy
+
+
+def shoot(env: Any, folder: Path, policy: Policy | None = None, num_episodes: int = 1, **how: Any) -> list[Film]:
+    """Films of ``env`` with the policy of an untrained PPO."""
+    settings = {name: how.pop(name) for name in ("env_config", "model_config") if name in how}
+    policy = policy or policy_for(env, **settings)
+    how = {"seed": 1} | how
+    return film(policy, config_for(env, **settings), num_episodes=num_episodes, folder=folder, **how)
+
+
+def assert_frames(path: Path, expected: int) -> float:
+    """That a film has so many frames, or one less, which moviepy leaves out at some lengths; its seconds."""
+    frames, seconds = count_frames_and_secs(str(path))
+    assert expected - 1 <= frames <= expected
+    return seconds
+
+
+def played(make: Callable[[], gym.Env], policy: Policy, seed: int) -> tuple[float, int]:
+    """Return and length of an episode, played by hand."""
+    env, state, reward, total, length, over = make(), None, None, 0.0, 0, False
+    obs, _ = env.reset(seed=seed)
+    while not over:
+        action, state = policy.act(obs, state, reward=reward)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        reward = float(reward)
+        total, length, over = total + reward, length + 1, terminated or truncated
+    env.close()
+    return total, length
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_filmed_at_the_speed_of_its_env(tmp_path: Path) -> None:
+    (one,) = shoot("CartPole-v1", tmp_path)
+    assert one.length == one.episode_return >= 8
+    assert one.path == tmp_path / f"episode-0-return-{one.length}.mp4"
+    assert assert_frames(one.path, one.length + 1) == pytest.approx(one.length / 50, abs=0.03)  # metadata["render_fps"]
+    assert [*tmp_path.iterdir()] == [one.path]
+
+
+@pytest.mark.parametrize("how", ["class", "factory"])
+def test_classes_and_factories_are_filmed_with_their_config(how: str, tmp_path: Path, painted: type[Painted]) -> None:
+    given: list[dict[str, Any]] = []
+
+    def factory(env_config: dict[str, Any]) -> Painted:
+        given.append(env_config)
+        return painted(**env_config)
+
+    env_config = {"length": 7}
+    (one,) = shoot(painted if how == "class" else factory, tmp_path, env_config=env_config)
+    assert one.length == 7
+    assert_frames(one.path, 8)
+    assert env_config == {"length": 7}
+    assert given == ([] if how == "class" else [{"length": 7}, {"length": 7, "render_mode": "rgb_array"}])
+    assert painted.closed == 2  # that of the policy's run, and that of the films, each once
+
+
+def test_a_factory_may_take_its_config_apart(tmp_path: Path, painted: type[Painted]) -> None:
+    def factory(env_config: dict[str, Any]) -> Painted:
+        return painted(env_config.get("render_mode"), env_config["how"].pop("long"))
+
+    config = config_for(factory, env_config={"how": {"long": 7}}).freeze()
+    with config.build() as algorithm:
+        (one,) = film(algorithm.policy, config, num_episodes=1, seed=1, folder=tmp_path)
+    assert one.length == 7
+
+
+def test_an_env_that_names_no_speed_has_one(tmp_path: Path, painted: type[Painted]) -> None:
+    painted.metadata = {}
+    (one,) = shoot(painted, tmp_path, env_config={"length": 29})
+    assert assert_frames(one.path, 30) == pytest.approx(1.0, abs=0.05)
+
+
+def test_each_episode_is_told_when_it_is_written(tmp_path: Path, painted: type[Painted]) -> None:
+    seen: list[tuple[int, int]] = []
+    films = shoot(
+        painted, tmp_path / "deep" / "films", num_episodes=3, show=lambda done: seen.append((done, len(os.listdir(
+            tmp_path / "deep" / "films"
+        ))))
+    )  # fmt: skip
+    assert [done for done, _ in seen] == [1, 2, 3]
+    assert [count for _, count in seen] == [2, 3, 4]  # with the folder of what is not done
+    assert [one.path.name.partition("-return-")[0] for one in films] == ["episode-0", "episode-1", "episode-2"]
+
+
+def test_a_film_of_the_same_name_is_replaced(tmp_path: Path, painted: type[Painted]) -> None:
+    policy = policy_for(painted)
+    (first,) = shoot(painted, tmp_path, policy)
+    first.path.write_bytes(b"")
+    (second,) = shoot(painted, tmp_path, policy)
+    assert second == first
+    assert second.path.stat().st_size > 0
+
+
+def test_a_long_episode_is_filmed_from_its_beginning(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(films_module, "FRAMES", 10)
+    films = shoot(painted, tmp_path, num_episodes=2, env_config={"length": 25})
+    assert [one.length for one in films] == [25, 25]
+    for one in films:
+        assert_frames(one.path, 10)
+
+
+def test_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shoot("CartPole-v1", tmp_path)
+    shoot("LunarLander-v3", tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_id_that_renders_is_filmed_whatever_its_metadata_say(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    painted.metadata = {"render_modes": []}  # of which gymnasium.make would warn
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    gym.register("Painted-v0", painted)
+    assert shoot("Painted-v0", tmp_path, policy_for(painted))[0].length == 4
+
+
+@given(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9).map(float))
+def test_returns_in_names_of_files_are_plain_numbers(number: float) -> None:
+    assert re.fullmatch(r"-?\d+(\.\d{1,2})?", _plain(number))
+    assert float(_plain(number)) == pytest.approx(number, abs=0.005001)
+
+
+def test_whole_returns_have_no_decimals() -> None:
+    assert [_plain(number) for number in (500.0, -123.456, 0.0, 1e7)] == ["500", "-123.46", "0", "10000000"]
+
+
+# --- what is played ---------------------------------------------------------------------------------------------------
+
+
+def test_the_seed_decides_and_each_episode_has_its_own(tmp_path: Path, painted: type[Painted]) -> None:
+    policy = policy_for(painted)
+    painted.seeds.clear()
+    for seed, count in ((1, 3), (1, 2), (2, 1)):
+        shoot(painted, tmp_path, policy, count, seed=seed)
+    # the first of each is that of the look at its picture
+    assert painted.seeds == [
+        0, *(int_seed(1, "film", index) for index in (0, 1, 2)),
+        0, *(int_seed(1, "film", index) for index in (0, 1)),
+        0, int_seed(2, "film", 0),
+    ]  # fmt: skip
+
+
+def test_what_is_filmed_is_what_the_policy_does(tmp_path: Path) -> None:
+    policy = policy_for("Pendulum-v1")
+    films = shoot("Pendulum-v1", tmp_path, policy, 2, env_config={"max_episode_steps": 20})
+    for index, one in enumerate(films):
+        assert played(lambda: gym.make("Pendulum-v1", max_episode_steps=20), policy, int_seed(1, "film", index)) == (
+            one.episode_return,
+            one.length,
+        )
+
+
+class Recalling(Painted):
+    """Rewards an action by the last reward and action, so that a wrong memory shows in the return; masks one action."""
+
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        {"action_mask": spaces.MultiBinary(3), "observations": spaces.Box(-1, 1, (2,), np.float32)}
+    )
+    action_space = spaces.Discrete(3)  # type: ignore[assignment]
+
+    def _obs(self) -> Any:
+        self.mask = np.ones(3, np.int8)
+        self.mask[self.np_random.integers(3)] = 0
+        return {"action_mask": self.mask, "observations": super()._obs()}
+
+    def step(self, action: Any) -> Any:
+        assert self.mask[action]
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(self.np_random.uniform(-1, 1) + action), terminated, truncated, info
+
+
+def test_memory_previous_rewards_and_masks_are_kept_up(tmp_path: Path) -> None:
+    model = {"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4, "lstm_use_prev_action": True}
+    model |= {"lstm_use_prev_reward": True, "action_mask_key": "action_mask", "fcnet_hiddens": [8]}
+    policy = policy_for(Recalling, model_config=model, env_config={"length": 40})
+    with torch.no_grad():  # so that its actions differ with what it remembers
+        for p in policy.module.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    films = shoot(Recalling, tmp_path, policy, 2, model_config=model, env_config={"length": 40})
+    for index, one in enumerate(films):
+        by_hand = played(lambda: Recalling(length=40), policy, int_seed(1, "film", index))
+        assert by_hand == (one.episode_return, one.length)
+
+
+def test_sampled_actions_come_from_the_seed_and_not_from_the_policys_generator(
+    tmp_path: Path, painted: type[Painted]
+) -> None:
+    policy, env_config = policy_for(painted), {"length": 30}
+    before = policy.generator.get_state()
+    first, again = (shoot(painted, tmp_path, policy, env_config=env_config, explore=True) for _ in range(2))
+    (greedy,) = shoot(painted, tmp_path, policy, env_config=env_config)
+    assert first == again
+    assert first[0].episode_return != greedy.episode_return
+    assert torch.equal(policy.generator.get_state(), before)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+class Blind(Painted):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Deaf(Painted):
+    """Ignores what it is told."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(None)
+
+
+class Wordy(Painted):
+    def render(self) -> Any:
+        return "a picture"
+
+
+class Flat(Painted):
+    def render(self) -> Any:
+        return np.zeros((3, 3), np.uint8)
+
+
+class Broken(Painted):
+    def render(self) -> Any:
+        raise RuntimeError("no more colours")
+
+
+class Unequipped(Painted):
+    def render(self) -> Any:
+        raise gym.error.DependencyNotInstalled('pygame is not installed, run `pip install "gymnasium[box2d]"`')
+
+
+def plain_factory(env_config: dict[str, Any]) -> gym.Env:
+    return Painted()
+
+
+def vector_factory(env_config: dict[str, Any]) -> SyncVectorEnv:
+    return SyncVectorEnv([Painted])
+
+
+class Vector(SyncVectorEnv):
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([Painted] * num_envs)
+
+
+MADE, RENDERS = (
+    rf"expected an env that {what} render_mode='rgb_array'" for what in ("can be made with", "renders with")
+)
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        (Blind, rf"films of env Blind: {MADE}, got TypeError: .+'render_mode'. An env is filmed if it takes"),
+        (Deaf, r"env Deaf: expected an env whose render_mode is 'rgb_array', got None. Hand env_config\['rend"),
+        (plain_factory, r"env plain_factory: expected an env whose render_mode is 'rgb_array', got None. Hand"),
+        (Wordy, r"env Wordy: expected pictures, uint8 \[H, W, 3\], got str. Return one in render\(\), if"),
+        (Flat, r"env Flat: expected pictures, uint8 \[H, W, 3\], got uint8 \(3, 3\). Return one"),
+        (Broken, rf"env Broken: {RENDERS}, got RuntimeError: no more colours. An env is filmed if"),
+        (vector_factory, r"env vector_factory: expected a single env, got SyncVectorEnv. Return one from the factory"),
+        (Vector, r"env Vector: expected a single env, got Vector. Return one from the factory"),
+        ("CliffWalking-v7", rf"films of env CliffWalking-v7: {MADE}, got "),
+    ],
+)  # fmt: skip
+def test_an_env_that_cannot_be_filmed_is_refused(env: Any, text: str, tmp_path: Path) -> None:
+    policy = policy_for(Painted)
+    for attempt in (
+        lambda: shoot(env, tmp_path, policy),
+        lambda: check_filming(config_for(env)),
+        lambda: watch(policy, config_for(env), num_episodes=1, seed=1),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            attempt()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_package_that_the_env_misses_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ImportError, match=r'got DependencyNotInstalled: pygame.+ Run: pip install "catalog-rl\[box2d\]"'
+    ):
+        shoot(Unequipped, tmp_path, policy_for(Painted))
+
+
+@pytest.mark.skipif("DISPLAY" in os.environ or "MUJOCO_GL" in os.environ, reason="it may render here")
+def test_mujoco_without_a_display_names_its_setting() -> None:
+    with pytest.raises(RuntimeError, match=r"films of env HalfCheetah-v5: .+ set MUJOCO_GL=egl or MUJOCO_GL=osmesa"):
+        check_filming(config_for("HalfCheetah-v5"))
+
+
+def test_a_missing_recorder_is_named_before_anything_is_played(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_for(painted)
+    painted.seeds.clear()
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    for attempt in (lambda: shoot(painted, tmp_path / "films", policy), lambda: check_filming(config_for(painted))):
+        with pytest.raises(
+            ImportError, match=r'films: expected the package moviepy, got none. Run: pip install "catalog-rl\[video\]"$'
+        ):
+            attempt()
+    assert painted.seeds == []
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, painted: type[Painted]) -> None:
+    (tmp_path / "file").write_text("")
+    policy = policy_for(painted)
+    for folder in (tmp_path / "file", tmp_path / "file" / "films"):
+        with pytest.raises(OSError, match=r"video_dir '.+': expected a folder to write to, got .+\. Choose") as raised:
+            shoot(painted, folder, policy)
+        assert len(str(raised.value).splitlines()) == 1
+
+
+def test_an_episode_that_never_ends_is_given_up(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(films_module, "LIMIT", 50)
+    assert shoot(painted, tmp_path, env_config={"length": 50})[0].length == 50
+    with pytest.raises(RuntimeError, match=r"film\(\): expected episodes that end, got one that did not in 50 steps"):
+        shoot(painted, tmp_path, env_config={"length": 51})
+    assert painted.closed == 4
+    assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]  # what was begun is gone
+
+
+def test_the_choice_of_a_display_is_left_alone(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_for(painted)
+    for chosen in (None, "dummy"):
+        monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+        if chosen is not None:
+            monkeypatch.setenv("SDL_VIDEODRIVER", chosen)
+        shoot(painted, tmp_path, policy)
+        assert os.environ.get("SDL_VIDEODRIVER") == chosen
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_watched_is_what_would_be_filmed(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    painted.metadata = {"render_fps": 1000}
+    policy = policy_for(painted)
+    shown = watch(policy, config_for(painted), num_episodes=2, seed=1)
+    assert shown == [(one.episode_return, one.length) for one in shoot(painted, tmp_path, policy, 2)]
+    assert painted.closed == 3
+
+
+def test_a_window_needs_a_display(painted: type[Painted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
+    with pytest.raises(
+        RuntimeError, match=r"watch\(\): expected a display to open a window on, got .+ Film it instead"
+    ):
+        watch(policy_for(painted), config_for(painted), num_episodes=1, seed=1)
+    assert painted.closed == 2
+
+
+@pytest.mark.skipif("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ, reason="there is a display")
+def test_a_window_that_nobody_sees_is_none(painted: type[Painted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    with pytest.raises(RuntimeError, match=r"watch\(\): expected a display"):
+        watch(policy_for(painted), config_for(painted), num_episodes=1, seed=1)

@@ -1,0 +1,250 @@
+"""Peers: sums, gathers, what is shared, and that nobody waits for one who is gone."""
+
+import copy
+import json
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies
+
+from catalog import RunningMoments
+from rlmodule.distributed.process_group import Alone, Connected, MeetingPlace, PeerLost, Peers, _decoded, _encoded
+from rlmodule.testing.contracts import differences
+from tests.together import LOOPBACK, Fleet, fleet_of, listening
+from tests.waiting import PATIENCE_S, wait_for
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with fleet_of(3) as fleet:
+        yield fleet
+
+
+# --- what they tell each other ----------------------------------------------------------------------------------------
+
+
+def exchange(peers: Peers, here: dict[str, Any]) -> dict[str, Any]:
+    tensor = here["sum"]
+    summed = peers.sum(tensor)
+    assert summed is tensor
+    return {
+        "rank": (peers.rank, peers.size),
+        "sum": tensor,
+        "gather": peers.gather(here["rows"]),
+        "all_rows": peers.all_rows(here["rows"]),
+        "share": peers.share({"of": (peers.rank, [here["rows"]])}),
+        "mean": peers.mean(here["value"], here["count"]),
+    }
+
+
+def test_each_learns_of_all(fleet: Fleet) -> None:
+    given = [
+        {
+            "sum": torch.tensor([[1.0 + rank, 10.0]], dtype=torch.float64),
+            "rows": torch.arange(6.0).view(3, 2)[:rank] + rank,  # none of rank 0, one of 1, two of 2
+            "value": torch.tensor(float("nan") if rank == 0 else 3.0 * rank),
+            "count": rank,
+        }
+        for rank in range(3)
+    ]
+    answers = fleet.values(exchange, *[(each,) for each in given])
+    rows = [each["rows"] for each in given]
+    for rank, answer in enumerate(answers):
+        assert answer["rank"] == (rank, 3)
+        assert answer["sum"].tolist() == [[6.0, 30.0]]
+        assert differences(answer["gather"], rows) == []
+        assert torch.equal(answer["all_rows"], torch.cat(rows))
+        assert differences(answer["share"], [{"of": (i, [x])} for i, x in enumerate(rows)]) == []
+        assert float(answer["mean"]) == 5.0  # (1 · 3 + 2 · 6) / 3; what comes of no rows may be NaN
+        assert answer["mean"].dtype == torch.float32
+
+
+def test_one_alone_is_all() -> None:
+    rows, value = torch.arange(3.0), torch.tensor(2.0)
+    peers = Alone()
+    assert (peers.rank, peers.size) == (0, 1)
+    assert peers.sum(rows) is rows
+    assert peers.gather(rows) == [rows]
+    assert peers.all_rows(rows) is rows
+    assert peers.mean(value, 0) is value
+    assert peers.share(value) == [value]
+    peers.close()
+
+
+PLAIN = strategies.none() | strategies.booleans() | strategies.integers(-9, 9) | strategies.text(max_size=3)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+TENSORS = strategies.builds(
+    lambda dtype, shape: torch.arange(int(np.prod(shape))).view(shape).to(dtype),
+    strategies.sampled_from(DTYPES),
+    strategies.lists(strategies.integers(0, 3), max_size=3),
+)
+
+
+@hypothesis.given(
+    strategies.recursive(
+        PLAIN | TENSORS,
+        lambda inner: (
+            strategies.lists(inner, max_size=3)
+            | strategies.lists(inner, max_size=3).map(tuple)
+            | strategies.dictionaries(strategies.text(max_size=3), inner, max_size=3)
+        ),
+    )
+)
+def test_values_cross_as_bytes_that_run_no_code(value: Any) -> None:
+    data = _encoded(value)
+    assert data.dtype == torch.uint8
+    json.loads(data[8 : 8 + int(data[:8].view(torch.int64))].numpy().tobytes())
+    decoded = _decoded(data)
+    assert differences([value], [decoded]) == []
+    assert type(decoded) is type(value)
+
+
+def random_numbers(seed: int, size: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, generator=generator) * 10.0**i for i in range(8)]
+
+
+def sum_often(peers: Peers, seed: int, size: int) -> list[torch.Tensor]:
+    return [peers.sum(numbers) for numbers in random_numbers(seed, size)]
+
+
+@pytest.mark.parametrize("size", [1001, 200_001], ids=["few", "many"])  # sent to all, and passed on in turn
+def test_sums_are_the_same_bits_on_all(fleet: Fleet, size: int) -> None:
+    first, *others = fleet.values(sum_often, (0, size), (1, size), (2, size))
+    assert differences(first, others[0]) == differences(first, others[1]) == []
+    for i, (total, *parts) in enumerate(zip(first, *(random_numbers(seed, size) for seed in range(3)), strict=True)):
+        exact = sum(part.double() for part in parts)
+        torch.testing.assert_close(total.double(), exact, rtol=1e-6, atol=1e-6 * 10**i)
+
+
+def test_the_meeting_place_listens_where_it_is_told_alone() -> None:
+    place = MeetingPlace()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", place.port), timeout=1)
+    socket.create_connection((place.host, place.port), timeout=1).close()
+
+
+def told_where_it_listens(peers: Peers) -> set[str]:
+    peers.sum(torch.ones(1))
+    return listening(os.getpid())
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="the system does not tell who listens")
+def test_learners_of_one_machine_listen_there_alone(fleet: Fleet) -> None:
+    for places in fleet.values(told_where_it_listens, (), (), ()):
+        assert places
+        assert places <= LOOPBACK
+
+
+# --- statistics of all ------------------------------------------------------------------------------------------------
+
+
+def update_moments(peers: Peers, decay: float | None, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    moments = RunningMoments(parts[0].shape[1:], decay)
+    moments.pool = peers.sum
+    for part in parts:
+        moments.update(part)
+    return moments.state_dict()
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_moments_are_those_of_the_rows_of_all(fleet: Fleet, decay: float | None) -> None:
+    @hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @hypothesis.given(
+        counts=strategies.lists(strategies.tuples(*[strategies.integers(0, 5)] * 2), min_size=1, max_size=5),
+        offset=strategies.sampled_from([0.0, 1e4]),
+    )
+    def check(counts: list[tuple[int, int]], offset: float) -> None:
+        generator = torch.Generator().manual_seed(len(counts))
+        batches = [torch.randn(sum(count), 2, generator=generator) * 5 + offset for count in counts]
+        parts = [batch.split(list(count)) for batch, count in zip(batches, counts, strict=True)]
+        alone = RunningMoments((2,), decay)
+        for batch in batches:
+            alone.update(batch)
+        answers = fleet.values(update_moments, *[(decay, [part[rank] for part in parts]) for rank in range(2)])
+        assert differences(*answers) == []
+        assert float(answers[0]["count"]) == float(alone.count)
+        for name in ("mean", "std"):
+            torch.testing.assert_close(answers[0][name], getattr(alone, name), rtol=2e-7, atol=1e-7)
+        if decay is None and sum(map(sum, counts)):
+            rows = torch.cat(batches).double().numpy()
+            np.testing.assert_allclose(answers[0]["mean"], rows.mean(0), rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(answers[0]["std"], rows.std(0).clip(1e-4), rtol=1e-5, atol=1e-4)
+
+    check()
+
+
+def test_a_copy_of_moments_is_on_its_own() -> None:
+    moments = RunningMoments((2,))
+    moments.pool = lambda tensor: tensor * 2
+    for copied in (copy.deepcopy(moments), pickle.loads(pickle.dumps(copy.deepcopy(moments)))):
+        assert copied.pool is None
+        copied.update(torch.ones(3, 2))
+        assert float(copied.count) == 3
+    assert moments.pool is not None
+
+
+# --- when one is gone -------------------------------------------------------------------------------------------------
+
+
+def wait_or(peers: Peers, way: str, folder: Path) -> str:
+    """What it was told when another is gone; the last rank is, until all others were told."""
+    others = [folder / f"{rank} was told" for rank in range(peers.size - 1)]
+    peers.sum(torch.ones(3))
+    if peers.rank == peers.size - 1:
+        if way == "closes":
+            peers.close()
+        if way == "raises":
+            raise ValueError("its own fault")
+        if way == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if way == "gave up":
+            with pytest.raises(PeerLost) as kept:
+                peers.sum(torch.ones(3))
+            assert kept.value.__traceback__ is not None  # which must not keep the connection open
+            (folder / "gave up").touch()
+        wait_for(lambda: all(other.exists() for other in others))
+        return ""
+    if way == "gave up":
+        wait_for((folder / "gave up").exists)
+    with pytest.raises(
+        PeerLost, match=rf"learner {peers.rank} of {peers.size}: expected the others .* All must connect"
+    ) as caught:
+        peers.sum(torch.ones(3))
+    with pytest.raises(PeerLost, match="given up after an earlier error"):
+        peers.gather(torch.ones(3))
+    others[peers.rank].touch()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["closes", "raises", "hangs", "gave up"])
+def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
+    """At once, but of one that hangs: that is known when the time is up."""
+    timeout_s = 4.0 if way in ("hangs", "gave up") else 2 * PATIENCE_S  # busy cores may take seconds to meet
+    *told, gone = fleet.run(wait_or, *[(way, tmp_path)] * 3, peer_timeout_s=timeout_s)
+    assert isinstance(gone, ValueError) if way == "raises" else gone == ""
+    assert any("imeout" in text or "imed out" in text for text in told) is (way == "hangs"), told
+    assert fleet.values(sum_often, *[(0, 10)] * 3)  # and meet again
+
+
+def test_peers_of_one_that_is_killed_are_told(tmp_path: Path) -> None:
+    with fleet_of(2) as own:
+        told, gone = own.run(wait_or, *[("is killed", tmp_path)] * 2, peer_timeout_s=2 * PATIENCE_S)
+    assert isinstance(gone, EOFError)
+    assert "learner 0 of 2" in told
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_meets_nobody_is_told() -> None:
+    place = MeetingPlace()
+    with pytest.raises(PeerLost, match=r"learner 0 of 2: expected the others to take part within 0.5 s, got .*timeout"):
+        Connected(0, 2, place.host, place.port, timeout_s=0.5)

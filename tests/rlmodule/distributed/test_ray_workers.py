@@ -1,0 +1,456 @@
+"""Workers in processes of their own: calls, errors as data, deaths, hangs, restarts, room."""
+
+import gc
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmodule.distributed.ray_workers import RayWorkers, check_resources, start_ray
+from rlmodule.distributed.workers import (
+    MAX_IN_FLIGHT,
+    Answer,
+    Failure,
+    LocalWorkers,
+    RestartPolicy,
+    WorkerFailed,
+    WorkerGroup,
+)
+from tests.waiting import is_running, wait_for
+
+pytestmark = pytest.mark.usefixtures("ray_started")
+
+PROMPT = RestartPolicy(max_in_a_row=2)
+TIMEOUT_S = 2.0
+
+
+class Toy:
+    """A worker that does as it is told, also badly."""
+
+    def __init__(self, index: int, incarnation: int) -> None:
+        self.index, self.incarnation, self.progress = index, incarnation, 0
+
+    def who(self) -> tuple[int, int, int]:
+        return self.index, self.incarnation, os.getpid()
+
+    def add(self, a: Any, b: Any = 0, *, c: Any = 0) -> Any:
+        return a + b + c
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def end(self, how: str) -> None:
+        if how == "exit":
+            os._exit(0)
+        if how == "abort":
+            os.abort()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def sleep(self, seconds: float, tick: float | None = None) -> str:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, tick or left))
+            self.progress += tick is not None
+        return "awake"
+
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def stop(self) -> None:
+        self.progress = -1
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def not_in(pid: int) -> Any:
+    if os.getpid() == pid:
+        raise LookupError("not here")
+    return Unmakeable(pid)
+
+
+class Unmakeable:
+    """Cannot be made again in the process that it comes from."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        self.pid = os.getpid() if pid is None else pid
+
+    def __reduce__(self) -> Any:
+        return not_in, (self.pid,)
+
+
+class RaisesWhenMade(Toy):
+    def __init__(self, index: int, incarnation: int) -> None:
+        raise LookupError("no such simulator")
+
+
+class DiesWhenMadeAgain(Toy):
+    def __init__(self, index: int, incarnation: int) -> None:
+        super().__init__(index, incarnation)
+        if incarnation > 0:
+            os._exit(1)
+
+
+class HangsInStop(Toy):
+    def stop(self) -> None:
+        time.sleep(3600)
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    groups: list[WorkerGroup] = []
+
+    def make(factory: Any = Toy, size: int = 1, **settings: Any) -> RayWorkers:
+        settings = {"num_cpus": 0.1, "timeout_s": 30.0, "policy": PROMPT} | settings
+        groups.append(RayWorkers("toy", size, factory, **settings))
+        return groups[-1]  # type: ignore[return-value]
+
+    yield make
+    for group in groups:
+        group.stop()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RayWorkers]:
+    """Two workers for all tests; who ends one waits for the next."""
+    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=TIMEOUT_S, policy=PROMPT)
+    yield group
+    group.stop()
+
+
+def wait_until_up(group: WorkerGroup, worker: int = 0) -> None:
+    def is_up() -> bool:
+        group.collect(1.0)
+        return group.is_up(worker)
+
+    wait_for(is_up)
+    group.call("sleep", 0.02, 0.01, workers=[worker])  # gets on: what failed before does not count
+
+
+def one(answers: list[Answer]) -> Answer:
+    (answer,) = answers
+    return answer
+
+
+def test_both_kinds_of_groups_answer_alike(pair: RayWorkers) -> None:
+    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
+        assert group.values(group.call("add", torch.ones(1000), 2, c=torch.arange(1000)))[1][-1] == 1002
+        shared = group.share({"weights": torch.full((5, 1000), 3.0)})
+        assert group.values(group.call("add", workers=[1], shared=None, a=1)) == [1]
+        assert group.in_flight(0) == 0
+        ticket = group.submit(1, "who")
+        answer = one(group.collect())
+        assert (answer.ticket, answer.value[:2]) == (ticket, (1, 0))
+        assert shared is not None
+
+
+def test_what_is_shared_is_the_last_argument_and_its_bytes_are_counted(pair: RayWorkers) -> None:
+    shared = pair.share(torch.arange(1000.0))
+    assert [float(value.sum()) for value in pair.values(pair.call("add", 1.0, shared=shared))] == [500_500.0] * 2
+    assert 2 * 4000 < pair.num_bytes_shared < 2 * 5000
+
+
+def test_a_worker_takes_two_calls_at_once_and_no_third(pair: RayWorkers) -> None:
+    group = pair
+    tickets = [group.submit(0, "sleep", 0.3) for _ in range(MAX_IN_FLIGHT)]
+    with pytest.raises(RuntimeError, match="takes no call now"):
+        group.submit(0, "who")
+    answers: list[Answer] = []
+    while len(answers) < MAX_IN_FLIGHT:
+        answers += group.collect()
+    assert [answer.ticket for answer in answers] == tickets
+
+
+def test_answers_to_others_are_kept(pair: RayWorkers) -> None:
+    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
+        ticket = group.submit(0, "add", 1, 2)
+        assert group.values(group.call("add", 3, workers=[0, 1])) == [3, 3]
+        assert one(group.collect()) == Answer(0, ticket, 3)
+        group.keep([Answer(1, 7)])
+        assert one(group.collect()) == Answer(1, 7)
+
+
+def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None:
+    def fail(error: BaseException) -> Any:
+        return one(pair.call("fail", error, workers=[0]))
+
+    pid = pair.pids()[0]
+    failure = fail(ZeroDivisionError("by nought")).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message, failure.final) == (
+        "raised",
+        "ZeroDivisionError",
+        "by nought",
+        False,
+    )
+    assert "test_actors.py" in failure.traceback
+    assert fail(KeyError()).failure.message == "(no message)"
+    assert fail(SystemExit(0)).failure.type == "SystemExit"
+    assert len(fail(ValueError("long " * 100_000)).failure.message) < 30_000
+    assert fail(Unreadable()).failure.type == "Unreadable"
+    assert pair.values(pair.call("who"))[0][2] == pid
+    with pytest.raises(WorkerFailed, match=r"toy 0: expected no error, got ZeroDivisionError: by nought"):
+        pair.values([fail(ZeroDivisionError("by nought"))])
+
+
+@pytest.mark.parametrize(("how", "told"), [("exit", "os._exit(0)"), ("kill", "SIGKILL"), ("abort", "Aborted")])
+def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, told: str) -> None:
+    restarts, incarnation = pair.num_restarts, pair.incarnation(1)
+    failure = one(pair.call("end", how, workers=[1])).failure
+    assert failure is not None
+    assert failure.kind == "died"
+    assert told in failure.message
+    assert not pair.is_up(1)
+    assert pair.values(pair.call("add", 1)) == [1]  # the other goes on meanwhile
+    wait_until_up(pair, 1)
+    assert pair.values(pair.call("who", workers=[1]))[0][1] == incarnation + 1
+    assert pair.num_restarts == restarts + 1
+
+
+def test_who_raised_is_made_again_in_its_process_the_first_time(
+    pair: RayWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
+    pid, incarnation = pair.pids()[0], pair.incarnation(0)
+    for same in (True, False):
+        failure = one(pair.call("fail", ValueError("no"), workers=[0])).failure
+        assert failure is not None
+        assert not pair.restart_later(0, failure).final
+        assert not pair.is_up(0)
+        pair.wait_until_up()
+        assert (pair.pids()[0] == pid) is same
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("toy 0 failed, another one is made in 0.1 s: ValueError: no\n\nTraceback")
+    assert second == "toy 0 failed, another one is made in 0.3 s, in a new process: ValueError: no"
+    assert pair.values(pair.call("who", workers=[0]))[0][1] == incarnation + 2
+    wait_until_up(pair)
+
+
+def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> None:
+    failure = one(pair.call("sleep", 60.0, workers=[0])).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_actors\.py:\d+\)", failure.message)
+    wait_until_up(pair)
+
+
+def test_a_slow_worker_that_gets_on_is_waited_for(pair: RayWorkers) -> None:
+    assert pair.call("sleep", 2 * TIMEOUT_S, 0.1, workers=[0])[0].value == "awake"
+
+
+def test_a_worker_nobody_looked_after_is_not_taken_for_hung(pair: RayWorkers) -> None:
+    pair.submit(0, "sleep", 1.5 * TIMEOUT_S, 0.1)
+    time.sleep(1.25 * TIMEOUT_S)
+    assert one(pair.collect()).value == "awake"
+
+
+def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> None:
+    pair._watched_at -= 1000.0  # nobody looked for so long
+    pair.submit(0, "sleep", 60.0)
+    pair.collect(0.0)
+    assert pair._slots[0].sign_of_life_at <= time.monotonic()
+    assert one(pair.collect()).failure is not None
+    wait_until_up(pair)
+
+
+def test_a_stopped_process_is_found_and_ended(pair: RayWorkers) -> None:
+    pid = pair.pids()[0]
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    failure = one(pair.call("add", 1, workers=[0])).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    wait_for(lambda: not is_running(pid))
+    wait_until_up(pair)
+
+
+def test_all_calls_of_a_worker_that_dies_have_failed(pair: RayWorkers) -> None:
+    tickets = [pair.submit(0, "end", "kill"), pair.submit(0, "add", 1)]
+    answers = pair.collect()
+    assert [answer.ticket for answer in answers] == tickets
+    assert all(answer.failure is not None for answer in answers)
+    wait_until_up(pair)
+
+
+def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) -> None:
+    assert pair.call("threads")[0].value == 1
+
+
+def test_a_crash_loop_ends(made: Any) -> None:
+    group = made(DiesWhenMadeAgain)
+    assert not one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    failures = []
+    while not group.is_gone(0):
+        failures += [answer.failure for answer in group.collect()]
+    assert [failure.final for failure in failures] == [False, True]
+    assert group.num_restarts == PROMPT.max_in_a_row
+    assert group.collect() == []  # there is nothing to wait for
+
+
+def test_delays_grow_and_end() -> None:
+    policy = RestartPolicy(max_in_a_row=5)
+    delays = [policy.delay_after(failures) for failures in range(1, 7)]
+    assert delays[:5] == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1])
+    assert delays[5] is None
+    assert RestartPolicy(enabled=False).delay_after(1) is None
+
+
+def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
+    group = made(policy=RestartPolicy(enabled=False))
+    assert one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    assert group.is_gone(0)
+    group.restart(0)
+    wait_until_up(group)
+    assert group.values(group.call("who"))[0][1] == 1
+
+
+def test_a_worker_that_cannot_be_made_is_told_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(WorkerFailed, match=r"LookupError: no such simulator. num_toys=0 debugs it"):
+        made(RaisesWhenMade)
+    assert not caplog.records  # nothing else happens
+
+
+def test_an_error_is_told_before_its_traceback() -> None:
+    failure = Failure("raised", "EnvError", "env 3: got `it'.\n\nTraceback of the env", traceback="of the worker")
+    text = str(WorkerFailed("env runner 0", failure, "Mend it."))
+    told = "env runner 0: expected no error, got EnvError: env 3: got `it'. Mend it."
+    assert text == f"{told}\n\nTraceback of the env\n\nof the worker"
+
+
+def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the worker holds the CPUs itself. It keeps them while another one is made in its place."""
+    monkeypatch.setattr("rlmodule.distributed.ray_workers.PLACING_TIMEOUT_S", 0.3)
+    group = made(num_cpus=7, policy=RestartPolicy(max_in_a_row=0))
+    group.restart(0)
+    assert group.collect() == []  # it came up
+    assert group.is_up(0)
+
+
+def test_who_finds_no_room_is_told_what_to_do(
+    made: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(num_cpus=5)
+    monkeypatch.setattr("rlmodule.distributed.ray_workers.PLACING_TIMEOUT_S", 0.5)
+    told = r"it asks for 5 CPUs, and [\d.]+ of 8 CPUs are free. Wait .*lower num_toys.* num_cpus_per_toy=0\.5"
+    with pytest.raises(WorkerFailed, match=told):
+        made(num_cpus=5)
+    assert not caplog.records
+
+
+@pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # open files, for one
+def test_room_is_given_back_also_by_who_does_not_stop() -> None:
+    import ray
+
+    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, policy=PROMPT)
+    assert ray.available_resources().get("CPU", 0.0) < 3
+    del group
+    gc.collect()
+    wait_for(lambda: ray.available_resources()["CPU"] >= 6)
+
+
+def test_processes_have_the_names_of_their_workers(pair: RayWorkers) -> None:
+    for pid in pair.pids():
+        assert Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::Toy")
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [("InvalidAuthToken: Authentication token is missing", "RAY_AUTH_MODE=token"), ("timed out", "`ray status` tells")],
+)
+def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster") from RuntimeError(cause)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ConnectionError, match=rf"RAY_ADDRESS=10\.0\.0\.1:6379: expected .*{told}"):
+        start_ray()
+
+
+def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"toy: expected what can be sent .* cannot be pickled .*lock"):
+        made(lambda index, incarnation: lock)
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU"])
+def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
+    remedy = {"CPU": r"num_cpus_per_env_runner=0\.5 .*ray.init\(num_cpus=999\)", "GPU": "num_gpus_per_learner=0"}[name]
+    told = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
+    with pytest.raises(ValueError, match=told):
+        check_resources({name: 999.0}, "num_env_runners=999")
+
+
+def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    nodes = [{"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 4.0), (True, 3.0), (False, 64.0))]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    check_resources({"CPU": 8.0}, "num_learners=2", [{"CPU": 4.0, "GPU": 0.0}, {}])
+    told = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
+    with pytest.raises(ValueError, match=told):
+        check_resources({"CPU": 5.0}, "num_learners=1", [{"CPU": 5.0, "GPU": 0.0}])
+
+
+def test_an_answer_that_cannot_be_read_here_is_told_and_the_worker_goes_on(pair: RayWorkers) -> None:
+    pid = pair.pids()[0]
+    failure = one(pair.call("add", [Unmakeable()], [], c=[], workers=[0])).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message) == ("raised", "LookupError", "not here")
+    assert pair.in_flight(0) == 0
+    assert pair.values(pair.call("who", workers=[0]))[0][2] == pid
+
+
+def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError
+
+    def get(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        raise GetTimeoutError("the answer is late\nand more")
+
+    ticket = pair.submit(0, "add", 1)
+    monkeypatch.setattr(ray, "get", get)
+    failure = one(pair.answers([ticket])).failure
+    assert failure is not None
+    assert (failure.kind, failure.type, failure.message) == ("died", "GetTimeoutError", "the answer is late")
+    wait_until_up(pair)
+
+
+@pytest.mark.faults
+def test_a_worker_that_hangs_when_it_is_stopped_is_ended(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with an env whose ``close()`` hangs: also where another is to take its place in its process."""
+    group = made(HangsInStop, timeout_s=TIMEOUT_S)
+    (pid,) = group.pids()
+    monkeypatch.setattr("rlmodule.distributed.ray_workers.SPAWNING_TIMEOUT_S", TIMEOUT_S)
+    group.restart_later(0, one(group.call("fail", ValueError("no"))).failure)
+    answers: list[Answer] = []
+    while not answers:
+        answers = group.collect()
+    monkeypatch.undo()
+    failure = one(answers).failure
+    assert failure is not None
+    assert failure.kind == "hung"
+    wait_until_up(group)
+    assert group.pids() != [pid]
+    group.stop()
+
+
+def test_stopping_lets_nothing_behind(made: Any) -> None:
+    group = made(size=2)
+    pids = group.pids()
+    group.submit(0, "sleep", 60.0)
+    group.stop()
+    group.stop()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

@@ -1,0 +1,453 @@
+"""EnvRunnerGroup as an algorithm sees it, with the runner in this process and with runners elsewhere."""
+
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
+from rlmodule.distributed.processes import this_machine
+from rlmodule.distributed.workers import Answer, Failure, LocalWorkers, WorkerFailed
+from rlmodule.envs.make import spec_to_send
+from rlmodule.groups.env_runner_group import _RunnerProcess
+from rlmodule.sampling.random_streams import EnvStreams
+from rlmodule.testing.contracts import clone, differences
+from tests.rlmodule.toys import Settings, Small
+
+pytestmark = pytest.mark.usefixtures("ray_started")
+
+SPEC = RLModuleSpec(Small, spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
+
+
+@dataclass
+class GroupSettings(Settings):
+    num_env_runners: int = 0
+    num_cpus_per_env_runner: float = 0.1
+    env_step_timeout_s: float = 60.0
+    restart_failed_env_runners: bool = False
+    ignore_env_runner_failures: bool = False
+    max_restarts_in_a_row: int = 1
+
+
+def group_of(**settings: Any) -> EnvRunnerGroup:
+    made = EnvRunnerGroup(GroupSettings(**settings), run_seed=0)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made.build_modules(SPEC, SPEC.build())
+    return made
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[EnvRunnerGroup]:
+    """Two runners elsewhere of an env each."""
+    made = group_of(num_env_runners=2, num_envs_per_env_runner=1)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def local() -> Iterator[EnvRunnerGroup]:
+    made = group_of(num_envs_per_env_runner=2)
+    yield made
+    made.stop()
+
+
+def test_the_runner_here_acts_with_the_learners_tensors(local: EnvRunnerGroup) -> None:
+    learned = SPEC.build()
+    local.build_modules(SPEC, learned)
+    acting = local.local_runner.module
+    assert acting is local.module
+    assert acting is not learned
+    assert acting.inference_only
+    assert not acting.training
+    for name, parameter in acting.named_parameters():
+        assert parameter is learned.get_parameter(name)
+
+
+def test_envs_are_the_same_wherever_they_are(local: EnvRunnerGroup, remote: EnvRunnerGroup) -> None:
+    assert remote.observation_space == local.observation_space
+    assert remote.action_space == local.action_space
+    (here,) = local.sample(30, policy_version=3)
+    there = sorted(remote.sample(30, policy_version=3), key=lambda rollout: rollout.first_env_index)
+    assert [rollout.first_env_index for rollout in there] == [0, 1]
+    for env, rollout in enumerate(there):
+        assert rollout.policy_version == 3
+        assert torch.equal(rollout[Columns.OBS], here[Columns.OBS][:, env : env + 1])
+        assert torch.equal(rollout[Columns.ACTIONS], here[Columns.ACTIONS][:, env : env + 1])
+
+
+def test_weights_are_sent_when_they_changed_and_not_else(remote: EnvRunnerGroup) -> None:
+    def greedy() -> torch.Tensor:
+        return next(iter([*remote.sample(5, explore=False, policy_version=4)]))[Columns.ACTION_DIST_INPUTS]
+
+    greedy()
+    sent = remote.workers.num_bytes_shared
+    greedy()
+    assert remote.workers.num_bytes_shared == sent
+    with torch.no_grad():
+        remote.module.get_parameter("pi.weight").zero_()
+        remote.module.get_parameter("pi.bias").copy_(torch.tensor([7.0, -7.0]))
+    assert torch.equal(greedy(), torch.tensor([7.0, -7.0]).expand(5, 1, 2))  # in place, though the version is the same
+    size = sum(tensor.nbytes for tensor in remote.module.state_dict().values())
+    assert 2 * size <= remote.workers.num_bytes_shared - sent < 2 * size + 8000
+
+
+@pytest.mark.parametrize("which", ["local", "remote"])
+def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> None:
+    group: EnvRunnerGroup = request.getfixturevalue(which)
+    list(group.sample(7))
+    state = clone(group.get_state())
+    group.set_state(state)
+    first = list(group.sample(20))
+    restarts = group.workers.num_restarts
+    group.set_state(state)
+    second = list(group.sample(20))
+    assert group.workers.num_restarts == restarts
+    for one, other in zip(*(sorted(each, key=lambda r: r.first_env_index) for each in (first, second)), strict=True):
+        assert differences(dict(one.columns), dict(other.columns)) == []
+
+
+def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) -> None:
+    list(remote.sample(3))
+    state = clone(remote.get_state())
+    restarts, incarnation = remote.workers.num_restarts, remote.workers.incarnation(0)
+    remote.workers.restart(0)
+    remote.set_state(state)
+    assert remote.workers.num_restarts == restarts + 1  # that of the accident
+    assert remote.workers.incarnation(0) == incarnation
+    assert {rollout.first_env_index for rollout in remote.sample(3)} == {0, 1}
+    tally = remote._tallies[0]._tally
+    assert tally is not None
+    assert tally.count == 3
+
+
+def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
+    state = remote.get_state()
+    bad = {key: {"incarnation": one["incarnation"], "noise": {"used": 0}} for key, one in state.items()}
+    restarts = remote.workers.num_restarts
+    with pytest.raises(WorkerFailed, match=r"env runner 0: .*KeyError(.|\n)*set_state\(\) raises"):
+        remote.set_state(bad)
+    assert remote.workers.num_restarts == restarts
+    remote.set_state(state)
+
+
+def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = local.local_runner
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        runner.num_env_steps_lost["fragment"] = runner.num_env_steps_lost.get("fragment", 0) + 3
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runner, "sample", sample)
+    for times in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            list(local.sample(5))
+        assert local.num_env_steps_lost == {"fragment": 3 * times}
+
+
+def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
+    for machine, files in (("another", []), (this_machine(), ["tally-0-0"])):
+        process = _RunnerProcess(GroupSettings(), None, 0, "env", None, str(tmp_path / "tally"), machine, 0, 0)
+        process.stop()
+        assert [path.name for path in tmp_path.iterdir()] == files
+
+
+def test_what_a_script_registers_is_known_to_runners_too() -> None:
+    class Mine(CartPoleEnv):  # which travels as it is, as a class of a script does
+        pass
+
+    name = "RegisteredInAScript-v0"
+    gym.register(name, entry_point=Mine, max_episode_steps=3)  # type: ignore[arg-type]
+    try:
+        made = group_of(env=name, num_env_runners=1, num_envs_per_env_runner=1)
+        (rollout,) = made.sample(6)
+        made.stop()
+        assert rollout[Columns.TRUNCATEDS][:, 0].nonzero().flatten().tolist() == [2, 5]
+        lock = threading.Lock()
+        gym.registry[name].entry_point = lambda: lock  # type: ignore[assignment]
+        with pytest.raises(TypeError, match=rf"num_env_runners=1, what is registered as env '{name}': .*lock"):
+            group_of(env=name, num_env_runners=1)
+    finally:
+        del gym.registry[name]
+
+
+def test_an_unknown_id_is_told_before_a_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmodule.distributed.ray_workers.RayWorkers", None)
+    with pytest.raises(ValueError, match=r"env 'CartPol-v1': expected a registered id.* 'CartPole-v1'\?") as caught:
+        group_of(env="CartPol-v1", num_env_runners=1)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("env", "told"), [("CartPole", "CartPole-v1"), ("CartPole-v0", "CartPole-v0")])
+def test_an_id_is_looked_up_as_gymnasium_does(env: str, told: str) -> None:
+    spec = spec_to_send(env)
+    assert spec is not None
+    assert spec.id == told
+    assert spec_to_send("some_module:CartPole-v1") is None
+    assert spec_to_send(dict) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("raised", "restart_failed_sub_environments=True"),
+        ("hung", r"raise \.env_runners\(env_step_timeout_s=.*ignore_env_runner_failures=True"),
+        ("unplaced", "num_cpus_per_env_runner"),
+    ],
+)
+def test_the_end_of_a_runner_names_the_settings_that_help(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, kind: Any, told: str
+) -> None:
+    monkeypatch.setattr(remote.workers, "is_up", lambda worker: worker != 1)
+    monkeypatch.setattr(remote.workers, "is_gone", lambda worker: worker == 1)
+    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runner is left\. .*{told}"):
+        remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
+    remote._lost_for_good = None
+
+
+class OnlyHere(Small):
+    """Can be made in one process alone, whose number is in the settings."""
+
+    def setup(self) -> None:
+        super().setup()
+        if os.getpid() != self.catalog.model_config.custom_model_config["pid"]:
+            raise LookupError("no such file over here")
+
+
+def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: EnvRunnerGroup) -> None:
+    group = EnvRunnerGroup(
+        GroupSettings(num_env_runners=1, restart_failed_env_runners=True, max_restarts_in_a_row=5),  # type: ignore[arg-type]
+        run_seed=0,
+    )
+    config = {"custom_model": "torch.nn:Identity", "custom_model_config": {"pid": os.getpid()}}
+    spec = RLModuleSpec(OnlyHere, SPEC.observation_space, SPEC.action_space, config)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            group.build_modules(spec, spec.build())
+        for _ in range(2):
+            with pytest.raises(WorkerFailed, match=r"LookupError: no such file over here.*Mend the module"):
+                list(group.sample(5))
+        assert group.workers.num_restarts == 0
+    finally:
+        group.stop()
+
+
+def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup) -> None:
+    with pytest.raises(RuntimeError, match=r"local_runner: .*2 runners in processes.*num_env_runners=0"):
+        _ = remote.local_runner
+
+
+def test_who_takes_not_all_loses_nothing(remote: EnvRunnerGroup) -> None:
+    remote.reset()
+    taken = next(remote.sample(10)).num_env_steps
+    state = remote.get_state()  # which waits for what is on its way, and keeps it
+    assert sorted(state) == ["0", "1"]
+    rollouts = list(remote.sample(10))
+    steps = taken + sum(rollout.num_env_steps for rollout in rollouts)
+    assert steps == 10 * (1 + len(rollouts))
+    assert {rollout.first_env_index for rollout in rollouts} == {0, 1}
+
+
+class Scripted(LocalWorkers):
+    """Workers elsewhere, as far as their group can tell, that answer as is written."""
+
+    shares_memory = False
+
+    def __init__(self, script: list[list[Answer]]) -> None:
+        super().__init__("env runner", [None, None])
+        self._script = script
+
+    def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
+        return 0
+
+    def _collect(self, timeout: float | None) -> list[Answer]:
+        return self._script.pop(0)
+
+
+@pytest.mark.parametrize("method", ["get_state", "reset"])
+def test_calls_that_were_interrupted_leave_nothing_to_stumble_over(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    steps = [remote.get_state()[env]["steps"] for env in ("0", "1")]
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.workers, "_collect", lambda timeout: signal.raise_signal(signal.SIGINT))
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                getattr(remote, method)()
+    state = remote.get_state()  # though two calls are under way already
+    assert [state[env]["steps"] for env in ("0", "1")] == steps
+    assert [rollout.num_env_steps for rollout in remote.sample(3)] == [3, 3]
+    assert remote.num_env_steps_lost == {}
+
+
+def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup) -> None:
+    (rollout,) = local.sample(5)
+    died = Answer(1, 0, failure=Failure("died", "ActorDiedError", "killed", final=True))
+    for worker in range(2):
+        local._watch(worker)
+    real, local.workers = local.workers, Scripted([[], [died, Answer(0, 0, rollout)], []])
+    with pytest.raises(WorkerFailed, match=r"env runner 1: .* got killed"):
+        list(local.sample(5))
+    local._lost_for_good = None
+    assert list(local.sample(5)) == [rollout]
+    local.workers = real
+
+
+# --- another number of runners or envs --------------------------------------------------------------------------------
+
+
+def seen(group: EnvRunnerGroup, num_steps: int) -> dict[int, dict[str, Any]]:
+    """The next steps of each env, by global index."""
+    columns = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+    return {
+        rollout.first_env_index + slot: {name: rollout[name][:, slot] for name in columns}
+        for rollout in group.sample(num_steps)
+        for slot in range(rollout.shape[1])
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((0, 2), (2, 1)), ((2, 1), (0, 2)), ((1, 4), (2, 2)), ((0, 4), (0, 8))],
+    ids=["0 to 2", "2 to 0", "1x4 to 2x2", "4 envs to 8"],
+)
+def test_envs_go_on_in_other_runners(before: tuple[int, int], after: tuple[int, int]) -> None:
+    groups = [
+        group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for runners, envs in (before, before, after)
+    ]
+    try:
+        seen(groups[0], 9)
+        state = clone(groups[0].get_state())
+        for group in groups[1:]:
+            group.set_state(state)
+        same, other = (seen(group, 20) for group in groups[1:])
+        assert {*same} <= {*other} == {*range(max(1, after[0]) * after[1])}
+        for env, columns in same.items():
+            assert differences(columns, other[env]) == []
+        states = [group.get_state() for group in groups[1:]]
+        assert {index: one["noise"] for index, one in states[0].items()}.items() <= {
+            index: one["noise"] for index, one in states[1].items()
+        }.items()
+    finally:
+        for group in groups:
+            group.stop()
+
+
+def drawn_from(state: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """How far the streams of each env are used: incarnation, resets, rows of noise."""
+    return {index: (one["incarnation"], one["resets"], one["noise"]["used"]) for index, one in state.items()}
+
+
+def test_envs_that_come_back_go_on_and_repeat_nothing() -> None:
+    sizes = {"two": (0, 2), "four": (0, 4)}
+    groups = {
+        n: group_of(num_env_runners=runners, num_envs_per_env_runner=envs) for n, (runners, envs) in sizes.items()
+    }
+    four, two = groups["four"], groups["two"]
+    first = seen(four, 8)
+    state = clone(four.get_state())
+    two.set_state(state)
+    seen(two, 8)
+    state = clone(two.get_state())
+    assert drawn_from(state) == {"0": (0, 2, 16), "1": (0, 2, 16), "2": (0, 1, 8), "3": (0, 1, 8)}
+    four.set_state(state)
+    last = seen(four, 8)
+    assert drawn_from(four.get_state()) == {str(env): (0, 3, 24) for env in range(4)}
+    begun = [columns[Columns.OBS][0] for rollouts in (first, last) for columns in rollouts.values()]
+    assert len({tuple(obs.tolist()) for obs in begun}) == 8
+    for group in groups.values():
+        group.stop()
+
+
+def test_generators_of_runners_that_are_no_more_wait_for_them() -> None:
+    one, two = group_of(num_envs_per_env_runner=4), group_of(num_env_runners=2, num_envs_per_env_runner=2)
+    seen(two, 3)
+    state = clone(two.get_state())
+    one.set_state(state)
+    seen(one, 3)
+    assert {index for index, env in one.get_state().items() if "generator" in env} == {"0", "2"}
+    assert torch.equal(one.get_state()["2"]["generator"]["state"], state["2"]["generator"]["state"])
+    two.set_state(one.get_state())
+    for group in (one, two):
+        group.stop()
+
+
+def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunnerGroup, local: EnvRunnerGroup) -> None:
+    remote.reset()
+    list(remote.sample(3))
+    again, resets = remote.workers.incarnation(1) + 1, remote.get_state()["0"]["resets"]
+    remote.workers.restart(1)
+    remote.workers.wait_until_up()
+    list(remote.sample(3))
+    state = clone(remote.get_state())
+    local.set_state(state)
+    seen(local, 2)
+    # the first env goes on under the number of the second, where it has drawn nothing yet
+    assert drawn_from(local.get_state()) == {
+        str(env): (again, resets + 1, max(one["noise"]["used"] for one in state.values()) + 2) for env in range(2)
+    }
+    remote.set_state(local.get_state())
+    assert [remote.workers.incarnation(worker) for worker in range(2)] == [again, again]
+
+
+def test_envs_of_a_runner_that_is_gone_begin_other_streams(local: EnvRunnerGroup) -> None:
+    state: dict[str, Any] = {"0": clone(local.get_state())["0"], "1": {"incarnation": 3}}
+    local.set_state(state)
+    fresh = EnvStreams(0, "env", range(2), incarnation=3).get_state()
+    told = local.get_state()
+    assert told["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
+    assert told["0"]["noise"] == state["0"]["noise"]
+    assert told["0"]["incarnation"] == told["1"]["incarnation"] == 3
+
+
+# --- a state that is set in place -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["given up", "held on to"])
+def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup, held: bool) -> None:
+    remote.reset()
+    list(remote.sample(5))
+    state = clone(remote.get_state())
+    expected = {env: columns[Columns.ACTIONS] for env, columns in seen(remote, 5).items()}
+    lost = dict(remote.num_env_steps_lost)
+    remote.set_state(state)
+    sampling = remote.sample(7, policy_version=8)
+    next(sampling)  # the other one is on its way, or has come
+    assert isinstance(sampling, Generator)
+    if not held:
+        sampling.close()
+    remote.set_state(state)
+    assert list(sampling) == []
+    del sampling
+    rollouts = list(remote.sample(5, policy_version=9))
+    assert [rollout.policy_version for rollout in rollouts] == [9, 9]
+    for rollout in rollouts:
+        assert torch.equal(rollout[Columns.ACTIONS][:, 0], expected[rollout.first_env_index])
+    remote.workers.restart(0)
+    remote._watch(0)
+    assert [tally.take_lost() for tally in remote._tallies.values()][1] == 0  # of what was given up none is counted
+    assert dict(remote.num_env_steps_lost) == lost
+
+
+@pytest.mark.faults
+def test_a_runner_that_was_lost_is_there_again_after_a_state() -> None:
+    group = group_of(num_env_runners=2, num_envs_per_env_runner=1, ignore_env_runner_failures=True)
+    list(group.sample(3))
+    state = clone(group.get_state())
+    group.workers._lose(0, Failure("died", "ActorDiedError", "killed"))  # type: ignore[attr-defined]
+    assert group.num_healthy == 1
+    assert group.get_state()["0"] == {"incarnation": 1}
+    group.set_state(state)
+    assert group.num_healthy == 2
+    assert {rollout.first_env_index for rollout in group.sample(3)} == {0, 1}
+    group.stop()

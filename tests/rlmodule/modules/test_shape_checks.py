@@ -1,0 +1,202 @@
+"""Modules are tried on two observations when a learner gets them: what has a wrong shape is refused at build."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import tree
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from algorithms.dqn import DQNCatalog, DQNModule
+from algorithms.ppo import PPOCatalog, PPOModule
+from catalog.base import Tree
+from rlmodule import Columns, QNetAPI, RLModule, RLModuleSpec
+from rlmodule.modules.shape_checks import probe_module
+from tests.rlmodule.toys import NoNets, Recurrent, Regression, Settings, Small
+
+VECTOR, TORQUES, TWO = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+INPUTS = Columns.ACTION_DIST_INPUTS
+
+
+def spec_of(module_class: type[RLModule], action_space: Space = TORQUES) -> RLModuleSpec:
+    return RLModuleSpec(module_class, VECTOR, action_space, {"max_seq_len": 4}, NoNets)
+
+
+class Own(RLModule):
+    """Two means for two torques, without deviations: as many inputs as would broadcast over both."""
+
+    width = 4
+
+    def setup(self) -> None:
+        self.net = nn.Linear(4, self.width)
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self.net(batch[Columns.OBS])}
+
+
+class TooNarrow(Own):
+    width = 2
+
+
+class Bare(Own):
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return self.net(batch[Columns.OBS])
+
+
+class Unnamed(Own):
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {"logits": self.net(batch[Columns.OBS])}
+
+
+class OneRow(Own):
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self._forward(batch)[INPUTS][:1]}
+
+
+class NarrowInTraining(Own):
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self._forward(batch)[INPUTS][..., :2]}
+
+
+class InPlace(Own):
+    def _forward(self, batch: Mapping[str, Tree]) -> Any:
+        return {INPUTS: self.net(batch[Columns.OBS].clamp_(-0.5, 0.5))}
+
+
+class OtherSpace(Own):
+    def setup(self) -> None:
+        self.net = nn.Linear(5, 4)
+
+
+class Valued(Own, Small):
+    def setup(self) -> None:
+        self.net, self.vf = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+        return self.vf(batch[Columns.OBS])
+
+
+class ListOfStates(Recurrent):
+    def get_initial_state(self) -> Tree:
+        return {"h": torch.zeros(self.width), "more": [torch.zeros(())]}
+
+
+class OtherState(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        return out | {Columns.STATE_OUT: tree.map_structure(lambda x: x[:1], out[Columns.STATE_OUT])}
+
+
+class StateInTurn(Recurrent):
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        out = super()._forward(batch)
+        return out | {INPUTS: out[INPUTS].transpose(0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("module_class", "message"),
+    [
+        (
+            TooNarrow,
+            r"TooNarrow\.forward_inference\(\)\['action_dist_inputs'\].* floats of shape \(2, 4\), got .* \(2, 2\)\.",
+        ),
+        (Bare, r"Bare\.forward_inference\(\): expected a dict with the column 'action_dist_inputs', got a Tensor"),
+        (Unnamed, r"Unnamed\.forward_inference\(\): expected a dict with .* got one with logits"),
+        (OneRow, r"OneRow\.forward_exploration\(\).* floats of shape \(2, 4\), got .* \(1, 4\)"),
+        (NarrowInTraining, r"NarrowInTraining\.forward_train\(\).* \(2, 4\), got .* \(2, 2\)"),
+        (InPlace, r"InPlace\.forward_inference\(\): expected a net that leaves its input as it is, got .* in place"),
+        (OtherSpace, r"OtherSpace\.forward_inference\(\): expected a method that takes obs of 2 observations.* 5x4"),
+        (Valued, r"Valued\.compute_values\(\) of 2 rows: expected floats of shape \(2,\), got .* \(2, 1\)"),
+        (ListOfStates, r"ListOfStates\.get_initial_state\(\): expected a tensor, or dicts and tuples .* got a list"),
+        (OtherState, r"OtherState\.forward_inference\(\)\['state_out'\]: expected .*\(2, 8\).* got .*\(1, 8\)"),
+        (StateInTurn, r"StateInTurn\.forward_inference\(\).* floats of shape \(1, 2, 4\), got .* \(2, 1, 4\)"),
+    ],
+)
+def test_a_module_whose_passes_do_not_fit_is_refused_at_build(module_class: type[RLModule], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Regression(Settings(), spec_of(module_class).as_multi(), run_seed=0)
+
+
+def test_a_module_that_is_added_later_is_tried_too() -> None:
+    learner = Regression(Settings(), spec_of(Own).as_multi(), run_seed=0)
+    with pytest.raises(ValueError, match=r"TooNarrow\.forward_inference"):
+        learner.add_module("more", spec_of(TooNarrow))
+    assert "more" not in learner.module
+
+
+def test_values_of_actions_are_tried() -> None:
+    class Wide(Own, QNetAPI):
+        width = 2
+
+        def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
+            return self.net(batch[Columns.OBS])[..., :1]
+
+    message = r"compute_q_values\(\) of 2 rows: .* \(2, 2\), got .* \(2, 1\)\. Return one value for each action"
+    with pytest.raises(ValueError, match=message):
+        probe_module(spec_of(Wide, TWO).build())
+
+
+def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_batch() -> None:
+    class Recalls(Own):
+        def _forward_train(self, batch: Mapping[str, Tree]) -> Any:
+            return {INPUTS: self._forward(batch)[INPUTS] * batch[Columns.ACTIONS].sum()}
+
+    probe_module(spec_of(Recalls).build())
+
+
+def test_trying_a_module_changes_nothing_of_it() -> None:
+    class Counting(Own):
+        seen: Tensor
+        norm: nn.Module
+        drop: nn.Module
+
+        def setup(self) -> None:
+            super().setup()
+            self.norm, self.drop = nn.BatchNorm1d(4), nn.Dropout(0.5)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def _forward(self, batch: Mapping[str, Tree]) -> Any:
+            self.seen = self.seen + 1
+            return {INPUTS: self.net(self.drop(self.norm(batch[Columns.OBS]))) + torch.rand(())}
+
+    module = spec_of(Counting).build().train()
+    module.drop.eval()
+    before = {name: value.clone() for name, value in module.get_state().items()}
+    stream, seen = torch.random.get_rng_state(), module.seen
+    probe_module(module)
+    assert all(torch.equal(value, before[name]) for name, value in module.get_state().items())
+    assert module.seen is seen
+    assert torch.equal(torch.random.get_rng_state(), stream)
+    assert (module.training, module.norm.training, module.drop.training) == (True, True, False)
+
+
+MASKED = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
+
+
+@pytest.mark.parametrize("observation_space", [VECTOR, MASKED], ids=["plain", "masked"])
+@pytest.mark.parametrize("model_config", [{}, {"use_lstm": True}, {"use_attention": True, "max_seq_len": 1}], ids=str)
+@pytest.mark.parametrize(("module_class", "catalog_class"), [(PPOModule, PPOCatalog), (DQNModule, DQNCatalog)])
+def test_the_modules_of_the_algorithms_fit(
+    module_class: type[RLModule], catalog_class: type[Any], model_config: dict[str, Any], observation_space: Space
+) -> None:
+    probe_module(RLModuleSpec(module_class, observation_space, TWO, model_config, catalog_class).build())
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 6)),
+        nn.Sequential(nn.Hardtanh(inplace=True), nn.Flatten(), nn.Linear(4, 6)),
+    ],
+    ids=["relu", "clamp"],
+)
+def test_an_encoder_that_changes_observations_in_place_is_refused(net: nn.Module) -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return net
+
+    message = r"Mine\.build_encoder\(\): expected a net that leaves its input as it is.* nn\.ReLU\(\) without inplace"
+    with pytest.raises(ValueError, match=message):
+        RLModuleSpec(PPOModule, VECTOR, TWO, {"vf_share_layers": True}, Mine).build()
