@@ -195,7 +195,7 @@ class Algorithm(metaclass=_AlgorithmType):
                     lost = self.env_runner_group.num_env_steps_lost
                     lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
                     if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
-                        self._begin_anew()
+                        self._reset_runners()
                 raise
             rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
             for rollout in rollouts:
@@ -205,7 +205,7 @@ class Algorithm(metaclass=_AlgorithmType):
                 for rollout in rollouts:
                     self._show(rollout)
             except BaseException:
-                self._begin_anew()
+                self._reset_runners()
                 raise
         return [clipped_rewards(rollout, self.config.clip_rewards) for rollout in rollouts]
 
@@ -216,7 +216,7 @@ class Algorithm(metaclass=_AlgorithmType):
             for episode in finished_episodes(rollout, in_evaluation=False):
                 self._callbacks.call("on_episode_end", algorithm=self, episode=episode)
 
-    def _begin_anew(self) -> None:
+    def _reset_runners(self) -> None:
         """Let runners begin new episodes: what was sampled is lost to a replay, which must not take the next rollouts
         for its continuation."""
         with suppress(Exception):  # what is on its way out counts for more

@@ -113,16 +113,16 @@ class Summer:
 
     def serve(self) -> tuple[str, int]:
         """Open a place to meet."""
-        from rlmodule.distributed.process_group import MeetingPlace
+        from rlmodule.distributed.process_group import Rendezvous
 
-        self._place = MeetingPlace()
+        self._place = Rendezvous()
         return self._place.host, self._place.port
 
     def connect(self, size: int, host: str, port: int) -> None:
         """Meet the others."""
-        from rlmodule.distributed.process_group import Connected
+        from rlmodule.distributed.process_group import ProcessGroupCollective
 
-        self._peers = Connected(self._rank, size, host, port)
+        self._peers = ProcessGroupCollective(self._rank, size, host, port)
 
     def sum_s(self, num_parameters: int, repeats: int) -> float:
         """Median of the seconds for the sum of so many numbers, and the two that come with a gradient."""

@@ -36,7 +36,7 @@ from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
 from catalog.registry import distributions
 from catalog.rules import Node
 from catalog.setting import ENCODER
-from catalog.shape_checks import probe_encoder
+from catalog.shape_checks import check_encoder
 
 RAW = "since a custom encoder gets raw observations"
 """Why observations are not standardised."""
@@ -485,7 +485,7 @@ class Catalog(Hooks):
         """Shape of one latent of ``encoder``."""
         config = None if self.has_custom_encoder else self.encoder_config
         declared = None if config is None else tuple(config.output_dims)
-        return probe_encoder(encoder, self.input_space, f"{type(self).__name__}.build_encoder()", declared)
+        return check_encoder(encoder, self.input_space, f"{type(self).__name__}.build_encoder()", declared)
 
     @property
     def _sees_more(self) -> bool:

@@ -27,7 +27,7 @@ _OF_SAMPLES = (
 """What to do where a net does not take observations."""
 
 
-def probe_encoder(
+def check_encoder(
     encoder: Encoder,
     space: Space,
     where: str,
@@ -81,7 +81,7 @@ def probe_encoder(
     return dims
 
 
-def probe_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
+def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
     """``head`` itself, if it makes ``[1, output_dim]`` of a latent ``[1, *input_dims]``.
 
     Args:
@@ -107,7 +107,7 @@ def probe_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
     return head
 
 
-def probe_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
+def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
     """Try ``embeddings`` on intents ``[2, width]`` and two observations, of which they have to make ``[2, count]``; of
     one they would, by broadcasting, even if the batch dim were lost.
 
@@ -131,7 +131,7 @@ def probe_embeddings(embeddings: ActionEmbeddings, observation_space: Space, cou
         raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
 
 
-def probe_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
+def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
     """Try the action model of ``dist_cls`` on one action, as it is while it is drawn and as it is in the end: are the
     inputs as wide as they have to be, and do those of a part go by the parts before it alone, as far as the first
     weights show it?

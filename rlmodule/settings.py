@@ -89,7 +89,7 @@ class EpisodeLearnerSettings(LearnerSettings, Protocol):
     def num_epochs(self) -> int: ...
 
 
-def facts_of(settings: Any, protocol: type) -> Any:
+def subset(settings: Any, protocol: type) -> Any:
     """The settings that ``protocol`` names and nothing else: what a worker elsewhere is sent of a config."""
     bases = [base for base in protocol.__mro__ if base not in (Protocol, object)]
     names = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}

@@ -109,7 +109,7 @@ class FaultReinforce(Reinforce):
     def compute_loss_for_module(
         self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        struck = Plan(self.settings.folder).strike(self.peers.rank, self._minibatch)
+        struck = Plan(self.settings.folder).strike(self.collective.rank, self._minibatch)
         self._minibatch += 1
         loss, metrics = super().compute_loss_for_module(module_id, batch, fwd_out)
         return loss * torch.nan if struck == "nan" else loss, metrics
@@ -123,7 +123,7 @@ class FaultRegression(Regression):
     def compute_loss_for_module(
         self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        struck = Plan(self.settings.folder).strike(self.peers.rank, self.num_updates)
+        struck = Plan(self.settings.folder).strike(self.collective.rank, self.num_updates)
         loss, _ = super().compute_loss_for_module(module_id, batch, fwd_out)
         loss = loss * torch.nan if struck == "nan" else loss
         return loss, {"error_of_row": (fwd_out["action_dist_inputs"] - batch["target"]).detach().abs().mean(-1)}

@@ -17,7 +17,7 @@ import torch
 import tree
 
 from rlmodule import Learner
-from rlmodule.distributed.process_group import Connected, MeetingPlace
+from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from tests.waiting import PATIENCE_S
 
 ANSWER_S = 2 * PATIENCE_S
@@ -49,7 +49,7 @@ class Fleet:
         peer_timeout_s: float = PEER_TIMEOUT_S,
     ) -> list[Any]:
         """What ``function`` returned or raised in as many processes as there are arguments."""
-        place, size = MeetingPlace(), len(args_of_each)
+        place, size = Rendezvous(), len(args_of_each)
         self.calls += 1
         for rank, args in enumerate(args_of_each):
             call = (self.calls, rank, size, place.host, place.port, peer_timeout_s, function, args)
@@ -110,11 +110,11 @@ def _serve(pipe: Any) -> None:
     while True:
         call, rank, size, host, port, timeout_s, function, args = pickle.loads(pipe.recv_bytes())
         try:
-            peers = Connected(rank, size, host, port, timeout_s=timeout_s)
+            collective = ProcessGroupCollective(rank, size, host, port, timeout_s=timeout_s)
             try:
-                answer = function(peers, *args)
+                answer = function(collective, *args)
             finally:
-                peers.close()
+                collective.close()
         except BaseException as error:
             traceback.print_exc()
             answer = error

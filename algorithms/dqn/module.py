@@ -21,7 +21,7 @@ from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
-from catalog.shape_checks import probe_head, untouched
+from catalog.shape_checks import check_head, untouched
 from catalog.spaces import zero_batch
 from rlmodule.data.sequences import initial_states
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
@@ -254,7 +254,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             expected, remedy = "a NoisyHead, since noisy=True", "Build a NoisyHeadConfig, or leave noisy out."
             raise TypeError(explain_error(where, expected=expected, got=type(head).__name__, remedy=remedy))
-        return probe_head(head, latent_dims, width, where)
+        return check_head(head, latent_dims, width, where)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]

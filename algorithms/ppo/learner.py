@@ -53,8 +53,8 @@ class PPOLearner(EpisodeLearner):
         super().remove_module(module_id)
         del self.kl_coeff[module_id], self.entropy_coeff[module_id]
 
-    def _take_up(self, module_id: str) -> None:
-        super()._take_up(module_id)
+    def _register_module(self, module_id: str) -> None:
+        super()._register_module(module_id)
         dist_cls = self.module[module_id].action_dist_cls
         if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
             raise ValueError(
@@ -127,7 +127,9 @@ class PPOLearner(EpisodeLearner):
             lambda_=config.lambda_,
         )
         targets = (values + advantages)[rollout.valid]
-        rows, all_targets = self.peers.all_rows(torch.stack([advantages[rollout.valid], targets], -1)).T.contiguous()
+        rows, all_targets = self.collective.all_rows(
+            torch.stack([advantages[rollout.valid], targets], -1)
+        ).T.contiguous()
         explained = explained_variance(all_targets - rows, all_targets)
         computed = {
             Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
@@ -169,7 +171,7 @@ class PPOLearner(EpisodeLearner):
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)
         if rows:
             divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
-        divergence = float(self.peers.mean(divergence, rows))
+        divergence = float(self.collective.mean(divergence, rows))
         if divergence > 1.5 * self.settings.kl_target:
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 2.0
         elif divergence < self.settings.kl_target / 1.5:

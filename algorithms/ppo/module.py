@@ -15,7 +15,7 @@ from catalog.encoders.preprocessing import RunningMoments
 from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
-from catalog.shape_checks import probe_head
+from catalog.shape_checks import check_head
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import RLModule
@@ -106,7 +106,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         """``head``, which must fit between the latent and the distribution or the value."""
         width = self.catalog.action_head_dim if function == "policy" else 1
         latent_dims = self.catalog.for_function(function).latent_dims
-        return probe_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
+        return check_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
 
     def get_non_inference_attributes(self) -> list[str]:
         critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]

@@ -168,10 +168,10 @@ class CallbackCaller:
         """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None
         if nothing does."""
         listeners = self._listeners["on_environment_created"]
-        return functools.partial(_tell_of_env, listeners, in_evaluation) if listeners else None
+        return functools.partial(_describe_env, listeners, in_evaluation) if listeners else None
 
 
-def _tell_of_env(listeners: list[tuple[str, Callable[..., Any]]], in_evaluation: bool, env: VectorEnv) -> None:
+def _describe_env(listeners: list[tuple[str, Callable[..., Any]]], in_evaluation: bool, env: VectorEnv) -> None:
     _call_all("on_environment_created", listeners, {"env": env, "in_evaluation": in_evaluation})
 
 

@@ -17,7 +17,7 @@ from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import models
 from catalog.rules import Node
-from catalog.shape_checks import probe_encoder
+from catalog.shape_checks import check_encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class CustomEncoderConfig(ModelConfig):
     @cached_property
     def _probed_dims(self) -> tuple[int, ...]:
         with torch.random.fork_rng(devices=[]):
-            return probe_encoder(self.build(), self.space, self.where, path=self.where)
+            return check_encoder(self.build(), self.space, self.where, path=self.where)
 
     def _error(self, expected: str, got: str, remedy: str) -> ValueError:
         return ValueError(explain_error(self.where, expected=expected, got=got, remedy=remedy))

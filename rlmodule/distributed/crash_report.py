@@ -18,11 +18,11 @@ _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _HOST = re.compile(r"^(call|make) \(.*worker_host\.py:\d+\)$")
 
 
-class LastWords:
+class CrashReport:
     """A file for another process on this machine to tell of its end.
 
     Attributes:
-        path: For :func:`tell_last_words`, which removes the name: nothing is left of the file, whoever is killed.
+        path: For :func:`write_crash_report`, which removes the name: nothing is left of the file, whoever is killed.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class LastWords:
         self._file.close()
 
 
-def tell_last_words(path: str) -> None:
+def write_crash_report(path: str) -> None:
     """Let this process write to the file at ``path`` where it was when it crashed, or with which code it called
     ``os._exit``. Nothing, if the file is on another machine."""
     try:

@@ -23,11 +23,11 @@ _SENT_TO_ALL = 2**20
 """Bytes, over all receivers, up to which learners on CPUs send a tensor to each other directly."""
 
 
-class PeerLost(RuntimeError):
+class CollectiveError(RuntimeError):
     """A learner waited for the others in vain. The cause lies with another one: with its own error, or its end."""
 
 
-class Peers(ABC):
+class Collective(ABC):
     """The learners that train together, as one of them sees it. All call the same methods in the same order.
 
     Attributes:
@@ -77,7 +77,7 @@ class Peers(ABC):
         return [_decoded(part) for part in self.gather(_encoded(value))]
 
 
-class Alone(Peers):
+class SingleProcess(Collective):
     """No others."""
 
     rank, size = 0, 1
@@ -92,14 +92,14 @@ class Alone(Peers):
         """Nothing: nobody waits."""
 
 
-class MeetingPlace:
+class Rendezvous:
     """Where learners find each other; open as long as this object is. One meeting needs one.
 
     Args:
         host: Address of this machine at which the others reach it. Nobody else does on ``"127.0.0.1"``.
 
     Attributes:
-        host, port: For :class:`Connected`.
+        host, port: For :class:`ProcessGroupCollective`.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -112,16 +112,16 @@ class MeetingPlace:
         )
 
 
-class Connected(Peers):
+class ProcessGroupCollective(Collective):
     """Peers in other processes, by gloo on the CPU or NCCL on GPUs. Comes back when all are there.
 
     A peer that ends, or gives up after an error, is noticed at once; one that is stuck, after ``timeout_s``. Either is
-    a :class:`PeerLost`, after which all must connect anew. By NCCL nobody is told: what a GPU waits for, Python does
+    a :class:`CollectiveError`, after which all must connect anew. By NCCL nobody is told: what a GPU waits for, Python does
     not, and after twice ``timeout_s`` NCCL ends the process. Who started the learners has to watch them.
 
     Args:
         rank, size: Number of this learner, of how many.
-        host, port: Of the :class:`MeetingPlace`.
+        host, port: Of the :class:`Rendezvous`.
         timeout_s: Seconds that the others are waited for.
         device: Where most of the tensors are.
 
@@ -221,7 +221,7 @@ class Connected(Peers):
             return action()
         except RuntimeError as error:
             self.close()
-            raise PeerLost(
+            raise CollectiveError(
                 explain_error(
                     f"learner {self.rank} of {self.size}",
                     expected=f"the others to take part within {self._timeout_s:g} s",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlmodule.distributed.crash_report import tell_last_words
+from rlmodule.distributed.crash_report import write_crash_report
 from rlmodule.distributed.processes import Process
 from rlmodule.distributed.serialization import Packed, pack, unpack
 from rlmodule.distributed.workers import Failure
@@ -18,7 +18,7 @@ LONGEST_TEXT = 20_000
 """Characters of an error that are sent."""
 
 
-class WorkerHost:
+class RayActor:
     """Holds one worker. Its methods run one after the other, but for :meth:`settle` and :meth:`progress`, which run
     beside them.
 
@@ -37,7 +37,7 @@ class WorkerHost:
 
     def settle(self, last_words: str, place: Callable[[], tuple[str, str]]) -> tuple[Process, str, str]:
         """Tell of the end of this process in a file; returns it, its node and that one's address, by ``place``."""
-        tell_last_words(last_words)
+        write_crash_report(last_words)
         return Process.this(), *place()
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:

@@ -1,6 +1,6 @@
 """Workers on Ray: a process each, on this machine or on others. The only file that imports Ray, and not before it must.
 
-Workers are made, watched, and made again from here. A worker is a plain object, which lives in a :class:`WorkerHost`.
+Workers are made, watched, and made again from here. A worker is a plain object, which lives in a :class:`RayActor`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalog.errors import explain_error
-from rlmodule.distributed.crash_report import LastWords
+from rlmodule.distributed.crash_report import CrashReport
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
 from rlmodule.distributed.processes import wait_for_end
-from rlmodule.distributed.ray_actor import LONGEST_TEXT, WorkerHost, failure_of
+from rlmodule.distributed.ray_actor import LONGEST_TEXT, RayActor, failure_of
 from rlmodule.distributed.resources import check_asked, no_cluster, no_room, room_remedy
 from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
-from rlmodule.distributed.worker_state import Call, Slot, hang_of, how_it_died
+from rlmodule.distributed.worker_state import Call, WorkerState, hang_of, how_it_died
 from rlmodule.distributed.workers import (
     MAX_IN_FLIGHT,
     Answer,
@@ -155,18 +155,18 @@ class RayWorkers(WorkerGroup):
         self._timeout_s, self._policy = timeout_s, policy
         self._poll_s = min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
-        kind = type(name.title().replace(" ", ""), (WorkerHost,), {})  # whose name is that of the process
+        kind = type(name.title().replace(" ", ""), (RayActor,), {})  # whose name is that of the process
         self._actor: Any = ray.remote(**options)(kind)
         rooms: list[Any] = []
         self._rooms, self._give_back = rooms, weakref.finalize(self, _give_back, rooms)
         self._give_back.atexit = False  # Ray does it then
         self._here = ray.get_runtime_context().get_node_id()
-        self._slots = [Slot() for _ in range(size)]
+        self._slots = [WorkerState() for _ in range(size)]
         self._tickets = 0
         self._watched_at = time.monotonic()
         self._stopped = False
         self._is_built = False
-        LastWords.remove_leftovers()
+        CrashReport.remove_leftovers()
         logger.info("starting %d %s%s on Ray", size, name, "s" if size > 1 else "")
         try:
             for worker in range(size):
@@ -301,7 +301,7 @@ class RayWorkers(WorkerGroup):
         slot.making = None
         return []
 
-    def _note_place(self, slot: Slot) -> None:
+    def _note_place(self, slot: WorkerState) -> None:
         """Note where a process is that has begun."""
         import ray
 
@@ -311,7 +311,7 @@ class RayWorkers(WorkerGroup):
             slot.placed = None
         slot.sign_of_life_at = time.monotonic()
 
-    def _value_of(self, slot: Slot, call: Call) -> tuple[Any, Failure | None, bool]:
+    def _value_of(self, slot: WorkerState, call: Call) -> tuple[Any, Failure | None, bool]:
         """What a call came to, why to nothing, and whether the worker got on."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
@@ -364,7 +364,7 @@ class RayWorkers(WorkerGroup):
                 slot.asked = slot.host.progress.options(concurrency_group="control").remote()
         return answers
 
-    def _has_room(self, slot: Slot) -> bool:
+    def _has_room(self, slot: WorkerState) -> bool:
         """Whether CPUs and GPUs are set aside for it: then its process is on its way, however long that takes."""
         from ray.util import placement_group_table
 
@@ -386,7 +386,7 @@ class RayWorkers(WorkerGroup):
         slot.restart_at, slot.progress, slot.sign_of_life_at = None, None, time.monotonic()
         if slot.host is None:
             slot.room = slot.room or self._set_aside()
-            slot.last_words = LastWords()
+            slot.last_words = CrashReport()
             where = "DEFAULT" if slot.room is None else PlacementGroupSchedulingStrategy(slot.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
             slot.host = self._actor.options(scheduling_strategy=where).remote(name)
@@ -456,7 +456,7 @@ class RayWorkers(WorkerGroup):
             slot.restart_at = time.monotonic() + delay
             self._spawn_due()
 
-    def _end(self, slot: Slot, at_once: bool = False) -> None:
+    def _end(self, slot: WorkerState, at_once: bool = False) -> None:
         """Have the process killed, and forget what it had to do."""
         import ray
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from rlmodule.distributed.interrupts import uninterrupted
-from rlmodule.distributed.process_group import Connected, MeetingPlace, PeerLost
+from rlmodule.distributed.process_group import CollectiveError, ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.workers import MAX_IN_FLIGHT, Answer, RestartPolicy, WorkerFailed
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
@@ -38,7 +38,7 @@ MOMENT_S = 0.02
 logger = logging.getLogger(__name__)
 
 
-class LearnerProcesses:
+class RemoteLearners:
     """Learners in processes of their own, on Ray. All have the same state at any time.
 
     If one dies or hangs, all are made anew, with the state that was last handed over, and what they did since is done
@@ -84,7 +84,7 @@ class LearnerProcesses:
         self.workers = RayWorkers(
             "learner",
             settings.num_learners,
-            functools.partial(_LearnerProcess, learner_class, settings, spec, run_seed),
+            functools.partial(_LearnerActor, learner_class, settings, spec, run_seed),
             num_cpus=settings.num_cpus_per_learner,
             num_gpus=settings.num_gpus_per_learner,
             num_threads=settings.torch_num_threads,
@@ -396,7 +396,7 @@ def _told(answer: Answer, remedy: str) -> WorkerFailed:
 
 
 def _is_lost_peer(answer: Answer) -> bool:
-    return answer.failure is not None and answer.failure.type == PeerLost.__name__
+    return answer.failure is not None and answer.failure.type == CollectiveError.__name__
 
 
 @dataclass(eq=False)
@@ -430,7 +430,7 @@ class _Task:
     answers: dict[int, Any] = field(default_factory=dict)
 
 
-class _LearnerProcess:
+class _LearnerActor:
     """A learner as it is in a process of its own.
 
     Args:
@@ -461,13 +461,15 @@ class _LearnerProcess:
 
     def serve(self, host: str) -> tuple[str, int]:
         """Open the place where the learners find each other; the first of them does."""
-        self._place = MeetingPlace(host)
+        self._place = Rendezvous(host)
         return self._place.host, self._place.port
 
     def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
         """Train together with the others from now on."""
         learner = self.learner
-        learner.connect(Connected(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device))
+        learner.connect(
+            ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device)
+        )
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], hands_over: bool) -> tuple[Any, Any]:
         """What the learner's ``method`` returns, and maybe the state after it."""
@@ -481,4 +483,4 @@ class _LearnerProcess:
         self.learner.set_state(state)
 
     def stop(self) -> None:
-        self.learner.peers.close()
+        self.learner.collective.close()

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlmodule.distributed.crash_report import LastWords
+from rlmodule.distributed.crash_report import CrashReport
 from rlmodule.distributed.processes import Process
 from rlmodule.distributed.workers import Failure
 
@@ -16,7 +16,7 @@ class Call:
     """A call that was made.
 
     Attributes:
-        reply: Reference to what :meth:`WorkerHost.call` returns.
+        reply: Reference to what :meth:`RayActor.call` returns.
     """
 
     ticket: int
@@ -24,7 +24,7 @@ class Call:
 
 
 @dataclass
-class Slot:
+class WorkerState:
     """One worker's place in the group.
 
     Attributes:
@@ -58,10 +58,10 @@ class Slot:
     asked: Any = None
     progress: int | None = None
     sign_of_life_at: float = 0.0
-    last_words: LastWords | None = None
+    last_words: CrashReport | None = None
 
 
-def how_it_died(slot: Slot, error: Exception) -> str:
+def how_it_died(slot: WorkerState, error: Exception) -> str:
     """What is known of the end of a process that was not ours to wait for."""
     told = "" if slot.last_words is None else slot.last_words.read()
     if slot.process is None and not told:  # on another machine, or on one that was lost before it said where it is
@@ -69,7 +69,7 @@ def how_it_died(slot: Slot, error: Exception) -> str:
     return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
 
 
-def hang_of(slot: Slot, timeout_s: float) -> Failure:
+def hang_of(slot: WorkerState, timeout_s: float) -> Failure:
     """That a process makes no progress, and where it is, as far as it can be asked."""
     where = slot.last_words.ask_where(slot.process) if slot.last_words is not None and slot.process is not None else []
     message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")

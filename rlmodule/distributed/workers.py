@@ -63,10 +63,10 @@ class WorkerFailed(RuntimeError):
         super().__init__("\n\n".join(part for part in (text, details, failure.traceback) if part))
 
     def __reduce__(self) -> Any:
-        return _remade, (str(self), self.name, self.failure)
+        return _restarted, (str(self), self.name, self.failure)
 
 
-def _remade(text: str, name: str, failure: Failure) -> WorkerFailed:
+def _restarted(text: str, name: str, failure: Failure) -> WorkerFailed:
     error = WorkerFailed(name, failure, "")
     error.args = (text,)
     return error

@@ -23,7 +23,7 @@ from gymnasium import spaces
 
 from catalog.errors import explain_error
 from catalog.migration import remedy_for
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -282,8 +282,10 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         EnvError: From ``reset`` and ``step``, if those of the env raise.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], env_index: int | None = None, tally: Tally | None = None) -> None:
-        """Wrap `env`; `env_index` is its index in the run, which may also be set later; `tally` counts its steps."""
+    def __init__(
+        self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
+    ) -> None:
+        """Wrap `env`; `env_index` is its index in the run, which may also be set later; `step_counter` counts its steps."""
         super().__init__(env)
         for name in ("observation_space", "action_space"):
             # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.
@@ -293,7 +295,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
                 raise TypeError(explain_error(where, expected="a gymnasium Space", got=repr(space), remedy=remedy))
         # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
         self.env_index = env_index
-        self._count = (tally or Tally()).cell
+        self._count = (step_counter or SharedCounter()).cell
         self._seed: int | None = None
         self._steps = 0
         self._resets = 0

@@ -15,8 +15,8 @@ from catalog.errors import closest, explain_error
 from catalog.migration import remedy_for
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import EnvGuard, VectorGuard, check_finite
-from rlmodule.envs.restarting import TRIES, Mended, pause_before_try
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.restarting import TRIES, RestartingEnv, pause_before_try
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
 from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.rebuilding import rebuilt
@@ -60,7 +60,7 @@ class _Guarding:
     """What single envs are put into."""
 
     first_env_index: int
-    tally: Tally | None
+    step_counter: SharedCounter | None
     mends: bool
     maker_pid: int = field(default_factory=os.getpid)
     spaces: dict[str, gym.Space[Any]] = field(default_factory=dict)
@@ -69,10 +69,10 @@ class _Guarding:
     def guard(self, env: gym.Env[Any, Any], index: int, make: Callable[[], gym.Env[Any, Any]]) -> Any:
         """``env`` in its guard; ``make`` makes another one like it."""
         guard = self._guard_one(env, index)
-        return Mended(guard, lambda: self._guard_one(make(), index)) if self.mends else guard
+        return RestartingEnv(guard, lambda: self._guard_one(make(), index)) if self.mends else guard
 
     def _guard_one(self, env: gym.Env[Any, Any], index: int) -> EnvGuard:
-        guard = EnvGuard(env, index, self.tally)
+        guard = EnvGuard(env, index, self.step_counter)
         for name, own in (("observation_space", guard.observation_space), ("action_space", guard.action_space)):
             first = self.spaces.setdefault(name, own)
             if own != first:
@@ -94,7 +94,7 @@ def make_vector_env(
     mode: VectorizeMode | None = None,
     *,
     first_env_index: int = 0,
-    tally: Tally | None = None,
+    step_counter: SharedCounter | None = None,
     mends: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of `num_envs` environments.
@@ -113,7 +113,7 @@ def make_vector_env(
             "sync" for all others.
         first_env_index: Index of the first env in the run, for messages.
         tally: Counts the steps of single envs in this process. Those of others are for the caller to count.
-        mends: Make a single env anew that raises, or cannot be made, up to three times in a row; see `Mended`.
+        mends: Make a single env anew that raises, or cannot be made, up to three times in a row; see `RestartingEnv`.
 
     Raises:
         ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; reserved keys; a ready
@@ -130,7 +130,7 @@ def make_vector_env(
     if mode not in _MODES:
         remedy = f"Choose one of them.{closest(str(mode), _MODES)}"
         raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
-    guarding = _Guarding(first_env_index, None if mode == "async" else tally, mends)
+    guarding = _Guarding(first_env_index, None if mode == "async" else step_counter, mends)
     if isinstance(env, str):
         if current_id(env):
             raise _unknown_id(env)

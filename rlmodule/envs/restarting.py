@@ -23,7 +23,7 @@ def pause_before_try(failures: int) -> None:
         time.sleep(0.1 * 4 ** (failures - 1))
 
 
-class Mended(gym.Wrapper[Any, Any, Any, Any]):
+class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
     """An env in its guard, replaced by a new one when it raises.
 
     A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info; the reset that
@@ -73,7 +73,7 @@ class Mended(gym.Wrapper[Any, Any, Any, Any]):
         while True:
             try:
                 if self._failed:
-                    seed = self._make_anew()
+                    seed = self._restart()
                 result = self._guard.reset(seed=seed, options=options)
             except RuntimeError as error:  # of the env, or of the factory, which is explained already
                 self._note(error)
@@ -90,7 +90,7 @@ class Mended(gym.Wrapper[Any, Any, Any, Any]):
                 f"env {self.env_index} failed in {TRIES} tries, made anew each time: {error}", place
             ) from error
 
-    def _make_anew(self) -> int | None:
+    def _restart(self) -> int | None:
         """Replace the env; returns the seed for its reset."""
         pause_before_try(self._failures)
         index = self._guard.env_index

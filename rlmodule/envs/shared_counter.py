@@ -9,11 +9,11 @@ import tempfile
 _NUM_BYTES = 8
 
 
-class Tally:
+class SharedCounter:
     """A number that one process raises and another may read.
 
     In a file it is mapped, never written: counting takes no call of the system, and what was counted is there however
-    the process ended. ``Tally()`` is in the memory of this process alone.
+    the process ended. ``SharedCounter()`` is in the memory of this process alone.
 
     Attributes:
         cell: The number, int64, as ``cell[0]``: for loops to which a method call is too much.
@@ -25,7 +25,7 @@ class Tally:
         self.cell = memoryview(bytearray(_NUM_BYTES) if mapped is None else mapped).cast("q")
 
     @classmethod
-    def create(cls, path: str | None = None) -> Tally:
+    def create(cls, path: str | None = None) -> SharedCounter:
         """One in a new file, which begins with 0; without ``path`` in one of shared memory, or else of the temporary
         folder.
 
@@ -44,7 +44,7 @@ class Tally:
             os.close(file)
 
     @classmethod
-    def attach(cls, path: str) -> Tally | None:
+    def attach(cls, path: str) -> SharedCounter | None:
         """The one in the file at ``path``; None if there is no such file on this machine.
 
         The name of the file is removed: nothing is left of it once the processes that mapped it have ended, in whatever

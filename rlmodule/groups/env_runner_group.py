@@ -24,13 +24,13 @@ from rlmodule.distributed.processes import file_prefix, remove_leftovers, this_m
 from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.workers import Answer, Failure, LocalWorkers, RestartPolicy, WorkerFailed, WorkerGroup
 from rlmodule.envs.make import spec_to_send
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.sampling.random_streams import last_incarnation
 from rlmodule.sampling.tensor_env_runner import TensorEnvRunner, make_env_runner
-from rlmodule.settings import RunnerGroupSettings, RunnerSettings, facts_of
+from rlmodule.settings import RunnerGroupSettings, RunnerSettings, subset
 
 OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
 
@@ -69,9 +69,9 @@ class EnvRunnerGroup:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
         self.seconds_waited = self.seconds_sending = 0.0
-        self._tallies: dict[int, _TallyOfRunner] = {}
+        self._step_counts: dict[int, _StepsOfRunner] = {}
         self._lost_for_good: WorkerFailed | None = None
-        self._tally_prefix: str | None = None
+        self._counter_prefix: str | None = None
         self._at_rest: dict[str, dict[str, Any]] = {}  # by env, what was saved of it and no runner goes on with here
         self._since = object()  # another one after each state that was set
         self.workers: WorkerGroup
@@ -83,7 +83,7 @@ class EnvRunnerGroup:
             try:
                 self.workers = self._start_processes(run_seed, role, on_env)
             except BaseException:
-                self._remove_tallies()  # of those that could be made
+                self._remove_counters()  # of those that could be made
                 raise
             for worker in range(self.workers.size):
                 self._watch(worker)
@@ -109,13 +109,13 @@ class EnvRunnerGroup:
         for name, value in travels.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
         remove_leftovers(_memory_folder())
-        self._tally_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
-        facts = facts_of(settings, RunnerSettings)
+        self._counter_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
+        facts = subset(settings, RunnerSettings)
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
             functools.partial(
-                _RunnerProcess, facts, env_spec, run_seed, role, on_env, self._tally_prefix, this_machine()
+                _RunnerActor, facts, env_spec, run_seed, role, on_env, self._counter_prefix, this_machine()
             ),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
@@ -212,7 +212,7 @@ class EnvRunnerGroup:
         is_new = known_incarnation != incarnation
         if is_new:
             self._watch(worker)
-        self._tallies[worker].most = num_steps * self._settings.num_envs_per_env_runner
+        self._step_counts[worker].most = num_steps * self._settings.num_envs_per_env_runner
         self._held[worker] = incarnation, version
         args = (num_steps, explore, policy_version, self._spec if is_new else None)
         shared = self._shared if is_new or known_version != version else None
@@ -222,9 +222,9 @@ class EnvRunnerGroup:
 
     def _watch(self, worker: int) -> None:
         """Look at the tally of the runner that is there now."""
-        incarnation, known = self.workers.incarnation(worker), self._tallies.get(worker)
+        incarnation, known = self.workers.incarnation(worker), self._step_counts.get(worker)
         if known is None or known.incarnation != incarnation:
-            self._tallies[worker] = _TallyOfRunner(f"{self._tally_prefix}-{worker}", incarnation)
+            self._step_counts[worker] = _StepsOfRunner(f"{self._counter_prefix}-{worker}", incarnation)
             if known is not None:
                 known.close()
 
@@ -235,9 +235,9 @@ class EnvRunnerGroup:
         return self._version != before
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
-        tally = self._tallies[answer.worker]
+        step_counter = self._step_counts[answer.worker]
         if answer.failure is not None:
-            if steps := tally.take_lost():
+            if steps := step_counter.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
             self._replace(answer.worker, answer.failure)
             return None
@@ -245,7 +245,7 @@ class EnvRunnerGroup:
             return None  # an answer to another call, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
-        tally.told += rollout.num_env_steps + sum(lost.values())
+        step_counter.told += rollout.num_env_steps + sum(lost.values())
         return rollout
 
     def _replace(self, worker: int, failure: Failure) -> None:
@@ -337,7 +337,7 @@ class EnvRunnerGroup:
         self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
         for worker in restarted:  # which has no weights, also if one of its number had some
             self._held.pop(worker, None)
-            self._tallies.pop(worker).close()
+            self._step_counts.pop(worker).close()
             self._watch(worker)
         self._since = object()
         self._lost_for_good = None
@@ -345,8 +345,8 @@ class EnvRunnerGroup:
         for answer in self.workers.collect(0.0):
             if answer.failure is not None and self.workers.is_gone(answer.worker):
                 self._replace(answer.worker, answer.failure)
-        for tally in self._tallies.values():
-            tally.take_lost()  # steps of what is not handed out, which nobody shall count later
+        for step_counter in self._step_counts.values():
+            step_counter.take_lost()  # steps of what is not handed out, which nobody shall count later
 
     def _left_over(self, state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """What no runner here goes on with: envs that there are no more, and generators of those that are not the first
@@ -365,7 +365,7 @@ class EnvRunnerGroup:
         for worker, part in parts.items():
             incarnation = last_incarnation(part.values())
             if incarnation != self.workers.incarnation(worker) or self.workers.is_gone(worker):
-                self._remove_tallies(str(worker))  # of which one may have the name that is needed now
+                self._remove_counters(str(worker))  # of which one may have the name that is needed now
                 self.workers.restart(worker, incarnation)
                 restarted.append(worker)
         self.workers.num_restarts = restarts  # which tells of accidents
@@ -396,14 +396,14 @@ class EnvRunnerGroup:
     def stop(self) -> None:
         """Close all envs, and end the processes."""
         self.workers.stop()
-        for tally in self._tallies.values():
-            tally.close()
-        self._remove_tallies()
+        for step_counter in self._step_counts.values():
+            step_counter.close()
+        self._remove_counters()
 
-    def _remove_tallies(self, worker: str = "*") -> None:
+    def _remove_counters(self, worker: str = "*") -> None:
         """Remove those of runners that were made and never looked at."""
-        if self._tally_prefix is not None:
-            for path in glob.glob(f"{self._tally_prefix}-{worker}-*"):
+        if self._counter_prefix is not None:
+            for path in glob.glob(f"{self._counter_prefix}-{worker}-*"):
                 os.unlink(path)
 
 
@@ -411,7 +411,7 @@ class ModuleFailed(RuntimeError):
     """The module that a runner acts with cannot be made there, or not with these weights; it would fail again."""
 
 
-class _RunnerProcess:
+class _RunnerActor:
     """An env runner as it is in a process of its own: with weights that come by letter.
 
     Args:
@@ -439,7 +439,9 @@ class _RunnerProcess:
         if env_spec is not None:
             gym.registry.setdefault(env_spec.id, env_spec)
         is_read = machine == this_machine()
-        self._tally = Tally.create(f"{tally_prefix}-{index}-{incarnation}") if is_read else Tally()
+        self._step_counter = (
+            SharedCounter.create(f"{tally_prefix}-{index}-{incarnation}") if is_read else SharedCounter()
+        )
         self._runner = make_env_runner(
             settings,
             run_seed=run_seed,
@@ -447,7 +449,7 @@ class _RunnerProcess:
             role=role,
             on_env=on_env,
             incarnation=incarnation,
-            tally=self._tally,
+            step_counter=self._step_counter,
         )
 
     @property
@@ -489,7 +491,7 @@ class _RunnerProcess:
         self._runner.stop()
 
 
-class _TallyOfRunner:
+class _StepsOfRunner:
     """What is known here of the steps of a runner elsewhere.
 
     Args:
@@ -503,20 +505,20 @@ class _TallyOfRunner:
 
     def __init__(self, path: str, incarnation: int) -> None:
         self.incarnation, self.told, self.most = incarnation, 0, 0
-        self._tally = Tally.attach(f"{path}-{incarnation}")
+        self._step_counter = SharedCounter.attach(f"{path}-{incarnation}")
 
     def take_lost(self) -> int:
         """Steps that it made and did not tell of, each once: exactly, or if it is on another machine, at most so
         many."""
-        if self._tally is None:
+        if self._step_counter is None:
             lost, self.most = self.most, 0
         else:
-            lost, self.told = self._tally.count - self.told, self._tally.count
+            lost, self.told = self._step_counter.count - self.told, self._step_counter.count
         return lost
 
     def close(self) -> None:
-        if self._tally is not None:
-            self._tally.close()
+        if self._step_counter is not None:
+            self._step_counter.close()
 
 
 def _memory_folder() -> str:

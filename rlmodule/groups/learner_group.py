@@ -15,7 +15,7 @@ from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.remote_learners import LearnerProcesses, Reduce, State
+from rlmodule.distributed.remote_learners import Reduce, RemoteLearners, State
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics, merge_metrics
@@ -53,12 +53,12 @@ class LearnerGroup:
         self, settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         self._learner_class = learner_class
-        self.processes: LearnerProcesses | None = None
+        self.processes: RemoteLearners | None = None
         self._learner: Learner | None = None
         self._num_updates: int | None = None  # of the weights that were handed over
         if settings.num_learners:
             self.module: MultiRLModule = spec.build()
-            self.processes = LearnerProcesses(settings, learner_class, spec, run_seed=run_seed, keep=self._keep)
+            self.processes = RemoteLearners(settings, learner_class, spec, run_seed=run_seed, keep=self._keep)
             return
         self._learner = learner_class(settings, spec, run_seed=run_seed)
         self.module = self._learner.module
@@ -155,7 +155,7 @@ class LearnerGroup:
         check_episodes(episodes, "LearnerGroup.update_from_episodes()")
         split: Any = shard_rollout if isinstance(episodes, Rollout) else shard_episodes
         data = functools.partial(split, episodes), num_steps_in(episodes)
-        return self._update_elsewhere("update_from_episodes", data, kwargs, reduce_fn or _first, async_update)
+        return self._update_remote("update_from_episodes", data, kwargs, reduce_fn or _first, async_update)
 
     def update_from_batch(
         self,
@@ -184,7 +184,7 @@ class LearnerGroup:
         check_batch(batch, "LearnerGroup.update_from_batch()")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         data = functools.partial(shard_batch, batch), num_rows(batch)
-        return self._update_elsewhere("update_from_batch", data, kwargs, reduce_fn or _first, async_update)
+        return self._update_remote("update_from_batch", data, kwargs, reduce_fn or _first, async_update)
 
     def step_on_batch(
         self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
@@ -204,9 +204,9 @@ class LearnerGroup:
             assert isinstance(learner, BatchLearner)
             return learner.step_on_batch(batch, **kwargs)
         data = functools.partial(shard_batch, batch), num_rows(batch)
-        return self._update_elsewhere("step_on_batch", data, kwargs, functools.partial(_merged, batch))
+        return self._update_remote("step_on_batch", data, kwargs, functools.partial(_merged, batch))
 
-    def _update_elsewhere(
+    def _update_remote(
         self,
         method: str,
         data: tuple[Callable[[int], Sequence[Any]], int],

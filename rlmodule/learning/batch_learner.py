@@ -66,7 +66,7 @@ class BatchLearner(Learner):
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
-        with self.peers, columns_named(where, batch or {}):
+        with self.collective, columns_named(where, batch or {}):
             if env_steps is None:
                 env_steps = self._steps_after(0 if batch is None else num_rows(batch))
             step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
@@ -93,9 +93,9 @@ class BatchLearner(Learner):
             PeerLost: If another learner did not take part to the end.
         """
         module = self.module[module_id]
-        if batch is None and self.peers.size == 1:
+        if batch is None and self.collective.size == 1:
             raise no_data()
-        with self.peers:
+        with self.collective:
             self._begin(env_steps)
             if batch is not None and self.device.type != "cpu":
                 batch = {name: moved(column, self.device) for name, column in batch.items()}

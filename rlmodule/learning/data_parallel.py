@@ -16,7 +16,7 @@ from catalog.encoders.preprocessing import RunningMoments
 from catalog.errors import explain_error
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.process_group import Peers
+from rlmodule.distributed.process_group import Collective
 from rlmodule.learning.reports import Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
 from rlmodule.modules.apis import EpsilonGreedyAPI
@@ -24,7 +24,7 @@ from rlmodule.modules.columns import Columns
 from rlmodule.seeding import GlobalStream
 
 
-class Team:
+class DataParallel:
     """Several learners, as one of them sees it: its part of what they do together, in the order of an update.
 
     Override points: none.
@@ -33,8 +33,8 @@ class Team:
         peers: The learners.
     """
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, collective: Collective) -> None:
+        self._peers = collective
         self._own_buffers: dict[str, list[Tensor]] = {}
         self._slots = 0, 0
 
@@ -119,7 +119,7 @@ class Team:
         """Whether it is so for any learner."""
         return bool(self._peers.sum(torch.tensor([float(flag)])) > 0)
 
-    def unite_buffers(self, module_id: str, rows: int) -> None:
+    def average_buffers(self, module_id: str, rows: int) -> None:
         """Make the buffers of a module what they are on average of all learners, weighted by rows, and whole numbers
         the largest: those of the nets' own running statistics come to differ."""
         floats, others = list[Tensor](), list[Tensor]()

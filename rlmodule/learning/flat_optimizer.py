@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from catalog.errors import explain_error
-from rlmodule.distributed.process_group import Peers
+from rlmodule.distributed.process_group import Collective
 
 
 class FlatParameters:
@@ -49,7 +49,7 @@ class FlatParameters:
         """Clear all gradients; backward adds to them in place."""
         self.grad.zero_()
 
-    def pool(self, peers: Peers, loss: Tensor | float, rows: int) -> Tensor:
+    def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
         """Make the gradient, of the mean over ``rows`` rows here, that of the mean over the rows of all learners.
 
         Returns:
@@ -57,7 +57,7 @@ class FlatParameters:
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
-        self._pooled.div_(peers.sum(self._pooled)[-2].clone())
+        self._pooled.div_(collective.sum(self._pooled)[-2].clone())
         return self._pooled[-1].clone()
 
     def clip(self, limit: float | None, by: str) -> Tensor:

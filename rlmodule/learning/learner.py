@@ -2,7 +2,7 @@
 
 An algorithm derives from :class:`EpisodeLearner` (PPO-like: rollouts, with bootstraps and advantages) or from
 :class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. What several learners do
-together is in :class:`Team`, which is None where there is one.
+together is in :class:`DataParallel`, which is None where there is one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rlmodule.data.sequences import (
     values_along,
     with_states,
 )
-from rlmodule.distributed.process_group import Alone, Peers
+from rlmodule.distributed.process_group import Collective, SingleProcess
 from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device, moved
-from rlmodule.learning.data_parallel import Team, no_data
+from rlmodule.learning.data_parallel import DataParallel, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.learning.losses import add_extra_losses, check_names, checked_loss, name_taken
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, join_metrics, too_many_skipped
@@ -50,7 +50,7 @@ from rlmodule.learning.update_data import check_episodes, check_preprocessed, co
 from rlmodule.modules.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
 from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
-from rlmodule.modules.shape_checks import probe_module
+from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import GlobalStream, int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
@@ -85,7 +85,7 @@ class Learner(Hooks, ABC):
 
     Raises:
         TypeError: If a module lacks an ability in ``required_apis``.
-        ValueError: If a pass of a module returns a wrong shape; see :func:`rlmodule.modules.shape_checks.probe_module`.
+        ValueError: If a pass of a module returns a wrong shape; see :func:`rlmodule.modules.shape_checks.check_module`.
     """
 
     required_apis: ClassVar[tuple[type, ...]] = ()
@@ -94,8 +94,8 @@ class Learner(Hooks, ABC):
         self.settings = settings
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
-        self.peers: Peers = Alone()
-        self._team: Team | None = None  # if there are others
+        self.collective: Collective = SingleProcess()
+        self._data_parallel: DataParallel | None = None  # if there are others
         self.progress = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
@@ -104,7 +104,7 @@ class Learner(Hooks, ABC):
         self._gradient_passes: dict[str, GradientPass] = {}
         self._skipped_in_a_row: dict[str, int] = {}
         for module_id in self.module:
-            self._take_up(module_id)
+            self._register_module(module_id)
         self._extra_metrics: dict[str, frozenset[str]] = {}
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
@@ -112,11 +112,11 @@ class Learner(Hooks, ABC):
         self.env_steps = 0
         self.num_updates = 0
 
-    def _take_up(self, module_id: str) -> None:
+    def _register_module(self, module_id: str) -> None:
         """Keep what is kept of each module."""
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
-        probe_module(module)
+        check_module(module)
         self._check_own_parameters(module_id)
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
         self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
@@ -129,8 +129,8 @@ class Learner(Hooks, ABC):
             self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
         )
         self._skipped_in_a_row[module_id] = 0
-        if self._team is not None:
-            self._team.take_up(module_id, module)
+        if self._data_parallel is not None:
+            self._data_parallel.take_up(module_id, module)
 
     def _check_own_parameters(self, module_id: str) -> None:
         """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
@@ -146,19 +146,19 @@ class Learner(Hooks, ABC):
                     )
                 )
 
-    def connect(self, peers: Peers) -> None:
-        """Train together with ``peers`` from the next update on. All must have the same state, and then be told the
+    def connect(self, collective: Collective) -> None:
+        """Train together with ``collective`` from the next update on. All must have the same state, and then be told the
         same: which updates, of which module, after how many env steps. Only the data is each one's own.
 
-        A learner that raises within an update leaves its peers, who then raise :class:`PeerLost`.
+        A learner that raises within an update leaves its peers, who then raise :class:`CollectiveError`.
         """
-        self.peers.close()
-        if self._team is not None:
-            self._team.leave(self.module)
-        self.peers, self._team = peers, Team(peers) if peers.size > 1 else None
-        if self._team is not None:
+        self.collective.close()
+        if self._data_parallel is not None:
+            self._data_parallel.leave(self.module)
+        self.collective, self._data_parallel = collective, DataParallel(collective) if collective.size > 1 else None
+        if self._data_parallel is not None:
             for module_id in self.module:
-                self._team.take_up(module_id, self.module[module_id])
+                self._data_parallel.take_up(module_id, self.module[module_id])
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         """Let a further module be trained from now on. Its weights go by the run's seed and its id.
@@ -171,7 +171,7 @@ class Learner(Hooks, ABC):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
         try:
-            self._take_up(module_id)
+            self._register_module(module_id)
         except Exception:
             self.module.remove(module_id)
             raise
@@ -187,8 +187,8 @@ class Learner(Hooks, ABC):
         of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
         for kept in (*of_modules, self._skipped_in_a_row):
             del kept[module_id]
-        if self._team is not None:
-            self._team.forget(module_id)
+        if self._data_parallel is not None:
+            self._data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Copy the ``state`` of a module, as its ``get_state()`` gives it, into that called ``module_id``, whose
@@ -272,9 +272,9 @@ class Learner(Hooks, ABC):
             loss = parameters.grad.new_zeros(())
         else:
             loss, metrics = self._gradient_passes[module_id](batch)
-        if self._team is not None:
+        if self._data_parallel is not None:
             rows = 0 if batch is None else num_rows(batch)
-            loss = parameters.pool(self.peers, loss.detach(), rows)
+            loss = parameters.pool(self.collective, loss.detach(), rows)
             metrics[ROWS] = torch.tensor(float(rows))
         norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
         both = norm + loss.detach()
@@ -297,12 +297,12 @@ class Learner(Hooks, ABC):
             if self._stateful[module_id]:
                 obs = flatten_sequences({Columns.OBS: obs}, batch.get(Columns.VALID_ROWS))[Columns.OBS]
         module.update_observation_statistics(obs)
-        if self._team is not None:
-            self._team.unite_buffers(module_id, 0 if batch is None else num_rows(batch))
+        if self._data_parallel is not None:
+            self._data_parallel.average_buffers(module_id, 0 if batch is None else num_rows(batch))
 
     def _noise(self) -> AbstractContextManager[None]:
         """Where modules draw from torch's global generators."""
-        return self._module_noise if self._team is None else self._team.own_noise(self._module_noise)
+        return self._module_noise if self._data_parallel is None else self._data_parallel.own_noise(self._module_noise)
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
@@ -324,15 +324,15 @@ class Learner(Hooks, ABC):
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
         """The metrics of gradient steps as one, those of all learners."""
-        if self._team is None:
+        if self._data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
-        metrics, self._extra_metrics[module_id] = self._team.join_metrics(steps, known)
+        metrics, self._extra_metrics[module_id] = self._data_parallel.join_metrics(steps, known)
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
         """The count of env steps where nobody passes one: the data of all learners is new."""
-        return self.env_steps + int(self.peers.sum(torch.tensor(num_new)))
+        return self.env_steps + int(self.collective.sum(torch.tensor(num_new)))
 
     def _begin(self, env_steps: int) -> None:
         """Note the number of env steps sampled so far and let learning rates follow their schedule."""
@@ -385,7 +385,7 @@ class EpisodeLearner(Learner):
         ``after_update``: what is adapted once per iteration.
 
     Of several learners each calls these with its own part of the data, but for the metrics that ``should_stop`` and
-    ``summarize`` are given, which are those of all. ``self.peers`` tells the rest of the whole. A part may be without a
+    ``summarize`` are given, which are those of all. ``self.collective`` tells the rest of the whole. A part may be without a
     valid row.
     """
 
@@ -417,8 +417,8 @@ class EpisodeLearner(Learner):
         """The named columns, and those that ``preprocess_train_data`` added, as a train batch: the valid rows
         ``[B, ...]``, or sequences for a recurrent module."""
         names = [*names, *self._added_columns]
-        if self._team is not None:
-            rollout, names = self._team.number(rollout), [*names, Columns.ORDER]
+        if self._data_parallel is not None:
+            rollout, names = self._data_parallel.number(rollout), [*names, Columns.ORDER]
         if self._stateful[module_id]:
             return cut_into_sequences(rollout, names, self.module[module_id].max_seq_len)
         return rollout.valid_rows(names)
@@ -470,7 +470,7 @@ class EpisodeLearner(Learner):
         """
         module = self.module[module_id]
         check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
-        with self.peers:
+        with self.collective:
             self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
             rollout = self._rollout_of(episodes)
             start = perf_counter()
@@ -478,7 +478,7 @@ class EpisodeLearner(Learner):
             with torch.no_grad(), columns_named(f"{type(self).__name__}.update_from_episodes()", rollout.columns):
                 rollout = with_states(module, self._preprocessed(rollout.to(self.device)))
                 batch, reported = self.make_train_batch(module_id, rollout)
-            share = None if self._team is None else self._team.share_of(batch)
+            share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
             if not (num_rows(batch) if share is None else share.total):
                 raise no_data("no valid row")
             prepared = perf_counter()
@@ -517,9 +517,9 @@ class EpisodeLearner(Learner):
     def _rollout_of(self, data: Rollout | Sequence[Episode] | None) -> Rollout:
         """The data in one piece; with others, who may have all of it, what stands for it."""
         if data is not None and not isinstance(data, Rollout):
-            data = Rollout.from_episodes(data) if len(data) or self._team is None else None
-        if self._team is not None:
-            data = self._team.take_part(data, self.generator, self.num_updates, self.env_steps)
+            data = Rollout.from_episodes(data) if len(data) or self._data_parallel is None else None
+        if self._data_parallel is not None:
+            data = self._data_parallel.take_part(data, self.generator, self.num_updates, self.env_steps)
         if data is None:
             raise no_data()
         return data
@@ -530,12 +530,12 @@ class EpisodeLearner(Learner):
         """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
-        return pieces(batch, None if size is None else size * self.peers.size, self.generator, share)
+        return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
     def _stops(self, module_id: str, metrics: Metrics) -> bool:
         """What ``should_stop`` says, on whichever learner: all stop, or none, whatever it goes by."""
         stop = self.should_stop(module_id, metrics)
-        return stop if self._team is None else self._team.any(stop)
+        return stop if self._data_parallel is None else self._data_parallel.any(stop)
 
 
 def warn_of_update(owner: type, right: str) -> None:

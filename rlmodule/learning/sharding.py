@@ -18,7 +18,7 @@ from catalog.base import Tree
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.process_group import Peers
+from rlmodule.distributed.process_group import Collective
 from rlmodule.modules.columns import Columns
 
 
@@ -102,14 +102,14 @@ class Share:
         length: Steps of the longest sequences of all.
     """
 
-    def __init__(self, keys: Tensor, length: int, peers: Peers) -> None:
-        told = peers.gather(torch.cat([torch.tensor([length]), keys.cpu()]))
+    def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:
+        told = collective.gather(torch.cat([torch.tensor([length]), keys.cpu()]))
         self.length = max(int(part[0]) for part in told)
         everywhere = torch.cat([part[1:] for part in told])
         self.total = len(everywhere)
         places = torch.empty_like(everywhere)
         places[everywhere.argsort(stable=True)] = torch.arange(self.total)
-        begin = sum(len(part) - 1 for part in told[: peers.rank])
+        begin = sum(len(part) - 1 for part in told[: collective.rank])
         self._here = torch.full((self.total,), -1)
         self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
 

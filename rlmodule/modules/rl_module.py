@@ -27,7 +27,7 @@ from catalog.explain.explain import Built, Format, explain
 from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
-from catalog.shape_checks import probe_action_model, probe_embeddings
+from catalog.shape_checks import check_action_embeddings, check_action_model
 from rlmodule.modules.apis import InferenceOnlyAPI
 from rlmodule.modules.columns import Columns
 
@@ -90,7 +90,7 @@ class RLModule(Hooks, nn.Module, ABC):
         if self.action_embeddings is not None:
             count = self.action_dist_cls.required_input_dim(action_space)
             where = f"{type(self.catalog).__name__}.build_action_embeddings()"
-            probe_embeddings(self.action_embeddings, observation_space, count, where)
+            check_action_embeddings(self.action_embeddings, observation_space, count, where)
         self.action_model: ActionModel | None = self.catalog.build_action_model()
         self.sees_more_than_the_env: bool = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
@@ -98,7 +98,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.setup()
         self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
         if issubclass(self.action_dist_cls, AutoregressiveDistribution):
-            probe_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
+            check_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
         elif self.action_model is not None:
             raise ValueError(
                 explain_error(

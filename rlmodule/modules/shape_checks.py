@@ -23,7 +23,7 @@ ROWS = 2
 """Of one row a lost batch dim would not show: it broadcasts."""
 
 
-def probe_module(module: RLModule) -> None:
+def check_module(module: RLModule) -> None:
     """Check that every pass of ``module`` returns the columns and shapes that runners and learners read.
 
     Modes, buffers and torch's random state stay as they were. A training pass that reads columns of a train batch other

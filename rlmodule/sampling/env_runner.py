@@ -32,15 +32,15 @@ from rlmodule.envs.checks import EnvError, check_finals_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.make import autoreset_mode, check_finite, guard_for, last_error, make_vector_env
 from rlmodule.envs.restarting import FAULT
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
-from rlmodule.sampling.episode_stats import EpisodeTotals
-from rlmodule.sampling.random_streams import EnvStreams
-from rlmodule.sampling.storage import Fragment, allocate_fragments
+from rlmodule.sampling.episode_stats import EpisodeStats
+from rlmodule.sampling.random_streams import RandomStreams
+from rlmodule.sampling.storage import RolloutStorage, allocate_storages
 from rlmodule.settings import RunnerSettings
 
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
@@ -86,12 +86,12 @@ class EnvRunner:
         role: str = "env",
         on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
         incarnation: int = 0,
-        tally: Tally | None = None,
+        step_counter: SharedCounter | None = None,
     ) -> None:
         self._settings, self._on_env = settings, on_env
         self._first = first_env_index
-        self._tally = Tally() if tally is None else tally
-        self._tallied_before = self._tally.count
+        self._step_counter = SharedCounter() if step_counter is None else step_counter
+        self._steps_counted_before = self._step_counter.count
         self.progress = 0
         self.num_env_steps_lost: dict[str, int] = {}
         self.num_envs = settings.num_envs_per_env_runner
@@ -104,10 +104,10 @@ class EnvRunner:
         # an env may write into an array it is given; single envs get a Discrete action as a number
         self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
         envs = range(first_env_index, first_env_index + self.num_envs)
-        self._streams = EnvStreams(run_seed, role, envs, incarnation=incarnation)
+        self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
-        self._fragments: list[Fragment] = []
+        self._storages: list[RolloutStorage] = []
         self._obs: Tree | None = None
         self._cut_off = False
         self._starts = np.ones(self.num_envs, dtype=bool)
@@ -116,7 +116,7 @@ class EnvRunner:
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
         self._ended = np.zeros(self.num_envs, dtype=bool)
-        self._totals = EpisodeTotals(self.num_envs, self._resets_in_a_step)
+        self._totals = EpisodeStats(self.num_envs, self._resets_in_a_step)
 
     def _make_env(self) -> None:
         settings, had_gradients = self._settings, torch.is_grad_enabled()
@@ -127,7 +127,7 @@ class EnvRunner:
             self.num_envs,
             settings.gym_env_vectorize_mode,
             first_env_index=self._first,
-            tally=self._tally,
+            step_counter=self._step_counter,
             mends=settings.restart_failed_sub_environments,
         )
         try:
@@ -156,7 +156,7 @@ class EnvRunner:
         self._streams.noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(self.action_space))
         no_finals = as_tensors(allocate_observations(module.input_space, 0))
         self._no_finals = torch.empty(0, 2, dtype=torch.int64), no_finals
-        self._fragments = []
+        self._storages = []
         self._previous, self._state = {}, None
 
     @property
@@ -217,7 +217,7 @@ class EnvRunner:
     @property
     def num_env_step_calls(self) -> int:
         """Calls of ``env.step`` that this runner made, those included that raised."""
-        return self._tally.count - self._tallied_before
+        return self._step_counter.count - self._steps_counted_before
 
     def _note_lost(self, num: int, error: BaseException, faults: int) -> None:
         """Account for ``num`` steps of a fragment that ended in ``error``, after ``faults`` that were mended."""
@@ -252,7 +252,7 @@ class EnvRunner:
         start = perf_counter()
         if self._obs is None:
             self.reset()
-        data, calls_before = self._begin_fragment(num_steps), self._tally.count
+        data, calls_before = self._next_storage(num_steps), self._step_counter.count
         had_gradients = torch.is_grad_enabled()
         try:
             rollout = self._collect(data, num_steps, explore)
@@ -260,7 +260,7 @@ class EnvRunner:
         except BaseException as error:
             self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
             ended = self._note_error(error)
-            self._note_lost(self._tally.count - calls_before, ended or error, len(data.faults))
+            self._note_lost(self._step_counter.count - calls_before, ended or error, len(data.faults))
             if ended is not None:
                 raise ended from error
             raise
@@ -269,7 +269,7 @@ class EnvRunner:
         stats["bookkeeping"] = perf_counter() - start - stats["env_step"] - stats["forward"]
         return rollout
 
-    def _collect(self, data: Fragment, num_steps: int, explore: bool) -> Rollout:
+    def _collect(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
         """Fill ``data``, and make a rollout of it."""
         infos: list[dict[str, Any]] | None = [] if self._records_infos else None
         dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
@@ -300,7 +300,7 @@ class EnvRunner:
             stats=stats,
         )
 
-    def _stats_of(self, data: Fragment, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
+    def _stats_of(self, data: RolloutStorage, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
         """What the rollout tells of finished episodes, with their ``infos``, and of steps that were lost."""
         ended = data.terminateds | data.truncateds
         stats: dict[str, Any] = self._totals.finished(data.rewards, ended, self._steps)
@@ -313,7 +313,7 @@ class EnvRunner:
         return stats | {"episode_infos": infos} if infos else stats
 
     def _interact(
-        self, data: Fragment, num_steps: int, explore: bool, infos: list[dict[str, Any]] | None
+        self, data: RolloutStorage, num_steps: int, explore: bool, infos: list[dict[str, Any]] | None
     ) -> tuple[Tensor | None, dict[str, float]]:
         """The loop: fill ``data``, and ``infos`` unless it is None; returns distribution inputs, if they are recorded,
         and seconds."""
@@ -322,7 +322,7 @@ class EnvRunner:
         noise = self._noise_along(num_steps) if explore else None
         resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
         nested, copies = self._nested_actions, self._copies_actions
-        count, inference_mode = self._tally.cell if self._counts_steps else None, self._inference_mode
+        count, inference_mode = self._step_counter.cell if self._counts_steps else None, self._inference_mode
         needs_starts = data.state_in is not None or bool(data.previous)
         dist_inputs: list[Tensor] = []
         in_env = in_forward = 0.0
@@ -400,7 +400,7 @@ class EnvRunner:
         rows = noise.take(num_steps)
         return None if rows is None else iter(rows)
 
-    def _forward_along(self, data: Fragment, explore: bool) -> Forward:
+    def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
@@ -408,7 +408,7 @@ class EnvRunner:
             forward = self._carrying_state(forward, data)
         return forward if module.action_mask is None else self._checking_choice(forward, module.action_mask)
 
-    def _carrying_state(self, forward: Forward, data: Fragment) -> Forward:
+    def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
         """``forward`` for one row after another of a recurrent module: hands its states on from each to the next, and
         records those that training sequences begin with."""
         length, rows = self.module.max_seq_len, enumerate(torch.from_numpy(data.starts).unsqueeze(1))
@@ -437,7 +437,7 @@ class EnvRunner:
 
         return step
 
-    def _mark_starts(self, data: Fragment, begin: int, end: int) -> None:
+    def _mark_starts(self, data: RolloutStorage, begin: int, end: int) -> None:
         """Tell of what comes after each of the rows from ``begin`` to ``end`` whether it starts an episode."""
         rows = slice(begin, end)
         if self._resets_in_a_step:  # which is the row that is no transition
@@ -445,14 +445,14 @@ class EnvRunner:
         else:
             np.logical_or(data.terminateds[rows], data.truncateds[rows], out=data.starts[begin + 1 : end + 1])
 
-    def _after_same_step(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+    def _after_same_step(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         if "final_obs" in info:
             if self._settings.restart_failed_sub_environments:
                 data.note_faults(t, info)
             data.note_finals(t, info["final_obs"])
         return obs
 
-    def _after_next_step(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+    def _after_next_step(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         if np.count_nonzero(self._ended):  # these envs were reset in this step, which is no transition
             data.valid[t] = ~self._ended
             data.rewards[t][self._ended] = 0
@@ -460,18 +460,18 @@ class EnvRunner:
         data.note_finals(t, obs)
         return obs
 
-    def _after_disabled(self, data: Fragment, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+    def _after_disabled(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
             data.note_finals(t, obs)
             obs, _ = self.env.reset(options={"reset_mask": ended})
         return obs
 
-    def _begin_fragment(self, num_steps: int) -> Fragment:
+    def _next_storage(self, num_steps: int) -> RolloutStorage:
         """The next arrays to fill, with what is known of row 0."""
-        if not self._fragments or len(self._fragments[-1].rewards) != num_steps:
-            self._fragments = allocate_fragments(self.module, num_steps, self.num_envs)
-        data, module = self._fragments.pop(), self.module
+        if not self._storages or len(self._storages[-1].rewards) != num_steps:
+            self._storages = allocate_storages(self.module, num_steps, self.num_envs)
+        data, module = self._storages.pop(), self.module
         write_row(data.env_obs, 0, self._obs)
         data.starts[0] = self._starts
         data.begin_previous(self._previous)
@@ -488,7 +488,7 @@ class EnvRunner:
         return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`EnvStreams.set_state`."""
+        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`RandomStreams.set_state`."""
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._obs = None

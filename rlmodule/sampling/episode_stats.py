@@ -11,7 +11,7 @@ _NOTHING_FINISHED = {
 }
 
 
-class EpisodeTotals:
+class EpisodeStats:
     """What the open episodes of ``num_envs`` envs have come to.
 
     Args:

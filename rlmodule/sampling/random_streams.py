@@ -13,7 +13,7 @@ from rlmodule.sampling.action_noise import ActionNoise
 from rlmodule.seeding import int_seed, numpy_stream
 
 
-class EnvStreams:
+class RandomStreams:
     """Seeds of resets, action noise, and a generator for what is drawn for all envs of a runner at once.
 
     Seeds and noise are each env's own, by its global index; the generator is that of the first env. What was saved of
@@ -99,7 +99,7 @@ class EnvStreams:
 
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
-    """The incarnation in which a runner goes on with ``envs``, each as :meth:`EnvStreams.get_state` tells of it: no
+    """The incarnation in which a runner goes on with ``envs``, each as :meth:`RandomStreams.get_state` tells of it: no
     other has come after it."""
     return max((one.get("incarnation", 0) for one in envs), default=0)
 

@@ -31,7 +31,7 @@ BLOCK_BYTES = 2**20
 
 
 @dataclass(kw_only=True, slots=True)
-class Fragment:
+class RolloutStorage:
     """``T`` rows to be filled; observations and ``starts`` have one more, for what comes after the last.
 
     Attributes:
@@ -144,7 +144,7 @@ class Fragment:
         self.final_obs = [finals[index] for index in self.final_index]
 
 
-def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[Fragment]:
+def allocate_storages(module: RLModule, num_steps: int, num_envs: int) -> list[RolloutStorage]:
     """Fragments of ``num_steps`` rows for ``module``, none of which shares a number with another."""
     row = sum(leaf.nbytes for leaf in tree.flatten(allocate_observations(module.input_space, num_envs)))
     count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
@@ -164,7 +164,7 @@ def allocate_fragments(module: RLModule, num_steps: int, num_envs: int) -> list[
     columns[Columns.STARTS] = unbind_rows(as_tensors(starts)[:, :-1])
     parts = unbind_rows(obs)
     return [
-        Fragment(
+        RolloutStorage(
             env_obs=module.env_part(parts[i]),
             previous=PastRows.of(module, parts[i]),
             seen=seen[i * length : (i + 1) * length],

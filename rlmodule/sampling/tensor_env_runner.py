@@ -25,16 +25,16 @@ from rlmodule.data.rollout import Rollout, map_leaves, write_row
 from rlmodule.data.sequences import initial_states, state_out_of
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.make import VectorGuard, autoreset_mode, check_finite
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.sampling.env_runner import EnvRunner, Forward
-from rlmodule.sampling.episode_stats import EpisodeTotals
+from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.own_draws import OwnDraws
-from rlmodule.sampling.random_streams import EnvStreams
-from rlmodule.sampling.tensor_storage import OnHost, TensorFragment
+from rlmodule.sampling.random_streams import RandomStreams
+from rlmodule.sampling.tensor_storage import OnHost, TensorRolloutStorage
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
@@ -47,7 +47,7 @@ def make_env_runner(
     role: str = "env",
     on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
     incarnation: int = 0,
-    tally: Tally | None = None,
+    step_counter: SharedCounter | None = None,
 ) -> EnvRunner | TensorEnvRunner:
     """The runner for the env of ``settings``: a :class:`TensorEnvRunner` if a reset of it gives tensors.
 
@@ -58,7 +58,7 @@ def make_env_runner(
         ValueError: If an env gives tensors and does what a :class:`TensorEnvRunner` is not made for.
     """
     same: dict[str, Any] = {"run_seed": run_seed, "first_env_index": first_env_index, "role": role}
-    same |= {"incarnation": incarnation, "tally": Tally() if tally is None else tally}
+    same |= {"incarnation": incarnation, "step_counter": SharedCounter() if step_counter is None else step_counter}
     runner = EnvRunner(settings, on_env=on_env, **same)
     env, again = runner.env, (incarnation,) if incarnation else ()
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # which gather what they return in arrays
@@ -115,7 +115,7 @@ class TensorEnvRunner:
         first_env_index: int = 0,
         role: str = "env",
         incarnation: int = 0,
-        tally: Tally | None = None,
+        step_counter: SharedCounter | None = None,
     ) -> None:
         self.env, self.device, self.num_envs = env, device, env.num_envs
         self.observation_space = env.single_observation_space
@@ -130,12 +130,12 @@ class TensorEnvRunner:
         self._records_action_dist = settings.records_action_dist
         self._records_infos = settings.records_episode_infos
         self._first = first_env_index
-        self._tally = Tally() if tally is None else tally
-        self._tallied_before = self._tally.count
+        self._step_counter = SharedCounter() if step_counter is None else step_counter
+        self._steps_counted_before = self._step_counter.count
         self.progress = 0
         self.num_env_steps_lost: dict[str, int] = {}
         envs = range(first_env_index, first_env_index + self.num_envs)
-        self._streams = EnvStreams(run_seed, role, envs, incarnation=incarnation, device=device)
+        self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=device)
         self._own_draws: OwnDraws | None = None
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._module: RLModule | None = None
@@ -143,7 +143,7 @@ class TensorEnvRunner:
         self._finals: Tree | None = None
         self._previous: dict[str, Tree] = {}
         self._state: Tree | None = None
-        self._totals = EpisodeTotals(self.num_envs, self._resets_in_a_step)
+        self._totals = EpisodeStats(self.num_envs, self._resets_in_a_step)
         self._num_resting = 0
         self._steps = 0
 
@@ -191,15 +191,15 @@ class TensorEnvRunner:
     @property
     def num_env_step_calls(self) -> int:
         """Steps that the envs were asked for."""
-        return self._tally.count - self._tallied_before
+        return self._step_counter.count - self._steps_counted_before
 
-    def _note_lost(self, data: TensorFragment, calls_before: int) -> None:
+    def _note_lost(self, data: TensorRolloutStorage, calls_before: int) -> None:
         """Account for the steps of a fragment that ended in an error."""
         if self._resets_in_a_step:
             data.mark(0, len(data.has_finals), True)
-            num_steps = (self._tally.count - calls_before) // self.num_envs
-            self._tally.cell[0] -= int(data.ended[:num_steps].sum())
-        if lost := self._tally.count - calls_before:
+            num_steps = (self._step_counter.count - calls_before) // self.num_envs
+            self._step_counter.cell[0] -= int(data.ended[:num_steps].sum())
+        if lost := self._step_counter.count - calls_before:
             self.num_env_steps_lost["fragment"] = self.num_env_steps_lost.get("fragment", 0) + lost
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
@@ -207,7 +207,7 @@ class TensorEnvRunner:
         start = perf_counter()
         if self._obs is None:
             self.reset()
-        data, calls_before = self._begin_fragment(num_steps), self._tally.count
+        data, calls_before = self._next_storage(num_steps), self._step_counter.count
         try:
             seconds = self._interact(data, num_steps, explore)
             on_host = self._settle(data)
@@ -217,7 +217,7 @@ class TensorEnvRunner:
             self._note_lost(data, calls_before)
             raise
         if self._resets_in_a_step:
-            self._tally.cell[0] -= self._num_resting + int(np.count_nonzero(on_host.ended[:-1]))
+            self._step_counter.cell[0] -= self._num_resting + int(np.count_nonzero(on_host.ended[:-1]))
             self._num_resting = int(np.count_nonzero(on_host.ended[-1]))
         columns = {
             Columns.OBS: map_leaves(lambda x: x[:-1], data.obs),
@@ -252,11 +252,11 @@ class TensorEnvRunner:
     # --- the loop: nothing here reads from the device ----------------------------------------------------------------
 
     @torch.no_grad()
-    def _interact(self, data: TensorFragment, num_steps: int, explore: bool) -> dict[str, float]:
+    def _interact(self, data: TensorRolloutStorage, num_steps: int, explore: bool) -> dict[str, float]:
         """Fill ``data``; returns seconds."""
         module, env, guard, convert = self.module, self.env, self._guard, self.module.action_converter.forward
         forward, from_logits = self._forward_along(data, explore), module.action_dist_cls.from_logits
-        generator, inference_mode, count = self._streams.generator, self._inference_mode, self._tally.cell
+        generator, inference_mode, count = self._streams.generator, self._inference_mode, self._step_counter.cell
         resample_noise, own_draws = (self._resample_noise, self._own_draws) if explore else (None, None)
         if own_draws is not None:
             own_draws.begin_fragment(num_steps)
@@ -313,7 +313,7 @@ class TensorEnvRunner:
         self._previous = {name: map_leaves(lambda x: x[num_steps], part.whole) for name, part in data.previous.items()}
         return {"env_step": in_env, "forward": in_forward}
 
-    def _forward_along(self, data: TensorFragment, explore: bool) -> Forward:
+    def _forward_along(self, data: TensorRolloutStorage, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; a recurrent module's hands its states on from each
         to the next, and records those that training sequences begin with."""
         module = self.module
@@ -333,7 +333,7 @@ class TensorEnvRunner:
 
         return step
 
-    def _keep(self, data: TensorFragment, t: int, info: dict[str, Any]) -> None:
+    def _keep(self, data: TensorRolloutStorage, t: int, info: dict[str, Any]) -> None:
         """Copy of ``info`` what is needed at the end of the fragment: an env may use its memory again."""
         has_finals = not self._resets_in_a_step and "final_obs" in info
         data.has_finals.append(has_finals)
@@ -349,10 +349,10 @@ class TensorEnvRunner:
 
     # --- before and after it -----------------------------------------------------------------------------------------
 
-    def _begin_fragment(self, num_steps: int) -> TensorFragment:
+    def _next_storage(self, num_steps: int) -> TensorRolloutStorage:
         """The next tensors to fill, with what is known of row 0."""
         module = self.module
-        data = TensorFragment.allocate(module, num_steps, self.num_envs, self.device)
+        data = TensorRolloutStorage.allocate(module, num_steps, self.num_envs, self.device)
         write_row(data.env_obs, 0, self._obs)
         data.starts[0], data.ended[0] = self._starts, self._ended
         for name, part in data.previous.items():
@@ -365,7 +365,7 @@ class TensorEnvRunner:
             data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
         return data
 
-    def _settle(self, data: TensorFragment) -> OnHost:
+    def _settle(self, data: TensorRolloutStorage) -> OnHost:
         """Find out which rows are transitions, and what the host must know.
 
         Raises:
@@ -382,21 +382,21 @@ class TensorEnvRunner:
             raise self._nothing_to_choose(data)
         return on_host
 
-    def _stuck(self, data: TensorFragment) -> Tensor | None:
+    def _stuck(self, data: TensorRolloutStorage) -> Tensor | None:
         """Which rows had to act and could not ``[T, N]``; None without a mask."""
         mask = self.module.action_mask
         if mask is None:
             return None
         return mask.rows_without_choice(map_leaves(lambda x: x[:-1], data.env_obs)) & data.valid
 
-    def _nothing_to_choose(self, data: TensorFragment) -> ValueError:
+    def _nothing_to_choose(self, data: TensorRolloutStorage) -> ValueError:
         mask, stuck = self.module.action_mask, self._stuck(data)
         assert mask is not None
         assert stuck is not None
         row, slot = stuck.nonzero()[0].tolist()
         return nothing_to_choose(f"env {self._first + slot}, step {self._steps + row}, obs", mask)
 
-    def _finals_of(self, data: TensorFragment, on_host: OnHost) -> tuple[Tensor, Tree]:
+    def _finals_of(self, data: TensorRolloutStorage, on_host: OnHost) -> tuple[Tensor, Tree]:
         """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, next to them what
         each episode saw, did and was given last."""
         found = np.argwhere(on_host.truncateds & ~on_host.terminateds)
@@ -424,7 +424,7 @@ class TensorEnvRunner:
         more = {name: part.after(rows, slots, columns.get(name, data.rewards)) for name, part in past}
         return index, {name: final_obs if name == Columns.OBS else more[name] for name in data.obs}
 
-    def _infos_of(self, data: TensorFragment, on_host: OnHost) -> dict[str, Any]:
+    def _infos_of(self, data: TensorRolloutStorage, on_host: OnHost) -> dict[str, Any]:
         """``episode_infos`` of the episodes that ended, if they are asked for and any did."""
         ended = on_host.ended
         if not data.infos or not ended.any():
@@ -447,7 +447,7 @@ class TensorEnvRunner:
         return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`EnvStreams.set_state`."""
+        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`RandomStreams.set_state`."""
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._obs = None

@@ -18,7 +18,7 @@ from rlmodule.modules.rl_module import RLModule
 
 
 @dataclass(kw_only=True, slots=True)
-class TensorFragment:
+class TensorRolloutStorage:
     """``T`` rows to be filled. Where there is a row more, it is for what comes after the last.
 
     Attributes:
@@ -53,7 +53,7 @@ class TensorFragment:
     state_in: Tree | None = None
 
     @classmethod
-    def allocate(cls, module: RLModule, num_steps: int, num_envs: int, device: torch.device) -> TensorFragment:
+    def allocate(cls, module: RLModule, num_steps: int, num_envs: int, device: torch.device) -> TensorRolloutStorage:
         """One of ``num_steps`` rows for ``module``."""
         none = as_tensors(allocate_observations(module.input_space, 0))  # of the right dtypes and shapes
         obs = map_leaves(lambda x: x.new_empty((num_steps + 1, num_envs, *x.shape[1:]), device=device), none)
@@ -112,7 +112,7 @@ class OnHost:
     verdicts: list[bool]
 
     @classmethod
-    def of(cls, data: TensorFragment, verdicts: list[Tensor]) -> OnHost:
+    def of(cls, data: TensorRolloutStorage, verdicts: list[Tensor]) -> OnHost:
         """Of ``data`` and truth values ``[]`` on its device, all in one copy."""
         parts = [data.rewards, data.terminateds, data.truncateds, torch.stack(verdicts)]
         joined = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()

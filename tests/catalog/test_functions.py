@@ -155,7 +155,7 @@ def test_an_own_encoder_beside_a_recurrent_net_has_no_state() -> None:
     assert net.forward_train(batch)[Columns.EXTRA_OUTPUTS]["x"].shape == (5, 2, 3)
 
 
-class Alone(nn.Module):
+class SingleProcess(nn.Module):
     """Of observations [B, 4], and of no others, latents that do not depend on the rest of the batch."""
 
     def __init__(self, space: Space) -> None:
@@ -172,7 +172,7 @@ class Alone(nn.Module):
 @pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
 def test_a_net_of_ones_own_beside_a_memory_gets_one_batch_dim(kind: Any, memory: str, part: bool) -> None:
     torch.manual_seed(0)
-    settings = {"leaf_overrides": {"x": {"custom_model": Alone}}} if part else {"custom_model": Alone}
+    settings = {"leaf_overrides": {"x": {"custom_model": SingleProcess}}} if part else {"custom_model": SingleProcess}
     functions: dict[str, Any] = {"c": {"output_dim": 2, "trunk": "own"}}
     if kind is PPOModule:
         functions["value"] = {memory: False}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.dqn import DQN, DQNConfig, DQNLearner
-from rlmodule.distributed.process_group import Alone, Peers
+from rlmodule.distributed.process_group import Collective, SingleProcess
 from rlmodule.learning.learner import Batch
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch
@@ -31,12 +31,12 @@ def config_of(kind: str) -> DQNConfig:
     return tiny(**KINDS[kind] | {"tau": 0.5, "lr": 1e-3})
 
 
-def learn(peers: Peers, config: DQNConfig, spec: Any, batches: list[Batch | None]) -> dict[str, Any]:
+def learn(collective: Collective, config: DQNConfig, spec: Any, batches: list[Batch | None]) -> dict[str, Any]:
     """Take an update with each of ``batches``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         learner = DQNLearner(config, spec, run_seed=1)
-    learner.connect(peers)
+    learner.connect(collective)
     history = [learner.step_on_batch(batch, env_steps=8 * i)[ID] for i, batch in enumerate(batches)]
     return {
         "weights": weights(learner),
@@ -64,7 +64,7 @@ def given(request: pytest.FixtureRequest) -> tuple[DQNConfig, Any, list[Batch]]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_several_learners_come_to_what_one_does(fleet: Fleet, given: Any, size: int) -> None:
     config, spec, batches = given
-    one = learn(Alone(), config, spec, batches)
+    one = learn(SingleProcess(), config, spec, batches)
     shards = [shard_batch(batch, size) for batch in batches]
     several = fleet.values(learn, *[(config, spec, [shard[rank] for shard in shards]) for rank in range(size)])
     assert len({each["digest"] for each in several}) == 1
@@ -83,7 +83,7 @@ def test_several_learners_come_to_what_one_does(fleet: Fleet, given: Any, size: 
 @pytest.mark.parametrize("empty", [0, 1])
 def test_a_learner_without_data_goes_along(fleet: Fleet, given: Any, empty: int) -> None:
     config, spec, batches = given
-    one = learn(Alone(), config, spec, batches)
+    one = learn(SingleProcess(), config, spec, batches)
     args = [(config, spec, [None] * 10 if rank == empty else batches) for rank in range(2)]
     several = fleet.values(learn, *args)
     assert several[0]["digest"] == several[1]["digest"]

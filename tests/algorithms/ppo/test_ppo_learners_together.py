@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Episode, Rollout
-from rlmodule.distributed.process_group import Alone, Peers
+from rlmodule.distributed.process_group import Collective, SingleProcess
 from rlmodule.learning.sharding import shard_rollout
 from rlmodule.testing.contracts import random_rollout
 from tests.together import Fleet, digest, weights
@@ -36,10 +36,10 @@ def make(model: str, **settings: Any) -> PPOLearner:
         return PPOLearner(config, config.get_rl_module_spec(OBS, spaces.Discrete(3)).as_multi(), run_seed=1)
 
 
-def learn(peers: Peers, model: str, parts: Sequence[Part], settings: dict[str, Any]) -> dict[str, Any]:
+def learn(collective: Collective, model: str, parts: Sequence[Part], settings: dict[str, Any]) -> dict[str, Any]:
     """Take an update with each of ``parts``."""
     learner = make(model, **settings)
-    learner.connect(peers)
+    learner.connect(collective)
     results = [learner.update_from_episodes(part, env_steps=64 * i)[ID] for i, part in enumerate(parts)]
     state = learner.get_state()
     return {
@@ -72,7 +72,7 @@ def together(
     args = [(model, [part[rank] for part in parts], settings) for rank in range(len(sizes))]
     size = settings.get("minibatch_size", 8)  # of each learner
     alone = settings | {"minibatch_size": None if size is None else size * len(sizes)}
-    return learn(Alone(), model, list(data), alone), fleet.values(learn, *args)
+    return learn(SingleProcess(), model, list(data), alone), fleet.values(learn, *args)
 
 
 def check_equal(one: dict[str, Any], several: list[dict[str, Any]], tolerance: float = 1e-6) -> None:
@@ -107,7 +107,7 @@ def test_a_learner_without_data_goes_along(fleet: Fleet, model: str, sizes: list
 def test_epochs_end_for_all_or_for_none(fleet: Fleet, target_kl: float) -> None:
     settings = {"num_epochs": 5, "lr": 1e-3, "target_kl": target_kl, "minibatch_size": None}
     one, several = together(fleet, "mlp", rollouts("mlp", 3), [2, 4], **settings)
-    free = learn(Alone(), "mlp", list(rollouts("mlp", 3)), settings | {"target_kl": None})
+    free = learn(SingleProcess(), "mlp", list(rollouts("mlp", 3)), settings | {"target_kl": None})
     assert (one["num_updates"] == free["num_updates"]) is (target_kl == 100.0)
     check_equal(one, several, 1e-5)
 
@@ -139,7 +139,7 @@ def test_episodes_of_other_lengths_on_each(fleet: Fleet) -> None:
     """The slots of one learner, though those of each are packed by the length of its own longest episode."""
     episodes = rollouts("mlp", 1)[0].to_episodes()
     episodes.sort(key=len)
-    one = learn(Alone(), "mlp", [Rollout.from_episodes(episodes)], {"minibatch_size": 16})
+    one = learn(SingleProcess(), "mlp", [Rollout.from_episodes(episodes)], {"minibatch_size": 16})
     half = len(episodes) // 2
     several = fleet.values(learn, *[("mlp", [part], {}) for part in (episodes[:half], episodes[half:])])
     check_equal(one, several)

@@ -17,7 +17,15 @@ import torch
 from hypothesis import strategies
 
 from catalog import RunningMoments
-from rlmodule.distributed.process_group import Alone, Connected, MeetingPlace, PeerLost, Peers, _decoded, _encoded
+from rlmodule.distributed.process_group import (
+    Collective,
+    CollectiveError,
+    ProcessGroupCollective,
+    Rendezvous,
+    SingleProcess,
+    _decoded,
+    _encoded,
+)
 from rlmodule.testing.contracts import differences
 from tests.together import LOOPBACK, Fleet, fleet_of, listening
 from tests.waiting import PATIENCE_S, wait_for
@@ -32,17 +40,17 @@ def fleet() -> Iterator[Fleet]:
 # --- what they tell each other ----------------------------------------------------------------------------------------
 
 
-def exchange(peers: Peers, here: dict[str, Any]) -> dict[str, Any]:
+def exchange(collective: Collective, here: dict[str, Any]) -> dict[str, Any]:
     tensor = here["sum"]
-    summed = peers.sum(tensor)
+    summed = collective.sum(tensor)
     assert summed is tensor
     return {
-        "rank": (peers.rank, peers.size),
+        "rank": (collective.rank, collective.size),
         "sum": tensor,
-        "gather": peers.gather(here["rows"]),
-        "all_rows": peers.all_rows(here["rows"]),
-        "share": peers.share({"of": (peers.rank, [here["rows"]])}),
-        "mean": peers.mean(here["value"], here["count"]),
+        "gather": collective.gather(here["rows"]),
+        "all_rows": collective.all_rows(here["rows"]),
+        "share": collective.share({"of": (collective.rank, [here["rows"]])}),
+        "mean": collective.mean(here["value"], here["count"]),
     }
 
 
@@ -70,14 +78,14 @@ def test_each_learns_of_all(fleet: Fleet) -> None:
 
 def test_one_alone_is_all() -> None:
     rows, value = torch.arange(3.0), torch.tensor(2.0)
-    peers = Alone()
-    assert (peers.rank, peers.size) == (0, 1)
-    assert peers.sum(rows) is rows
-    assert peers.gather(rows) == [rows]
-    assert peers.all_rows(rows) is rows
-    assert peers.mean(value, 0) is value
-    assert peers.share(value) == [value]
-    peers.close()
+    collective = SingleProcess()
+    assert (collective.rank, collective.size) == (0, 1)
+    assert collective.sum(rows) is rows
+    assert collective.gather(rows) == [rows]
+    assert collective.all_rows(rows) is rows
+    assert collective.mean(value, 0) is value
+    assert collective.share(value) == [value]
+    collective.close()
 
 
 PLAIN = strategies.none() | strategies.booleans() | strategies.integers(-9, 9) | strategies.text(max_size=3)
@@ -113,8 +121,8 @@ def random_numbers(seed: int, size: int) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) * 10.0**i for i in range(8)]
 
 
-def sum_often(peers: Peers, seed: int, size: int) -> list[torch.Tensor]:
-    return [peers.sum(numbers) for numbers in random_numbers(seed, size)]
+def sum_often(collective: Collective, seed: int, size: int) -> list[torch.Tensor]:
+    return [collective.sum(numbers) for numbers in random_numbers(seed, size)]
 
 
 @pytest.mark.parametrize("size", [1001, 200_001], ids=["few", "many"])  # sent to all, and passed on in turn
@@ -127,14 +135,14 @@ def test_sums_are_the_same_bits_on_all(fleet: Fleet, size: int) -> None:
 
 
 def test_the_meeting_place_listens_where_it_is_told_alone() -> None:
-    place = MeetingPlace()
+    place = Rendezvous()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", place.port), timeout=1)
     socket.create_connection((place.host, place.port), timeout=1).close()
 
 
-def told_where_it_listens(peers: Peers) -> set[str]:
-    peers.sum(torch.ones(1))
+def told_where_it_listens(collective: Collective) -> set[str]:
+    collective.sum(torch.ones(1))
     return listening(os.getpid())
 
 
@@ -148,9 +156,9 @@ def test_learners_of_one_machine_listen_there_alone(fleet: Fleet) -> None:
 # --- statistics of all ------------------------------------------------------------------------------------------------
 
 
-def update_moments(peers: Peers, decay: float | None, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+def update_moments(collective: Collective, decay: float | None, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     moments = RunningMoments(parts[0].shape[1:], decay)
-    moments.pool = peers.sum
+    moments.pool = collective.sum
     for part in parts:
         moments.update(part)
     return moments.state_dict()
@@ -196,20 +204,20 @@ def test_a_copy_of_moments_is_on_its_own() -> None:
 # --- when one is gone -------------------------------------------------------------------------------------------------
 
 
-def wait_or(peers: Peers, way: str, folder: Path) -> str:
+def wait_or(collective: Collective, way: str, folder: Path) -> str:
     """What it was told when another is gone; the last rank is, until all others were told."""
-    others = [folder / f"{rank} was told" for rank in range(peers.size - 1)]
-    peers.sum(torch.ones(3))
-    if peers.rank == peers.size - 1:
+    others = [folder / f"{rank} was told" for rank in range(collective.size - 1)]
+    collective.sum(torch.ones(3))
+    if collective.rank == collective.size - 1:
         if way == "closes":
-            peers.close()
+            collective.close()
         if way == "raises":
             raise ValueError("its own fault")
         if way == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if way == "gave up":
-            with pytest.raises(PeerLost) as kept:
-                peers.sum(torch.ones(3))
+            with pytest.raises(CollectiveError) as kept:
+                collective.sum(torch.ones(3))
             assert kept.value.__traceback__ is not None  # which must not keep the connection open
             (folder / "gave up").touch()
         wait_for(lambda: all(other.exists() for other in others))
@@ -217,12 +225,13 @@ def wait_or(peers: Peers, way: str, folder: Path) -> str:
     if way == "gave up":
         wait_for((folder / "gave up").exists)
     with pytest.raises(
-        PeerLost, match=rf"learner {peers.rank} of {peers.size}: expected the others .* All must connect"
+        CollectiveError,
+        match=rf"learner {collective.rank} of {collective.size}: expected the others .* All must connect",
     ) as caught:
-        peers.sum(torch.ones(3))
-    with pytest.raises(PeerLost, match="given up after an earlier error"):
-        peers.gather(torch.ones(3))
-    others[peers.rank].touch()
+        collective.sum(torch.ones(3))
+    with pytest.raises(CollectiveError, match="given up after an earlier error"):
+        collective.gather(torch.ones(3))
+    others[collective.rank].touch()
     return str(caught.value)
 
 
@@ -245,6 +254,8 @@ def test_peers_of_one_that_is_killed_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_who_meets_nobody_is_told() -> None:
-    place = MeetingPlace()
-    with pytest.raises(PeerLost, match=r"learner 0 of 2: expected the others to take part within 0.5 s, got .*timeout"):
-        Connected(0, 2, place.host, place.port, timeout_s=0.5)
+    place = Rendezvous()
+    with pytest.raises(
+        CollectiveError, match=r"learner 0 of 2: expected the others to take part within 0.5 s, got .*timeout"
+    ):
+        ProcessGroupCollective(0, 2, place.host, place.port, timeout_s=0.5)

@@ -28,7 +28,7 @@ from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.envs import make
 from rlmodule.envs import subprocesses as processes
 from rlmodule.envs.checks import EnvError
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.seeding import int_seed, seed_sequence
 from tests.fault_envs import ANY, ERRORS, FaultEnv, num_lives, num_step_calls, seeds_of_lives
 from tests.rlmodule.toys import Recurrent, Settings, Small, counters
@@ -49,7 +49,7 @@ def runner_for(
     folder: Path, mode: str = "sync", module: type = Small, mends: bool = False, num_envs: int = N, **given: Any
 ) -> EnvRunner:
     """A runner of fault envs; ``given`` goes to the env, or if its name is one of the runner's, there."""
-    names = ("first_env_index", "role", "incarnation", "tally")
+    names = ("first_env_index", "role", "incarnation", "step_counter")
     streams = {name: given.pop(name) for name in names if name in given}
     config = Settings(
         env=FaultEnv,
@@ -616,11 +616,11 @@ def test_a_runner_that_was_made_again_lives_through_nothing_again(folders: Any) 
 
 
 def test_progress_and_steps_are_told_while_it_samples(folders: Any) -> None:
-    tally = Tally.create()
-    tally.cell[0] = 1000  # of a runner before
-    runner = runner_for(next(folders), num_envs=2, pause=0.01, tally=tally)
-    assert tally.path is not None
-    reader = Tally.attach(tally.path)
+    step_counter = SharedCounter.create()
+    step_counter.cell[0] = 1000  # of a runner before
+    runner = runner_for(next(folders), num_envs=2, pause=0.01, step_counter=step_counter)
+    assert step_counter.path is not None
+    reader = SharedCounter.attach(step_counter.path)
     assert reader is not None
     thread = threading.Thread(target=runner.sample, args=(40,))
     thread.start()

@@ -95,16 +95,16 @@ def test_a_vector_env_that_resets_at_once_tells_of_the_ended_episode_below_final
 
 
 def test_what_the_env_writes_afterwards_changes_nothing() -> None:
-    path, tally = [1, 2], np.zeros((3, 2))
+    path, step_counter = [1, 2], np.zeros((3, 2))
     shared = torch.zeros(3, 1)
     boxed = np.empty(3, dtype=object)
     boxed[1] = ({"path": path},)
-    (one,) = last_infos({"boxed": boxed, "tally": tally, "shared": shared}, SECOND_ENDED, False)
+    (one,) = last_infos({"boxed": boxed, "step_counter": step_counter, "shared": shared}, SECOND_ENDED, False)
     path.append(3)
-    tally += 1
+    step_counter += 1
     shared += 1
     assert one["boxed"] == ({"path": [1, 2]},)
-    assert one["tally"].tolist() == [0, 0]
+    assert one["step_counter"].tolist() == [0, 0]
     assert one["shared"].tolist() == [0]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 
 COUNTS = """
 import os, signal, sys
@@ -22,26 +22,26 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_tally_without_a_file_counts() -> None:
-    tally = Tally()
-    tally.cell[0] += 3
-    assert (tally.count, tally.path) == (3, None)
-    tally.close()
-    assert tally.count == 3
+    step_counter = SharedCounter()
+    step_counter.cell[0] += 3
+    assert (step_counter.count, step_counter.path) == (3, None)
+    step_counter.close()
+    assert step_counter.count == 3
 
 
 def test_what_was_counted_is_there_after_the_process_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "tally"
+    path = tmp_path / "step_counter"
     done = subprocess.run([sys.executable, "-c", COUNTS, str(path)], check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    tally = Tally.attach(str(path))
-    assert tally is not None
-    assert tally.count == 1234
+    step_counter = SharedCounter.attach(str(path))
+    assert step_counter is not None
+    assert step_counter.count == 1234
 
 
 def test_both_see_each_count_and_nothing_is_left_of_the_file() -> None:
-    here = Tally.create()
+    here = SharedCounter.create()
     assert here.path is not None
-    there = Tally.attach(here.path)
+    there = SharedCounter.attach(here.path)
     assert there is not None
     here.cell[0] += 2**40
     assert there.count == 2**40
@@ -54,12 +54,12 @@ def test_both_see_each_count_and_nothing_is_left_of_the_file() -> None:
 
 
 def test_a_file_on_another_machine_is_none_and_one_that_is_there_is_not_taken(tmp_path: Path) -> None:
-    assert Tally.attach(str(tmp_path / "tally")) is None
-    Tally.create(str(tmp_path / "tally"))
+    assert SharedCounter.attach(str(tmp_path / "step_counter")) is None
+    SharedCounter.create(str(tmp_path / "step_counter"))
     with pytest.raises(FileExistsError):
-        Tally.create(str(tmp_path / "tally"))
+        SharedCounter.create(str(tmp_path / "step_counter"))
 
 
 def test_a_tally_is_not_sent_by_mistake() -> None:
     with pytest.raises(TypeError):
-        pickle.dumps(Tally())
+        pickle.dumps(SharedCounter())

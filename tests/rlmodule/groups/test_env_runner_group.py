@@ -19,8 +19,8 @@ from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
 from rlmodule.distributed.processes import this_machine
 from rlmodule.distributed.workers import Answer, Failure, LocalWorkers, WorkerFailed
 from rlmodule.envs.make import spec_to_send
-from rlmodule.groups.env_runner_group import _RunnerProcess
-from rlmodule.sampling.random_streams import EnvStreams
+from rlmodule.groups.env_runner_group import _RunnerActor
+from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.testing.contracts import clone, differences
 from tests.rlmodule.toys import Settings, Small
 
@@ -126,9 +126,9 @@ def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) ->
     assert remote.workers.num_restarts == restarts + 1  # that of the accident
     assert remote.workers.incarnation(0) == incarnation
     assert {rollout.first_env_index for rollout in remote.sample(3)} == {0, 1}
-    tally = remote._tallies[0]._tally
-    assert tally is not None
-    assert tally.count == 3
+    step_counter = remote._step_counts[0]._step_counter
+    assert step_counter is not None
+    assert step_counter.count == 3
 
 
 def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
@@ -157,7 +157,7 @@ def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatc
 
 def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
     for machine, files in (("another", []), (this_machine(), ["tally-0-0"])):
-        process = _RunnerProcess(GroupSettings(), None, 0, "env", None, str(tmp_path / "tally"), machine, 0, 0)
+        process = _RunnerActor(GroupSettings(), None, 0, "env", None, str(tmp_path / "step_counter"), machine, 0, 0)
         process.stop()
         assert [path.name for path in tmp_path.iterdir()] == files
 
@@ -403,7 +403,7 @@ def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunner
 def test_envs_of_a_runner_that_is_gone_begin_other_streams(local: EnvRunnerGroup) -> None:
     state: dict[str, Any] = {"0": clone(local.get_state())["0"], "1": {"incarnation": 3}}
     local.set_state(state)
-    fresh = EnvStreams(0, "env", range(2), incarnation=3).get_state()
+    fresh = RandomStreams(0, "env", range(2), incarnation=3).get_state()
     told = local.get_state()
     assert told["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
     assert told["0"]["noise"] == state["0"]["noise"]
@@ -435,7 +435,9 @@ def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup,
         assert torch.equal(rollout[Columns.ACTIONS][:, 0], expected[rollout.first_env_index])
     remote.workers.restart(0)
     remote._watch(0)
-    assert [tally.take_lost() for tally in remote._tallies.values()][1] == 0  # of what was given up none is counted
+    assert [step_counter.take_lost() for step_counter in remote._step_counts.values()][
+        1
+    ] == 0  # of what was given up none is counted
     assert dict(remote.num_env_steps_lost) == lost
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from catalog import RunningMoments
 from catalog.base import Tree
 from rlmodule import Columns, Learner, Rollout, ValueFunctionAPI
-from rlmodule.distributed.process_group import Alone, PeerLost, Peers
+from rlmodule.distributed.process_group import Collective, CollectiveError, SingleProcess
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
 from rlmodule.modules.apis import EpsilonGreedyAPI
@@ -99,9 +99,9 @@ class Descent(Regression):
         return torch.optim.SGD([parameters], lr=0.1, momentum=0.9)
 
 
-def learn_targets(peers: Peers, cls: type[Regression], targets: list[float]) -> list[dict[str, Any]]:
+def learn_targets(collective: Collective, cls: type[Regression], targets: list[float]) -> list[dict[str, Any]]:
     learner = make(cls)
-    learner.connect(peers)
+    learner.connect(collective)
     seen = []
     for seed, target in enumerate(targets):
         metrics = learner.step_on_batch(batch_of(target, seed), env_steps=0)
@@ -124,9 +124,9 @@ def test_an_update_that_is_not_finite_on_one_is_left_out_on_all(fleet: Fleet, cl
         assert not torch.equal(each[1]["weights"], each[2]["weights"])
 
 
-def learn_until_it_ends(peers: Peers, target: float) -> tuple[str, int]:
+def learn_until_it_ends(collective: Collective, target: float) -> tuple[str, int]:
     learner = make(Regression, max_nonfinite_updates_in_a_row=3)
-    learner.connect(peers)
+    learner.connect(collective)
     for seed in range(2):
         learner.summarize_updates([learner.step_on_batch(batch_of(target, seed), env_steps=0)])
     metrics = learner.step_on_batch(batch_of(target), env_steps=0)
@@ -157,20 +157,20 @@ class Fails(Reinforce):
         self, module_id: str, batch: dict[str, Tree], fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         self.calls += 1
-        if self.calls == 3 and self.peers.rank == 1:
+        if self.calls == 3 and self.collective.rank == 1:
             if self.way == "hangs":
                 wait_for(self.was_told.exists)
             raise ValueError("a fault of its own")
         return super().compute_loss_for_module(module_id, batch, fwd_out)
 
 
-def learn_with_a_fault(peers: Peers, rollout: Rollout, way: str, was_told: Path) -> tuple[str, int]:
+def learn_with_a_fault(collective: Collective, rollout: Rollout, way: str, was_told: Path) -> tuple[str, int]:
     learner = make(Fails)
     learner.way, learner.was_told = way, was_told
-    learner.connect(peers)
-    with pytest.raises((ValueError, PeerLost)) as caught:
+    learner.connect(collective)
+    with pytest.raises((ValueError, CollectiveError)) as caught:
         learner.update_from_episodes(rollout, env_steps=0)
-    if peers.rank == 0:
+    if collective.rank == 0:
         was_told.touch()
     wait_for(was_told.exists)  # the one that failed lives on, connected or not
     return type(caught.value).__name__, learner.progress
@@ -184,10 +184,10 @@ def test_peers_of_a_learner_that_fails_are_told(fleet: Fleet, way: str, tmp_path
     assert fleet.values(learn_with_a_fault, *args, peer_timeout_s=timeout_s) == [("PeerLost", 2), ("ValueError", 2)]
 
 
-def learn_after_drawing(peers: Peers, rollout: Rollout) -> None:
+def learn_after_drawing(collective: Collective, rollout: Rollout) -> None:
     learner = make(Reinforce)
-    learner.connect(peers)
-    if peers.rank == 1:
+    learner.connect(collective)
+    if collective.rank == 1:
         torch.rand(1, generator=learner.generator)
     with pytest.raises(RuntimeError, match="learner 1 differs from learner 0 in the random numbers of `generator`"):
         learner.update_from_episodes(rollout, env_steps=0)
@@ -204,7 +204,7 @@ class StopsAlone(Reinforce):
     """The second learner alone wants to stop, after two epochs."""
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        return self.peers.rank == 1 and self.num_epochs_seen() >= 2
+        return self.collective.rank == 1 and self.num_epochs_seen() >= 2
 
     def num_epochs_seen(self) -> int:
         self.epochs = getattr(self, "epochs", 0) + 1
@@ -227,10 +227,10 @@ class Wide(Reinforce):
 
 
 def learn(
-    peers: Peers, cls: type[Reinforce], module_class: type[Small], parts: list[Any], settings: dict[str, Any]
+    collective: Collective, cls: type[Reinforce], module_class: type[Small], parts: list[Any], settings: dict[str, Any]
 ) -> dict[str, Any]:
     learner = make(cls, module_class, **settings)
-    learner.connect(peers)
+    learner.connect(collective)
     outside = torch.get_rng_state()
     results = [learner.update_from_episodes(part, env_steps=0)[ID] for part in parts]
     assert torch.equal(torch.get_rng_state(), outside)
@@ -254,9 +254,9 @@ def test_a_batch_of_ones_own_and_columns_that_one_lacks(fleet: Fleet, empty: int
     several = fleet.values(learn, *[(Wide, Small, [part], {}) for part in parts])
     assert several[0]["digest"] == several[1]["digest"]
     assert several[0]["results"] == several[1]["results"]
-    assert several[0]["results"][0].keys() == learn(Alone(), Wide, Small, [rollout], {})["results"][0].keys()
+    assert several[0]["results"][0].keys() == learn(SingleProcess(), Wide, Small, [rollout], {})["results"][0].keys()
     if empty is not None:
-        one = learn(Alone(), Wide, Small, [rollout], {"minibatch_size": 32})  # as the two of 16 each
+        one = learn(SingleProcess(), Wide, Small, [rollout], {"minibatch_size": 32})  # as the two of 16 each
         assert float((several[0]["weights"] - one["weights"]).abs().max()) < 1e-6
         assert several[0]["results"][0] == pytest.approx(one["results"][0], rel=1e-4, abs=1e-6)
 
@@ -293,7 +293,7 @@ def test_batch_norm_and_dropout_leave_the_learners_equal(fleet: Fleet) -> None:
     assert not torch.equal(module["norm.running_mean"], fresh["norm.running_mean"])
 
 
-class Nobody(Peers):
+class Nobody(Collective):
     """Two learners, of which the other never answers."""
 
     rank, size = 0, 2
@@ -318,7 +318,7 @@ class Scaled(Small):
         self.moments.update(obs)
 
 
-class Echo(Peers):
+class Echo(Collective):
     """Two learners, of which the other says what this one does; and how often it was asked."""
 
     rank, size, sums = 0, 2, 0
@@ -337,22 +337,22 @@ class Echo(Peers):
 @pytest.mark.parametrize(("module_class", "sums"), [(Exploring, 1), (Small, 2), (Normed, 3), (Scaled, 4)])
 def test_an_update_asks_the_others_no_more_than_it_must(module_class: type[Small], sums: int) -> None:
     """For the gradient; for whole numbers of the nets' own, such as counts; for others; and twice for moments."""
-    learner, peers = make(Regression, module_class), Echo()
+    learner, collective = make(Regression, module_class), Echo()
     before = clone(learner.module.get_state())
-    learner.connect(peers)
+    learner.connect(collective)
     assert differences(learner.module.get_state(), before) == []
     for update in range(1, 3):
         learner.step_on_batch(batch_of(), env_steps=0)
-        assert peers.sums == update * sums
+        assert collective.sums == update * sums
 
 
 def test_one_that_is_alone_again_asks_nobody() -> None:
-    learner, peers = make(Reinforce, Scaled), Nobody()
-    learner.connect(peers)
+    learner, collective = make(Reinforce, Scaled), Nobody()
+    learner.connect(collective)
     with pytest.raises(AssertionError, match="asked"):
         learner.module[ID].moments.update(torch.rand(3, 4))
-    learner.connect(Alone())
-    assert peers.size == 0
+    learner.connect(SingleProcess())
+    assert collective.size == 0
     never = make(Reinforce, Scaled)
     for one in (learner, never):
         one.update_from_episodes(rollout_of(0), env_steps=0)
@@ -373,9 +373,9 @@ class Drops(Reinforce):
         return super().compute_loss_for_module(module_id, batch, fwd_out)
 
 
-def draw(peers: Peers, rollout: Rollout) -> tuple[list[float], Any]:
+def draw(collective: Collective, rollout: Rollout) -> tuple[list[float], Any]:
     learner = make(Drops)
-    learner.connect(peers)
+    learner.connect(collective)
     for _ in range(2):
         learner.update_from_episodes(rollout, env_steps=0)
     return learner.drawn, learner.get_state()["module_noise"]
@@ -392,9 +392,9 @@ def test_each_draws_other_noise_and_the_stream_goes_on_alike(fleet: Fleet) -> No
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 
-def learn_two_modules(peers: Peers, parts: list[Rollout]) -> dict[str, Any]:
-    learner = make(Reinforce, minibatch_size=16 // peers.size)
-    learner.connect(peers)
+def learn_two_modules(collective: Collective, parts: list[Rollout]) -> dict[str, Any]:
+    learner = make(Reinforce, minibatch_size=16 // collective.size)
+    learner.connect(collective)
     learner.add_module("other", RLModuleSpec(Small, OBS, ACTIONS, {"fcnet_hiddens": [5]}))
     for part in parts:
         learner.update_from_episodes(part, env_steps=0, module_id="other")
@@ -403,7 +403,7 @@ def learn_two_modules(peers: Peers, parts: list[Rollout]) -> dict[str, Any]:
 
 def test_an_added_module_learns_on_several_as_on_one(fleet: Fleet) -> None:
     rollout = rollout_of(0)
-    one = learn_two_modules(Alone(), [rollout])
+    one = learn_two_modules(SingleProcess(), [rollout])
     several = fleet.values(learn_two_modules, *[([part],) for part in shard_rollout(rollout, 2)])
     assert several[0]["digest"] == several[1]["digest"]
     assert float((several[0]["weights"] - one["weights"]).abs().max()) < 1e-6
@@ -455,9 +455,9 @@ def test_a_module_that_lacks_an_ability_is_not_taken_in() -> None:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def learn_batches(peers: Peers, batches: list[Batch | None]) -> tuple[dict[str, Any], list[Metrics]]:
+def learn_batches(collective: Collective, batches: list[Batch | None]) -> tuple[dict[str, Any], list[Metrics]]:
     learner = make(Regression)
-    learner.connect(peers)
+    learner.connect(collective)
     history = [learner.step_on_batch(batch, env_steps=0)[ID] for batch in batches]
     return told(learner), history
 
@@ -465,7 +465,7 @@ def learn_batches(peers: Peers, batches: list[Batch | None]) -> tuple[dict[str, 
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_learners_from_batches_come_to_what_one_does(fleet: Fleet, rows: int) -> None:
     batches = [batch_of(float(seed), seed, rows) for seed in range(10)]
-    (one, _), shards = learn_batches(Alone(), list(batches)), [shard_batch(batch, 2) for batch in batches]
+    (one, _), shards = learn_batches(SingleProcess(), list(batches)), [shard_batch(batch, 2) for batch in batches]
     (first, history), (second, _) = fleet.values(learn_batches, *[([s[rank] for s in shards],) for rank in range(2)])
     assert first["digest"] == second["digest"]
     assert float((first["weights"] - one["weights"]).abs().max()) < 1e-6
@@ -491,9 +491,9 @@ def test_columns_that_preprocessing_adds_reach_the_loss_of_all(fleet: Fleet) -> 
     assert several[0]["digest"] == several[1]["digest"]
 
 
-def learn_uncounted(peers: Peers, parts: list[Any], cls: type[Learner]) -> tuple[int, dict[str, float]]:
+def learn_uncounted(collective: Collective, parts: list[Any], cls: type[Learner]) -> tuple[int, dict[str, float]]:
     learner = make(cls)
-    learner.connect(peers)
+    learner.connect(collective)
     update = learner.update_from_batch if cls is Regression else learner.update_from_episodes
     results = [update(part)[ID] for part in parts]
     return learner.env_steps, results[-1]
@@ -504,7 +504,7 @@ def test_env_steps_of_all_are_counted_and_numbers_are_of_all_rows(fleet: Fleet) 
     several = fleet.values(learn_uncounted, *[([part], Reinforce) for part in shard_rollout(rollout, 2)])
     assert [steps for steps, _ in several] == [rollout.num_env_steps] * 2
     several = fleet.values(learn_uncounted, *[([part], Regression) for part in shard_batch(batch, 2)])
-    steps, numbers = learn_uncounted(Alone(), [batch], Regression)
+    steps, numbers = learn_uncounted(SingleProcess(), [batch], Regression)
     assert [count for count, _ in several] == [steps] * 2 == [9] * 2
     for _, mine in several:
         assert mine == pytest.approx(numbers, rel=1e-5)

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlmodule import Columns, Episode, Rollout
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import sequence_minibatches
-from rlmodule.distributed.process_group import Peers
+from rlmodule.distributed.process_group import Collective
 from rlmodule.learning.learner import row_minibatches
 from rlmodule.learning.sharding import Share, join_rows, nothing_like, shard_batch, shard_episodes, shard_rollout
 from rlmodule.modules.spec import RLModuleSpec
@@ -24,7 +24,7 @@ from tests.rlmodule.toys import NoNets, Recurrent, Small
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)
 
 
-class OfThese(Peers):
+class OfThese(Collective):
     """A learner whose peers' rows are known beforehand."""
 
     def __init__(self, rank: int, rows: list[Tensor]) -> None:

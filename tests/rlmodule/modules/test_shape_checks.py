@@ -13,7 +13,7 @@ from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog.base import Tree
 from rlmodule import Columns, QNetAPI, RLModule, RLModuleSpec
-from rlmodule.modules.shape_checks import probe_module
+from rlmodule.modules.shape_checks import check_module
 from tests.rlmodule.toys import NoNets, Recurrent, Regression, Settings, Small
 
 VECTOR, TORQUES, TWO = spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -135,7 +135,7 @@ def test_values_of_actions_are_tried() -> None:
 
     message = r"compute_q_values\(\) of 2 rows: .* \(2, 2\), got .* \(2, 1\)\. Return one value for each action"
     with pytest.raises(ValueError, match=message):
-        probe_module(spec_of(Wide, TWO).build())
+        check_module(spec_of(Wide, TWO).build())
 
 
 def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_batch() -> None:
@@ -143,7 +143,7 @@ def test_a_training_pass_that_reads_more_than_observations_is_left_to_the_first_
         def _forward_train(self, batch: Mapping[str, Tree]) -> Any:
             return {INPUTS: self._forward(batch)[INPUTS] * batch[Columns.ACTIONS].sum()}
 
-    probe_module(spec_of(Recalls).build())
+    check_module(spec_of(Recalls).build())
 
 
 def test_trying_a_module_changes_nothing_of_it() -> None:
@@ -165,7 +165,7 @@ def test_trying_a_module_changes_nothing_of_it() -> None:
     module.drop.eval()
     before = {name: value.clone() for name, value in module.get_state().items()}
     stream, seen = torch.random.get_rng_state(), module.seen
-    probe_module(module)
+    check_module(module)
     assert all(torch.equal(value, before[name]) for name, value in module.get_state().items())
     assert module.seen is seen
     assert torch.equal(torch.random.get_rng_state(), stream)
@@ -181,7 +181,7 @@ MASKED = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
 def test_the_modules_of_the_algorithms_fit(
     module_class: type[RLModule], catalog_class: type[Any], model_config: dict[str, Any], observation_space: Space
 ) -> None:
-    probe_module(RLModuleSpec(module_class, observation_space, TWO, model_config, catalog_class).build())
+    check_module(RLModuleSpec(module_class, observation_space, TWO, model_config, catalog_class).build())
 
 
 @pytest.mark.parametrize(

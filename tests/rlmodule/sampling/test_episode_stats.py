@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmodule.sampling.episode_stats import EpisodeTotals
+from rlmodule.sampling.episode_stats import EpisodeStats
 
 EMPTY = {"episode_returns": [], "episode_lengths": [], "episode_slots": []}
 
@@ -16,7 +16,7 @@ def lists(stats: dict[str, np.ndarray]) -> dict[str, list[Any]]:
 
 
 def test_episodes_go_on_from_fragment_to_fragment() -> None:
-    totals = EpisodeTotals(2, resets_in_a_step=False)
+    totals = EpisodeStats(2, resets_in_a_step=False)
     ended = np.zeros((2, 2), bool)
     assert lists(totals.finished(np.array([[1, 10], [2, 20]], np.float32), ended, 0)) == EMPTY
     ended = np.array([[False, True], [True, False], [True, True]])
@@ -28,7 +28,7 @@ def test_episodes_go_on_from_fragment_to_fragment() -> None:
 
 
 def test_episodes_that_begin_anew_know_nothing_of_those_before() -> None:
-    totals = EpisodeTotals(2, resets_in_a_step=False)
+    totals = EpisodeStats(2, resets_in_a_step=False)
     totals.finished(np.ones((3, 2), np.float32), np.zeros((3, 2), bool), 0)
     totals.begin(7)
     stats = lists(totals.finished(np.array([[1, 2], [3, 4]], np.float32), np.array([[False, True], [True, True]]), 7))
@@ -38,7 +38,7 @@ def test_episodes_that_begin_anew_know_nothing_of_those_before() -> None:
 @given(st.data())
 def test_any_fragments_tell_of_what_ended(data: st.DataObject) -> None:
     pause, num_envs = data.draw(st.booleans()), data.draw(st.integers(1, 4))
-    totals, before = EpisodeTotals(num_envs, resets_in_a_step=pause), 0
+    totals, before = EpisodeStats(num_envs, resets_in_a_step=pause), 0
     returns, lengths, resting = [0.0] * num_envs, [0] * num_envs, [False] * num_envs
     for steps in data.draw(st.lists(st.integers(1, 6), max_size=5)):
         rewards, ended = np.zeros((steps, num_envs), np.float32), np.zeros((steps, num_envs), bool)

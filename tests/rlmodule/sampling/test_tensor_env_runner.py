@@ -19,7 +19,7 @@ from algorithms.dqn import DQN, DQNConfig
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from catalog import Catalog, DiagGaussian
 from rlmodule import Columns, EnvRunner, RLModule, Rollout
-from rlmodule.envs.shared_counter import Tally
+from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.sampling import own_draws
 from rlmodule.sampling.own_draws import OwnDraws
@@ -435,7 +435,7 @@ def test_the_loop_needs_no_number_and_no_other_device(
     runner.set_module(PPOModule(**spaces_, model_config=model, catalog_class=PPOCatalog).to("meta"))
     runner.reset()
     for _ in range(2):
-        data = runner._begin_fragment(10)
+        data = runner._next_storage(10)
         runner._interact(data, 10, explore=False)
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # the one copy to the host
         runner._settle(data)
@@ -605,9 +605,9 @@ def test_every_step_is_accounted_for(mode: AutoresetMode) -> None:
                 rewards[0] = torch.nan
             return obs, rewards, *rest
 
-    env, tally = Fails(3, autoreset_mode=mode, max_steps=9), Tally()
-    tally.cell[0] = 1000  # what an earlier runner counted
-    runner = TensorEnvRunner(env, Settings(), device=torch.device("cpu"), run_seed=1, tally=tally)
+    env, step_counter = Fails(3, autoreset_mode=mode, max_steps=9), SharedCounter()
+    step_counter.cell[0] = 1000  # what an earlier runner counted
+    runner = TensorEnvRunner(env, Settings(), device=torch.device("cpu"), run_seed=1, step_counter=step_counter)
     with_module(runner)
     valid, failed = 0, 0
     for steps in [10] * 8 + [1] * 30 + [10] * 3:
@@ -619,7 +619,7 @@ def test_every_step_is_accounted_for(mode: AutoresetMode) -> None:
     assert failed == 2
     assert {*runner.num_env_steps_lost} == {"fragment"}
     assert runner.progress == env.steps - 1
-    assert tally.count == 1000 + env.asked_for
+    assert step_counter.count == 1000 + env.asked_for
 
 
 def test_a_runner_that_is_made_again_repeats_nothing() -> None:
