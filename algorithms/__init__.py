@@ -7,5 +7,18 @@ check_siblings(__file__)
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig, EpisodeLearnerConfig
 from algorithms.registry import register_algorithm
+from algorithms.run.callbacks import Callbacks, FinishedEpisode
+from algorithms.run.plotting import plot_runs, table_of
+from algorithms.run.run_folder import new_run_dir
 
-__all__ = ["Algorithm", "AlgorithmConfig", "EpisodeLearnerConfig", "register_algorithm"]
+__all__ = [
+    "Algorithm",
+    "AlgorithmConfig",
+    "Callbacks",
+    "EpisodeLearnerConfig",
+    "FinishedEpisode",
+    "new_run_dir",
+    "plot_runs",
+    "register_algorithm",
+    "table_of",
+]

@@ -10,15 +10,15 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
-from algorithms.callbacks import CallbackCaller, Callbacks
-from algorithms.checks import Schedule
-from algorithms.loggers import Logger
+from algorithms.loggers.base import Logger
 from algorithms.presets import Preset
-from algorithms.settings import SettingsBase, on_the_class, settings
+from algorithms.run.callbacks import CallbackCaller, Callbacks
+from algorithms.settings.checks import Schedule
+from algorithms.settings.fields import SettingsBase, on_the_class, settings
 from catalog.model_config import DefaultModelConfig
-from rlmodule.learner import Learner
-from rlmodule.learner_group import LearnerGroup
-from rlmodule.specs import RLModuleSpec
+from rlmodule.groups.learner_group import LearnerGroup
+from rlmodule.learning.learner import Learner
+from rlmodule.modules.spec import RLModuleSpec
 
 @settings
 class AlgorithmConfig(SettingsBase, ABC):

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from algorithms.settings.fields import SettingsBase
 from catalog.errors import closest, explain_error
 
 if TYPE_CHECKING:
@@ -28,10 +29,8 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
         TypeError: If it is no config class.
         ValueError: If another algorithm has the name.
     """
-    from algorithms.config import AlgorithmConfig
-
     where = f"register_algorithm({name!r})"
-    if not (isinstance(config_class, type) and issubclass(config_class, AlgorithmConfig)):
+    if not (isinstance(config_class, type) and issubclass(config_class, SettingsBase)):
         remedy = "Pass the class itself, as in register_algorithm('SAC', SACConfig)."
         raise TypeError(
             explain_error(where, expected="a class derived from AlgorithmConfig", got=repr(config_class), remedy=remedy)

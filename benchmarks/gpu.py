@@ -26,7 +26,7 @@ from benchmarks.bare_ppo import HALF_LOG_2PI, gae, mlp
 from benchmarks.catalog import PlainImage
 from benchmarks.run import machine
 from rlmodule import Columns, RLModuleSpec, Rollout
-from rlmodule.testing.contracts import random_rollout
+from rlmodule.testing.data import random_rollout
 
 WARM_UP = 3  # updates before the clock starts: compiling and capturing are over by then
 HEADER = ("job", "learner", "rows/s", "of the bare loop (least – most)")

@@ -8,7 +8,7 @@ from catalog.actions.autoregressive import MADE, ActionModel
 from catalog.actions.converters import ActionConverter, action_converter_rules
 from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, encoder_rules
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.catalog import Catalog
 from catalog.distributions import (
     AutoregressiveDistribution,
@@ -28,6 +28,7 @@ from catalog.encoders.attention import AttentionEncoderConfig
 from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig
 from catalog.encoders.cnn_transpose import CNNTransposeHeadConfig
 from catalog.encoders.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
+from catalog.encoders.dense import Init
 from catalog.encoders.mlp import (
     EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,
@@ -39,6 +40,7 @@ from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.noisy import NoisyHeadConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.encoders.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
+from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PastView
 from catalog.registry import register_distribution, register_model
@@ -70,6 +72,7 @@ __all__ = [
     "EncoderOutput",
     "FreeLogStdMLPHeadConfig",
     "ImpalaEncoderConfig",
+    "Init",
     "MADE",
     "MLPEncoderConfig",
     "MLPHeadConfig",
@@ -85,10 +88,12 @@ __all__ = [
     "RunningMoments",
     "SequenceEncoderConfig",
     "SquashedGaussian",
+    "Tree",
     "VectorEncoderConfig",
     "action_converter_rules",
     "action_distribution_rules",
     "encoder_rules",
+    "explain_error",
     "register_distribution",
     "register_model",
 ]

@@ -6,9 +6,8 @@ Run it as ``python examples/callbacks.py``.
 from collections import deque
 from typing import Any
 
-from algorithms import Algorithm
+from algorithms import Algorithm, Callbacks, FinishedEpisode
 from algorithms.ppo import PPOConfig
-from algorithms.run.callbacks import Callbacks, FinishedEpisode
 
 
 class StopAtSuccess(Callbacks):

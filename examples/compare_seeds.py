@@ -3,9 +3,8 @@
 Run it as ``python examples/compare_seeds.py``.
 """
 
+from algorithms import new_run_dir, plot_runs, table_of
 from algorithms.ppo import PPOConfig
-from algorithms.run.plotting import plot_runs, table_of
-from algorithms.run.run_folder import new_run_dir
 
 folder = new_run_dir("PPO", "CartPole-v1")
 learning_rates = 3e-4, 2e-3

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from algorithms.ppo import PPOConfig, PPOLearner
-from rlmodule import Columns
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule import Batch, Columns, Metrics
 
 LOGIT_PENALTY = 0.001
 

@@ -3,8 +3,8 @@
 Run it as ``python examples/film.py``.
 """
 
+from algorithms import new_run_dir
 from algorithms.ppo import PPOConfig
-from algorithms.run.run_folder import new_run_dir
 
 run_dir = new_run_dir("PPO", "CartPole-v1")
 config = (

@@ -10,11 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from algorithms import Algorithm
+from algorithms import Algorithm, FinishedEpisode
 from algorithms.ppo import PPOConfig, PPOLearner
-from algorithms.run.callbacks import FinishedEpisode
-from rlmodule import Columns
-from rlmodule.learning.learner import Batch, Metrics
+from rlmodule import Batch, Columns, Metrics
 
 
 class WatchedLearner(PPOLearner):

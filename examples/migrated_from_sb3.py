@@ -7,9 +7,8 @@ import time
 
 import gymnasium as gym
 
-from algorithms import Algorithm
+from algorithms import Algorithm, Callbacks
 from algorithms.ppo import PPOConfig
-from algorithms.run.callbacks import Callbacks
 
 
 class Longest(Callbacks):  # class Longest(BaseCallback): def _on_step(self): ...

@@ -3,9 +3,8 @@
 Run it as ``python examples/resume.py``.
 """
 
-from algorithms import Algorithm
+from algorithms import Algorithm, new_run_dir
 from algorithms.dqn import DQNConfig
-from algorithms.run.run_folder import new_run_dir
 
 run_dir = new_run_dir("DQN", "CartPole-v1")
 config = (

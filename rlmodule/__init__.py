@@ -4,16 +4,19 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
+from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.envs.atari import AtariGame
 from rlmodule.envs.checks import EnvError
 from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.compilation import Coefficient
-from rlmodule.learning.learner import EpisodeLearner, Learner
+from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learning.reports import Metrics
+from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.learning.sharding import shard_episodes, shard_rollout
 from rlmodule.modules.apis import (
     DistributionalQNetAPI,
@@ -25,14 +28,16 @@ from rlmodule.modules.apis import (
     QNetAPI,
     ValueFunctionAPI,
 )
-from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner
 from rlmodule.sampling.tensor_env_runner import TensorEnvRunner
+from rlmodule.seeding import seed_sequence
 
 __all__ = [
     "ActionMaskFromInfo",
+    "AtariGame",
+    "Batch",
     "BatchLearner",
     "Coefficient",
     "Columns",
@@ -49,6 +54,7 @@ __all__ = [
     "InferenceOnlyAPI",
     "Learner",
     "LearnerGroup",
+    "Metrics",
     "MultiRLModule",
     "MultiRLModuleSpec",
     "NoisyNetAPI",
@@ -59,6 +65,8 @@ __all__ = [
     "TensorEnvRunner",
     "ValueFunctionAPI",
     "WorkerFailed",
+    "seed_sequence",
     "shard_episodes",
     "shard_rollout",
+    "value_at",
 ]

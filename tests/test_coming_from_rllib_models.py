@@ -43,7 +43,7 @@ from rlmodule import (
     ValueFunctionAPI,
 )
 from rlmodule.data.sequences import cut_into_sequences
-from rlmodule.testing.contracts import random_observations
+from rlmodule.testing.data import random_observations
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (3, 16, 16), np.uint8)

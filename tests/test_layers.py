@@ -1,6 +1,7 @@
 """Imports go one way, `algorithms → rlmodule → catalog`, and nothing heavy is loaded before it is used."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -104,3 +105,75 @@ def test_package_does_not_load_those_above(package: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+ROOMS = (
+    "catalog",
+    "rlmodule.checkpoint rlmodule.rebuilding rlmodule.seeding rlmodule.settings",
+    "rlmodule.data",
+    "rlmodule.modules",
+    "rlmodule.collective rlmodule.envs",
+    "rlmodule.sampling rlmodule.learning",
+    "rlmodule.distributed",
+    "rlmodule.groups",
+    "rlmodule.testing",
+    "algorithms.ops algorithms.presets algorithms.settings",
+    "algorithms.loggers algorithms.registry algorithms.replay",
+    "algorithms.run",
+    "algorithms.config",
+    "algorithms.algorithm",
+    "algorithms.dqn algorithms.ppo algorithms.stubs",
+    "algorithms.cli",
+)
+"""The rooms of the house, lowest first: a room imports from the rows above it and from itself."""
+
+
+def rank_of(module: str) -> tuple[int, str]:
+    """The row and the name of the room that ``module`` is in."""
+    for rank, row in enumerate(ROOMS):
+        for room in row.split():
+            if f"{module}.".startswith(f"{room}."):
+                return rank, room
+    raise AssertionError(f"{module} is in no room: add it to ROOMS")
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """File of each module of the three packages, by its dotted name; packages without their ``__init__``."""
+    files = [file for package in ABOVE for file in sources(package) if file.stem != "__init__"]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
+
+
+def imported_at_run_time(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of each import in ``file``, also within functions; those for type checkers alone left out."""
+    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from ((node.lineno, name if name in modules() else node.module) for name in names)
+        pending += ast.iter_child_nodes(node)
+
+
+def test_rooms_import_one_way() -> None:
+    wrong = []
+    for module, file in modules().items():
+        rank, room = rank_of(module)
+        for line, name in imported_at_run_time(file):
+            if name.split(".")[0] in ABOVE and name in modules():
+                other_rank, other = rank_of(name)
+                if other != room and other_rank >= rank:
+                    wrong.append(f"{module}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_reaches_another_through_an_init() -> None:
+    wrong = [
+        f"{module}:{line} imports from {name}"
+        for module, file in modules().items()
+        for line, name in imported_at_run_time(file)
+        if name.split(".")[0] in ABOVE and name not in modules()
+    ]
+    assert not wrong, "import from the module that defines it:\n" + "\n".join(wrong)

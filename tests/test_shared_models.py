@@ -19,7 +19,7 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from catalog import Catalog
 from examples.curiosity import icm
 from rlmodule import Columns, DistributionalQNetAPI, EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
-from rlmodule.testing.contracts import LearnerContract
+from rlmodule.testing.learner_contract import LearnerContract
 
 ID = "default_policy"
 SPACES = (spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3))

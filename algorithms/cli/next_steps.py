@@ -78,7 +78,7 @@ def in_python(env: Any, path: str, env_config: dict[str, Any], checkpoint: Path,
     allow = f", allow={modules!r}" if modules else ""
     keywords = f"**{env_config!r}" if env_config else ""
     if isinstance(env, str) and is_atari(env):  # whose module gymnasium does not import
-        imported, made = "from rlmodule.atari import AtariGame", f"AtariGame({env!r}, {env_config!r})"
+        imported, made = "from rlmodule import AtariGame", f"AtariGame({env!r}, {env_config!r})"
     elif isinstance(env, str):
         imported, made = "import gymnasium", f"gymnasium.make({', '.join(filter(None, (repr(env), keywords)))})"
     else:

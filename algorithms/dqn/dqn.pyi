@@ -9,17 +9,18 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
-from algorithms.callbacks import Callbacks
-from algorithms.checks import Schedule
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.presets import PRESETS
-from algorithms.loggers import Logger
-from algorithms.replay import ReplayBuffer
-from algorithms.settings import on_the_class, settings
+from algorithms.loggers.base import Logger
+from algorithms.replay.buffer import ReplayBuffer
+from algorithms.run.callbacks import Callbacks
+from algorithms.settings.checks import Schedule
+from algorithms.settings.fields import on_the_class, settings
 from catalog.model_config import DefaultModelConfig
-from rlmodule import RLModuleSpec, Rollout
-from rlmodule.learner import Learner, Metrics
+from rlmodule.data.rollout import Rollout
+from rlmodule.learning.learner import Learner, Metrics
+from rlmodule.modules.spec import RLModuleSpec
 
 NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")

@@ -11,12 +11,13 @@ from algorithms.ops.distributional import project_onto_support
 from catalog.actions.masks import MASKED
 from catalog.base import Tree
 from catalog.errors import explain_error
-from rlmodule.data.sequences import burn_in, flatten_sequences
+from rlmodule.data.columns import Columns
+from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import burn_in
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 

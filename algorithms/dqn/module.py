@@ -23,9 +23,9 @@ from catalog.model_config import DefaultModelConfig
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
 from catalog.shape_checks import check_head, untouched
 from catalog.spaces import zero_batch
-from rlmodule.data.sequences import initial_states
+from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
 
 ALWAYS_GREEDY = 1e6

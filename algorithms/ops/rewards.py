@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
-from rlmodule.modules.columns import Columns
 
 
 def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float | None) -> Rollout:

@@ -11,13 +11,12 @@ from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
 from catalog.base import Tree
 from catalog.errors import explain_error
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.learning.compilation import Coefficient
 from rlmodule.learning.learner import Batch, EpisodeLearner, Metrics
-from rlmodule.learning.schedules import value_at
+from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.modules.apis import ValueFunctionAPI
-from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 

@@ -16,8 +16,8 @@ from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.shape_checks import check_head
+from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
-from rlmodule.modules.columns import Columns
 from rlmodule.modules.rl_module import RLModule
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")

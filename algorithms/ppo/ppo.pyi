@@ -8,16 +8,16 @@ from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
 from algorithms.algorithm import Algorithm
-from algorithms.callbacks import Callbacks
-from algorithms.checks import Schedule
 from algorithms.config import EpisodeLearnerConfig
-from algorithms.loggers import Logger
+from algorithms.loggers.base import Logger
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.presets import PRESETS
-from algorithms.settings import settings
+from algorithms.run.callbacks import Callbacks
+from algorithms.settings.checks import Schedule
+from algorithms.settings.fields import settings
 from catalog.model_config import DefaultModelConfig
-from rlmodule import RLModuleSpec
-from rlmodule.learner import Learner
+from rlmodule.learning.learner import Learner
+from rlmodule.modules.spec import RLModuleSpec
 
 @settings
 class PPOConfig(EpisodeLearnerConfig):

@@ -26,8 +26,8 @@ from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequence
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.past import sampled_space
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.modules.columns import Columns
 
 Spans = list[tuple[slice, slice]]
 """Slices of the ring's rows and the slices of a rollout's rows that go there: one pair, or two where the ring ends."""

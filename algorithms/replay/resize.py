@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.modules.columns import Columns
 
 if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import explain_error
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.modules.columns import Columns
 
 if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer

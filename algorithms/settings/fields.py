@@ -172,7 +172,7 @@ class SettingsBase:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON values, in the forms of :mod:`algorithms.settings.encoding`; :meth:`from_dict` reads them."""
+        """Return all settings as JSON values, which :meth:`from_dict` reads."""
         return {name: encode(getattr(self, name)) for name in settings_of(type(self))}
 
     @classmethod

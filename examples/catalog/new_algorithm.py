@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from algorithms.ppo import PPOConfig
-from catalog import Catalog
-from catalog.encoders.dense import Init
+from catalog import Catalog, Init
 from rlmodule import BatchLearner, Columns, EnvRunner, QNetAPI, RLModule, RLModuleSpec, ValueFunctionAPI
 
 

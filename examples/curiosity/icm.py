@@ -16,21 +16,20 @@ from torch.nn import functional
 
 from algorithms.dqn import DQNConfig, DQNLearner, DQNModule
 from algorithms.ppo import PPOLearner, PPOModule
-from catalog.base import Tree
-from catalog.errors import explain_error
+from catalog import Tree, explain_error
 from rlmodule import (
     DEFAULT_MODULE_ID,
+    Batch,
     BatchLearner,
     Columns,
     EpisodeLearner,
     ExtraLoss,
     ExtraLossAPI,
     InferenceOnlyAPI,
+    MultiRLModuleSpec,
     RLModule,
     Rollout,
 )
-from rlmodule.learning.learner import Batch
-from rlmodule.modules.spec import MultiRLModuleSpec
 
 OUTPUT = "curiosity"
 """What the features are called in ``model_config.functions``."""

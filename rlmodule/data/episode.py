@@ -13,7 +13,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.errors import closest, explain_error
-from rlmodule.modules.columns import Columns
+from rlmodule.data.columns import Columns
 
 Indices = int | Sequence[int] | np.ndarray | slice | None
 RESERVED = (

@@ -19,9 +19,9 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.spaces import kept_dtype
+from rlmodule.data.columns import Columns
+from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
-from rlmodule.learning.compilation import moved
-from rlmodule.modules.columns import Columns
 
 
 @dataclass(kw_only=True)

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from rlmodule.collective import CollectiveError
 from rlmodule.distributed.interrupts import uninterrupted
-from rlmodule.distributed.process_group import CollectiveError, ProcessGroupCollective, Rendezvous
+from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.workers import MAX_IN_FLIGHT, Answer, RestartPolicy, WorkerFailed
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec

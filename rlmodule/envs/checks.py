@@ -285,7 +285,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
     ) -> None:
-        """Wrap `env`; `env_index` is its index in the run, which may also be set later; `step_counter` counts its steps."""
+        """Wrap ``env``, whose index in the run may be set later; ``step_counter`` counts its steps."""
         super().__init__(env)
         for name in ("observation_space", "action_space"):
             # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.

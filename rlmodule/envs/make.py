@@ -112,7 +112,7 @@ def make_vector_env(
             vectorised implementation registered with the id. None is that for Atari's games (ids ``ALE/...``), and
             "sync" for all others.
         first_env_index: Index of the first env in the run, for messages.
-        tally: Counts the steps of single envs in this process. Those of others are for the caller to count.
+        step_counter: Counts the steps of single envs in this process; the caller counts those of other envs.
         mends: Make a single env anew that raises, or cannot be made, up to three times in a row; see `RestartingEnv`.
 
     Raises:

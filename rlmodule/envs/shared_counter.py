@@ -1,4 +1,4 @@
-"""Tally: a count that can still be read after the process that counts was killed."""
+"""SharedCounter: a count that can still be read after the process that counts was killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SharedCounter:
         """
         if path is None:
             folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
-            file, path = tempfile.mkstemp(prefix="rlmodule-tally-", dir=folder)
+            file, path = tempfile.mkstemp(prefix="rlmodule-counter-", dir=folder)
         else:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:

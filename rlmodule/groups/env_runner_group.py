@@ -221,7 +221,7 @@ class EnvRunnerGroup:
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _watch(self, worker: int) -> None:
-        """Look at the tally of the runner that is there now."""
+        """Read the step counter of the runner that is there now."""
         incarnation, known = self.workers.incarnation(worker), self._step_counts.get(worker)
         if known is None or known.incarnation != incarnation:
             self._step_counts[worker] = _StepsOfRunner(f"{self._counter_prefix}-{worker}", incarnation)
@@ -418,8 +418,8 @@ class _RunnerActor:
         settings: Those of the runner.
         env_spec: Of the env, if it has an id, which may be registered in the driver alone.
         run_seed, role, on_env: See :class:`EnvRunner`.
-        tally_prefix: What the path of its tally begins with.
-        machine: Where somebody reads the tally; elsewhere it is in no file, which nobody would remove.
+        counter_prefix: Beginning of the path of its step counter.
+        machine: Where the counter is read; on another machine it is in no file, since nobody would remove that.
         index: Which runner.
         incarnation: How often it was made before.
     """
@@ -431,7 +431,7 @@ class _RunnerActor:
         run_seed: int,
         role: str,
         on_env: OnEnv | None,
-        tally_prefix: str,
+        counter_prefix: str,
         machine: str,
         index: int,
         incarnation: int,
@@ -440,7 +440,7 @@ class _RunnerActor:
             gym.registry.setdefault(env_spec.id, env_spec)
         is_read = machine == this_machine()
         self._step_counter = (
-            SharedCounter.create(f"{tally_prefix}-{index}-{incarnation}") if is_read else SharedCounter()
+            SharedCounter.create(f"{counter_prefix}-{index}-{incarnation}") if is_read else SharedCounter()
         )
         self._runner = make_env_runner(
             settings,
@@ -495,7 +495,7 @@ class _StepsOfRunner:
     """What is known here of the steps of a runner elsewhere.
 
     Args:
-        path: Of the tallies of this runner, without the incarnation.
+        path: Of the step counters of this runner, without the incarnation.
         incarnation: Of the runner.
 
     Attributes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from rlmodule.data.device import moved
 from rlmodule.data.sequences import num_rows
-from rlmodule.learning.compilation import moved
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.learner import Batch, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics, join_metrics

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from catalog.base import Tree
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.errors import explain_error
+from rlmodule.collective import Collective
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.process_group import Collective
 from rlmodule.learning.reports import Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
 from rlmodule.modules.apis import EpsilonGreedyAPI
-from rlmodule.modules.columns import Columns
 from rlmodule.seeding import GlobalStream
 
 
@@ -30,7 +30,7 @@ class DataParallel:
     Override points: none.
 
     Args:
-        peers: The learners.
+        collective: The learners.
     """
 
     def __init__(self, collective: Collective) -> None:

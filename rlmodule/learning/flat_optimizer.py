@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from catalog.errors import explain_error
-from rlmodule.distributed.process_group import Collective
+from rlmodule.collective import Collective
 
 
 class FlatParameters:

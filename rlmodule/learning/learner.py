@@ -25,21 +25,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.hooks import Hooks
+from rlmodule.collective import Collective, SingleProcess
+from rlmodule.data.columns import Columns
+from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves
 from rlmodule.data.sequences import (
     batch_norms,
     cut_into_sequences,
-    embeddings_of,
     flatten_sequences,
     num_rows,
     over_valid_rows,
     sequence_minibatches,
-    values_along,
-    with_states,
 )
-from rlmodule.distributed.process_group import Collective, SingleProcess
-from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device, moved
+from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.learning.losses import add_extra_losses, check_names, checked_loss, name_taken
@@ -48,7 +47,7 @@ from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
 from rlmodule.learning.update_data import check_episodes, check_preprocessed, columns_named, num_steps_in
 from rlmodule.modules.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import embeddings_of, values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -80,7 +79,7 @@ class Learner(Hooks, ABC):
         run_seed: Seed of the run; minibatches are shuffled from its ``learner`` stream.
 
     Attributes:
-        peers: The learners that train together with this one.
+        collective: The learners that train together with this one.
         progress: Gradient steps so far, also within an update.
 
     Raises:
@@ -147,10 +146,12 @@ class Learner(Hooks, ABC):
                 )
 
     def connect(self, collective: Collective) -> None:
-        """Train together with ``collective`` from the next update on. All must have the same state, and then be told the
-        same: which updates, of which module, after how many env steps. Only the data is each one's own.
+        """Train together with the learners of ``collective`` from the next update on.
 
-        A learner that raises within an update leaves its peers, who then raise :class:`CollectiveError`.
+        All must have the same state and make the same calls: which updates, of which module, after how many env steps.
+        Only the data differs.
+
+        A learner that raises within an update leaves the others, which then raise :class:`CollectiveError`.
         """
         self.collective.close()
         if self._data_parallel is not None:
@@ -261,10 +262,10 @@ class Learner(Hooks, ABC):
         return loss, metrics
 
     def _gradient_step(self, module_id: str, batch: Batch | None) -> Metrics:
-        """Forward, loss, backward, clip, step; with None for a batch, what the peers come to. Nothing here waits for
-        the device.
+        """One gradient step: forward, loss, backward, clip, step. Nothing here waits for the device.
 
-        The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
+        With ``batch=None`` this learner only takes part in the all-reduce. The step is left out, and the optimizer
+        untouched, where the loss or the gradient is not finite.
         """
         parameters, metrics = self.parameters[module_id], Metrics()
         if batch is None:
@@ -385,7 +386,7 @@ class EpisodeLearner(Learner):
         ``after_update``: what is adapted once per iteration.
 
     Of several learners each calls these with its own part of the data, but for the metrics that ``should_stop`` and
-    ``summarize`` are given, which are those of all. ``self.collective`` tells the rest of the whole. A part may be without a
+    ``summarize`` are given, which are those of all. ``self.collective`` gathers the rest. A part may have no
     valid row.
     """
 

@@ -1,8 +1,12 @@
 """Values that change with the number of env steps sampled."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> float:
@@ -21,3 +25,37 @@ def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) 
     if initial == schedule[0][1]:
         return value  # the schedule's own number, to the last bit
     return initial * value / next((point for _, point in schedule if point), 1.0)
+
+
+class Coefficient:
+    """A number of each module that a loss reads and that changes from update to update, such as a scheduled weight.
+
+    Assigned and read by module id (``self.entropy_coeff[module_id]``). What is read is a scalar tensor on the learner's
+    device, always the same one and filled by each assignment, so that a loss that was compiled or captured sees the
+    present value. A Python number would have it compiled again at each change. For a result there is :meth:`number`.
+
+    Args:
+        device: The learner's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tensors: dict[str, Tensor] = {}
+        self._as_set: dict[str, float | Tensor] = {}
+
+    def __getitem__(self, module_id: str) -> Tensor:
+        return self._tensors[module_id]
+
+    def __setitem__(self, module_id: str, value: float | Tensor) -> None:
+        if module_id in self._tensors:
+            self._tensors[module_id].fill_(value)
+        else:
+            self._tensors[module_id] = torch.full((), float(value), device=self._device)
+        self._as_set[module_id] = self._tensors[module_id] if isinstance(value, Tensor) else value
+
+    def __delitem__(self, module_id: str) -> None:
+        del self._tensors[module_id], self._as_set[module_id]
+
+    def number(self, module_id: str) -> float:
+        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
+        return float(self._as_set[module_id])

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from catalog.base import Tree
+from rlmodule.collective import Collective
+from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.process_group import Collective
-from rlmodule.modules.columns import Columns
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
@@ -95,7 +95,7 @@ class Share:
     Args:
         keys: ``[B]`` int64: what the rows here are ordered by among those of all; among equal ones by rank.
         length: Steps of the sequences here; 1 of rows.
-        peers: The learners.
+        collective: The learners.
 
     Attributes:
         total: Number of rows of all.

@@ -10,9 +10,9 @@ import tree
 from torch import Tensor
 
 from catalog.errors import explain_error
+from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.modules.columns import Columns
 
 _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
 

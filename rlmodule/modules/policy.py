@@ -15,10 +15,10 @@ from catalog.errors import explain_error
 from catalog.explain.explain import short_space
 from catalog.past import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.data.sequences import initial_states, state_out_of
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 
 

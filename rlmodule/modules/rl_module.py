@@ -28,8 +28,8 @@ from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
 from catalog.shape_checks import check_action_embeddings, check_action_model
+from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
-from rlmodule.modules.columns import Columns
 
 DEFAULT_MODULE_ID = "default_policy"
 

@@ -13,10 +13,11 @@ from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.shape_checks import tried, untouched
 from catalog.spaces import zero_batch
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import map_leaves
-from rlmodule.data.sequences import embeddings_of, flatten_sequences, initial_states, state_out_of
+from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 
 ROWS = 2

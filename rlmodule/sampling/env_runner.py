@@ -26,8 +26,8 @@ from torch import Tensor
 from catalog.actions.masks import ActionMask
 from catalog.base import Tree
 from catalog.errors import explain_error
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, allocate_rows, as_tensors, map_leaves, write_row
-from rlmodule.data.sequences import initial_states, state_out_of
 from rlmodule.envs.checks import EnvError, check_finals_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.make import autoreset_mode, check_finite, guard_for, last_error, make_vector_env
@@ -36,7 +36,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.random_streams import RandomStreams
@@ -62,8 +62,8 @@ class EnvRunner:
         on_env: Told of the vector env once it is made; if it raises, that is closed again. Where an env ended in a
             process of its own a new vector env is made with the next episodes.
         incarnation: How often a runner of these envs was made before: random streams differ in each.
-        tally: Counts the calls of ``env.step``, in memory of its own unless this is given: of envs in this process
-            before each, of others before each vector step.
+        step_counter: Counts the calls of ``env.step``: for envs in this process before each call, for others before
+            each vector step. None makes a counter of its own.
 
     Attributes:
         progress: Vector steps made; grows while :meth:`sample` runs.

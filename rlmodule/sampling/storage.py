@@ -15,10 +15,10 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.past import PREV_ACTION, PREV_OBS
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves, take_slot, unbind_rows, write_row
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
-from rlmodule.modules.columns import Columns
 from rlmodule.modules.past_rows import PastRows
 from rlmodule.modules.rl_module import RLModule
 

@@ -21,14 +21,14 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.past import PREV_ACTION, PREV_OBS
+from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves, write_row
-from rlmodule.data.sequences import initial_states, state_out_of
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.make import VectorGuard, autoreset_mode, check_finite
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.columns import Columns
+from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.sampling.env_runner import EnvRunner, Forward
 from rlmodule.sampling.episode_stats import EpisodeStats
@@ -93,8 +93,8 @@ class TensorEnvRunner:
         settings: Whether action distributions and infos are recorded.
         device: Of the env's tensors.
         run_seed, first_env_index, role, incarnation: As for an :class:`EnvRunner`.
-        tally: Counts ``N`` before each vector step. The resets of next-step autoreset, which are no steps, are taken
-            off again at the end of a fragment.
+        step_counter: Counts ``N`` before each vector step. The resets of next-step autoreset, which are no steps, are
+            subtracted at the end of a fragment.
 
     Attributes:
         device: As given.

@@ -21,7 +21,7 @@ from algorithms import Algorithm
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
 from rlmodule import Columns, RLModule, RLModuleSpec
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.testing.contracts import clone, differences, global_random_state
+from rlmodule.testing.data import clone, differences, global_random_state
 from tests.algorithms.dqn.conftest import tiny
 
 TIMERS = ["timers/env_step", "timers/forward", "timers/bookkeeping", "timers/value_pass", "timers/update"]

@@ -14,7 +14,9 @@ from algorithms.dqn import DQNConfig, DQNModule
 from algorithms.dqn.module import DQNCatalog
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import LearnerContract, RLModuleContract, differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
+from rlmodule.testing.learner_contract import LearnerContract
+from rlmodule.testing.module_contract import RLModuleContract
 
 BOX, TWO = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
 MASKED = spaces.Dict({"obs": BOX, "action_mask": spaces.MultiBinary(2)})

@@ -23,7 +23,7 @@ from algorithms.settings.fields import settings
 from rlmodule import Columns, EpisodeLearner, LearnerGroup, RLModuleSpec, Rollout
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
-from rlmodule.testing.contracts import differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
 
 ID = "default_policy"
 TINY = ["--train-batch-size-per-learner", "32", "--num-envs-per-env-runner", "2", "--fcnet-hiddens", "8"]

@@ -18,7 +18,9 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from catalog import ActionEmbeddings
 from catalog.actions.masks import MASKED
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import LearnerContract, RLModuleContract, differences, random_observations
+from rlmodule.testing.data import differences, random_observations
+from rlmodule.testing.learner_contract import LearnerContract
+from rlmodule.testing.module_contract import RLModuleContract
 from tests.parametric_envs import ParametricCartPole
 
 ID = "default_policy"

@@ -12,7 +12,7 @@ from algorithms.dqn import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Catalog, Encoder, EncoderOutput
 from rlmodule import Columns
-from rlmodule.data.sequences import initial_states
+from rlmodule.modules.recurrent import initial_states
 
 VECTOR, TWO = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 

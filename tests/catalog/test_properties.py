@@ -24,7 +24,8 @@ from catalog.encoders.preprocessing import Vectorize, can_normalize
 from catalog.model_config import MEMORIES
 from catalog.registry import models
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import RLModuleContract, differences
+from rlmodule.testing.data import differences
+from rlmodule.testing.module_contract import RLModuleContract
 from tests.algorithms.ppo.matrix import MASK, choices, masked, parts_of
 
 Draw = st.DrawFn

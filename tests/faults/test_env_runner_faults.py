@@ -16,7 +16,7 @@ import torch
 from algorithms.ppo import PPOConfig
 from rlmodule import Columns, EnvRunnerGroup, Rollout
 from rlmodule.distributed.workers import WorkerFailed
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.fault_envs import ANY, ERRORS, num_lives, num_step_calls, seeds_of_lives
 from tests.faults import cluster
 from tests.faults.commanded import Crowd, CrowdSettings, crowd, files_of

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from rlmodule import Columns, Learner, LearnerGroup, RLModuleSpec, Rollout
 from rlmodule.distributed.workers import WorkerFailed
-from rlmodule.testing.contracts import clone, differences, random_rollout
+from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Small
 from tests.together import digest

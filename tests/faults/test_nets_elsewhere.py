@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.ppo import PPOConfig
-from rlmodule.testing.contracts import clone
+from rlmodule.testing.data import clone
 from tests.autoregressive_envs import Vault
 from tests.parametric_envs import ParametricCartPole
 

@@ -12,7 +12,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from rlmodule.distributed.workers import WorkerFailed
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 

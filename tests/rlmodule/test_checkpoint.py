@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rlmodule import checkpoint
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 
 STATE: dict[str, Any] = {
     "weights": {"a.b": torch.arange(6.0).view(2, 3), "flag": torch.tensor(True), "empty": torch.zeros(0, 4)},

@@ -19,7 +19,7 @@ from rlmodule.learning.compilation import waiting_is_an_error
 from rlmodule.learning.learner import Metrics
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.seeding import GlobalStream
-from rlmodule.testing.contracts import clone, random_rollout
+from rlmodule.testing.data import clone, random_rollout
 from tests.rlmodule.toys import Regression, Settings, Small
 from tests.tensor_envs import TensorCartPole
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlmodule.seeding import _ROLES, GlobalStream, int_seed, numpy_stream, seed_sequence, torch_stream
-from rlmodule.testing.contracts import differences, global_random_state
+from rlmodule.testing.data import differences, global_random_state
 
 
 def test_streams_repeat() -> None:

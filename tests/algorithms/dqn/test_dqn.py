@@ -13,7 +13,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQN, DQNCatalog, DQNConfig, DQNLearner
 from algorithms.ppo import PPOCatalog
 from rlmodule import EpsilonGreedyAPI, QNetAPI, RLModule, RLModuleSpec
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
 
 PARTS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation
 
 from algorithms.dqn import DQNConfig
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.algorithms.dqn.conftest import tiny
 from tests.algorithms.ppo.matrix import MASKS, MEMORIES, OBSERVATIONS, SHARING, TINY, Case, SpacesEnv
 

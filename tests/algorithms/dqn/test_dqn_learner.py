@@ -13,7 +13,8 @@ from torch.nn import functional
 from algorithms.dqn import DQNConfig, DQNLearner
 from catalog.actions.masks import MASKED
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import LearnerContract, differences
+from rlmodule.testing.data import differences
+from rlmodule.testing.learner_contract import LearnerContract
 from tests.algorithms.dqn.conftest import SPACES, tiny
 
 ID = "default_policy"

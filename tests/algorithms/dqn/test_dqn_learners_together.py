@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.dqn import DQN, DQNConfig, DQNLearner
-from rlmodule.distributed.process_group import Collective, SingleProcess
+from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning.learner import Batch
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch

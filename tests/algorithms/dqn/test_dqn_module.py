@@ -15,7 +15,8 @@ from catalog import Categorical
 from catalog.actions.masks import MASKED
 from catalog.encoders.noisy import NoisyHead
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import RLModuleContract, random_observations
+from rlmodule.testing.data import random_observations
+from rlmodule.testing.module_contract import RLModuleContract
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 THREE = spaces.Discrete(3)

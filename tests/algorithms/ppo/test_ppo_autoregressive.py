@@ -14,7 +14,7 @@ from algorithms.dqn import DQNCatalog
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from catalog import AutoregressiveDistribution, MultiDistribution
 from rlmodule import RLModuleSpec
-from rlmodule.testing.contracts import RLModuleContract
+from rlmodule.testing.module_contract import RLModuleContract
 from tests.autoregressive_envs import Vault
 
 ON = {"autoregressive_actions": True}

@@ -23,7 +23,7 @@ from catalog import (
 )
 from catalog.encoders.preprocessing import Vectorize
 from rlmodule import Columns, RLModuleSpec
-from rlmodule.testing.contracts import random_rollout
+from rlmodule.testing.data import random_rollout
 
 MASK = "action_mask"
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

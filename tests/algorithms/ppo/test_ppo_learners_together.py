@@ -12,9 +12,9 @@ from hypothesis import strategies
 
 from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Episode, Rollout
-from rlmodule.distributed.process_group import Collective, SingleProcess
+from rlmodule.collective import Collective, SingleProcess
 from rlmodule.learning.sharding import shard_rollout
-from rlmodule.testing.contracts import random_rollout
+from rlmodule.testing.data import random_rollout
 from tests.together import Fleet, digest, weights
 
 ID = "default_policy"

@@ -17,11 +17,11 @@ from torch import Tensor
 from algorithms import Algorithm
 from algorithms.ppo import PPOLearner, PPOModule
 from rlmodule import Columns, Rollout
-from rlmodule.data.sequences import values_along
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.policy import Policy
+from rlmodule.modules.recurrent import values_along
 from rlmodule.modules.rl_module import greedy_actions
-from rlmodule.testing.contracts import differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo import matrix
 from tests.algorithms.ppo.matrix import ACTIONS, FACTORS, OBSERVATIONS, Case, SpacesEnv
 

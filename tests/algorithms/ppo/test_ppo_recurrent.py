@@ -16,7 +16,9 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from rlmodule import Columns, RLModuleSpec, Rollout
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.learner import Batch, Metrics
-from rlmodule.testing.contracts import LearnerContract, RLModuleContract, differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
+from rlmodule.testing.learner_contract import LearnerContract
+from rlmodule.testing.module_contract import RLModuleContract
 
 ID = "default_policy"
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)

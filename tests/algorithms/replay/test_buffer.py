@@ -22,7 +22,7 @@ from algorithms.replay import memory as memory_of_buffer
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Episode, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.algorithms.replay.streams import Stream
 from tests.rlmodule.toys import ENDS, LENGTHS, NoNets, Scripted, Settings, counters
 

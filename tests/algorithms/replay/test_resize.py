@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer
 from rlmodule import Columns
-from rlmodule.testing.contracts import clone
+from rlmodule.testing.data import clone
 from tests.algorithms.replay.streams import Stream
 from tests.algorithms.replay.test_buffer import check_row, make
 

@@ -17,7 +17,8 @@ from algorithms.replay import PrioritizedReplay, ReplayBuffer, ReplaySample, Seq
 from algorithms.replay.sequences import Anchors
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.data.sequences import burn_in, flatten_sequences
+from rlmodule.data.sequences import flatten_sequences
+from rlmodule.modules.recurrent import burn_in
 from tests.algorithms.replay.streams import Step, Stream
 from tests.rlmodule.toys import NoNets, Recurrent, Settings, counters
 

@@ -30,7 +30,7 @@ from algorithms.run.callbacks import (
 from algorithms.settings.fields import settings_of
 from catalog.migration import REMEDIES
 from rlmodule import Rollout
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 
 
 class Lengths(gym.Env[Any, Any]):

@@ -23,7 +23,7 @@ from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOConfig
 from algorithms.run.callbacks import FinishedEpisode
 from algorithms.run.evaluation import EvaluationPlan
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 
 KEYS = [
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean", "num_episodes",

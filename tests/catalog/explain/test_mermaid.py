@@ -121,7 +121,7 @@ def test_an_unknown_format_is_told_the_closest() -> None:
 
 
 def test_the_page_shows_one_that_is_current() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "catalog.md").read_text("utf-8")
     shown = page.partition("```mermaid\n")[2].partition("\n```")[0]
     catalog = Catalog(spaces.MultiBinary(4), spaces.Discrete(2), {"fcnet_hiddens": [32]})
     parse(shown)

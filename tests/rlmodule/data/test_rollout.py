@@ -11,9 +11,9 @@ import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.modules.columns import Columns
 
 ENDS = ("terminated", "truncated", "both", None)
 

@@ -15,18 +15,10 @@ from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Rollout
-from rlmodule.data.sequences import (
-    burn_in,
-    cut_into_sequences,
-    embeddings_of,
-    flatten_sequences,
-    initial_states,
-    sequence_minibatches,
-    values_along,
-    with_states,
-)
+from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, sequence_minibatches
 from rlmodule.learning.learner import Batch
-from rlmodule.testing.contracts import random_rollout
+from rlmodule.modules.recurrent import burn_in, embeddings_of, initial_states, values_along, with_states
+from rlmodule.testing.data import random_rollout
 from tests.rlmodule.toys import NoNets, Recurrent, Settings, counters
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)

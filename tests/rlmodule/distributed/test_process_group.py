@@ -17,16 +17,9 @@ import torch
 from hypothesis import strategies
 
 from catalog import RunningMoments
-from rlmodule.distributed.process_group import (
-    Collective,
-    CollectiveError,
-    ProcessGroupCollective,
-    Rendezvous,
-    SingleProcess,
-    _decoded,
-    _encoded,
-)
-from rlmodule.testing.contracts import differences
+from rlmodule.collective import Collective, CollectiveError, SingleProcess, _decoded, _encoded
+from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
+from rlmodule.testing.data import differences
 from tests.together import LOOPBACK, Fleet, fleet_of, listening
 from tests.waiting import PATIENCE_S, wait_for
 

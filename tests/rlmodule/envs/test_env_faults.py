@@ -575,7 +575,7 @@ runner.sample(2)
 def test_processes_of_envs_end_with_a_parent_that_is_killed(folders: Any, thread: str) -> None:
     folder = next(folders)
     command = [sys.executable, "-W", "ignore", "-c", ORPHANS, str(folder), thread]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         before, after = parent.stdout.readline().split(), parent.stdout.readline().split()

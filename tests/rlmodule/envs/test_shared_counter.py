@@ -1,4 +1,4 @@
-"""The tally: counted by one process, read by another, whatever becomes of the first."""
+"""The shared counter: counted by one process, read by another, whatever becomes of the first."""
 
 import os
 import pickle
@@ -13,10 +13,10 @@ from rlmodule.envs.shared_counter import SharedCounter
 
 COUNTS = """
 import os, signal, sys
-from rlmodule.tally import Tally
-tally = Tally.create(sys.argv[1])
+from rlmodule.envs.shared_counter import SharedCounter
+counter = SharedCounter.create(sys.argv[1])
 for _ in range(1234):
-    tally.cell[0] += 1
+    counter.cell[0] += 1
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -21,7 +21,7 @@ from rlmodule.distributed.workers import Answer, Failure, LocalWorkers, WorkerFa
 from rlmodule.envs.make import spec_to_send
 from rlmodule.groups.env_runner_group import _RunnerActor
 from rlmodule.sampling.random_streams import RandomStreams
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Settings, Small
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -156,7 +156,7 @@ def test_what_the_runner_here_loses_is_counted(local: EnvRunnerGroup, monkeypatc
 
 
 def test_a_runner_on_another_machine_leaves_no_file(tmp_path: Path) -> None:
-    for machine, files in (("another", []), (this_machine(), ["tally-0-0"])):
+    for machine, files in (("another", []), (this_machine(), ["step_counter-0-0"])):
         process = _RunnerActor(GroupSettings(), None, 0, "env", None, str(tmp_path / "step_counter"), machine, 0, 0)
         process.stop()
         assert [path.name for path in tmp_path.iterdir()] == files

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rlmodule import BatchLearner, Columns, EpisodeLearner, Learner, LearnerGroup, RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
-from rlmodule.testing.contracts import clone, differences, random_rollout
+from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
 

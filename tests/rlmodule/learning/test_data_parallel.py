@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from catalog import RunningMoments
 from catalog.base import Tree
 from rlmodule import Columns, Learner, Rollout, ValueFunctionAPI
-from rlmodule.distributed.process_group import Collective, CollectiveError, SingleProcess
+from rlmodule.collective import Collective, CollectiveError, SingleProcess
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.learning.sharding import shard_batch, shard_rollout
 from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.testing.contracts import clone, differences, random_rollout
+from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
 from tests.together import Fleet, digest, fleet_of, weights
 from tests.waiting import PATIENCE_S, wait_for

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 
 
 @pytest.fixture(autouse=True)

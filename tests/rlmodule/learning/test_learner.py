@@ -17,7 +17,8 @@ from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_sta
 from rlmodule.learning.learner import Batch, row_minibatches
 from rlmodule.learning.reports import join_metrics
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.testing.contracts import LearnerContract, clone, differences, random_rollout
+from rlmodule.testing.data import clone, differences, random_rollout
+from rlmodule.testing.learner_contract import LearnerContract
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

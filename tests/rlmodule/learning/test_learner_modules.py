@@ -23,7 +23,8 @@ from rlmodule import (
 from rlmodule.data.sequences import cut_into_sequences
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.policy import Policy
-from rlmodule.testing.contracts import LearnerContract, differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
+from rlmodule.testing.learner_contract import LearnerContract
 from tests.rlmodule.toys import NoNets, Recurrent, Regression, Reinforce, Settings, Small
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

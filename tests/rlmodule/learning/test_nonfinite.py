@@ -16,7 +16,7 @@ from rlmodule import Columns
 from rlmodule.learning.flat_optimizer import FlatAdam
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Regression, Settings, Small
 
 ID = "default_policy"

@@ -12,13 +12,13 @@ from hypothesis import strategies
 from torch import Tensor
 
 from rlmodule import Columns, Episode, Rollout
+from rlmodule.collective import Collective
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import sequence_minibatches
-from rlmodule.distributed.process_group import Collective
 from rlmodule.learning.learner import row_minibatches
 from rlmodule.learning.sharding import Share, join_rows, nothing_like, shard_batch, shard_episodes, shard_rollout
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.testing.contracts import differences, random_rollout
+from rlmodule.testing.data import differences, random_rollout
 from tests.rlmodule.toys import NoNets, Recurrent, Small
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

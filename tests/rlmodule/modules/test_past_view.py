@@ -13,7 +13,7 @@ from catalog import Catalog, PastView
 from catalog.past import input_space
 from rlmodule import Columns, EnvRunner, RLModule
 from rlmodule.modules.policy import Policy
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.rlmodule.sampling.test_env_runner_memory import runner_for, trained_and_recorded
 from tests.rlmodule.sampling.test_tensor_env_runner import assert_alike, both, in_tensors
 from tests.rlmodule.toys import Counter, Forgetful, NestedCounter, SeesPast, counters

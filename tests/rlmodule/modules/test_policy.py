@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlmodule import Columns, EnvRunner
 from rlmodule.modules.policy import Policy
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.rlmodule.toys import Counter, NestedCounter, NoNets, Recurrent, Scripted, Settings, Small, counters
 
 OBS = spaces.Box(-np.inf, np.inf, (4,), np.float64)

@@ -16,7 +16,8 @@ from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import MADE, ActionModel, AutoregressiveDistribution, Catalog, Categorical, Distribution
 from catalog.base import Tree
 from rlmodule import Columns, MultiRLModule, QNetAPI, RLModule, RLModuleSpec
-from rlmodule.testing.contracts import RLModuleContract, differences, random_observations
+from rlmodule.testing.data import differences, random_observations
+from rlmodule.testing.module_contract import RLModuleContract
 from tests.rlmodule.toys import NoNets, Recurrent, Small
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float64)

@@ -19,7 +19,7 @@ from algorithms.dqn.module import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Beta, Catalog
 from rlmodule import Columns, EnvRunner, EpsilonGreedyAPI, RLModule, Rollout
-from rlmodule.testing.contracts import differences, global_random_state
+from rlmodule.testing.data import differences, global_random_state
 from tests.rlmodule.toys import (
     NUM_ACTIONS,
     Counter,

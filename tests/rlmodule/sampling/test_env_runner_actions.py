@@ -15,7 +15,7 @@ from torch import nn
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, RLModule, Rollout
 from rlmodule.modules.policy import Policy
-from rlmodule.testing.contracts import differences
+from rlmodule.testing.data import differences
 from tests.rlmodule.toys import NoNets, Recurrent, Settings
 
 # Python 3.12 and later warn of every fork of a process with threads, which torch has; it is Gymnasium that forks.

@@ -15,7 +15,7 @@ from algorithms.run.metrics import RunMetrics
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, NoisyNetAPI, Rollout
 from rlmodule.modules.policy import Policy
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling import test_env_runner, test_env_runner_actions, test_env_runner_memory
 from tests.rlmodule.toys import Counter, NestedCounter, Scripted, Settings, Small, counters
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Rollout
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import NUM_ACTIONS, Counter, NoNets, Recurrent, Scripted, Settings, Small, counters
 
 MODES = list(AutoresetMode)

@@ -24,7 +24,7 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.sampling import own_draws
 from rlmodule.sampling.own_draws import OwnDraws
 from rlmodule.sampling.tensor_env_runner import TensorEnvRunner, make_env_runner
-from rlmodule.testing.contracts import clone, differences
+from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling.test_env_runner import SAMPLED, assert_resets_take_no_numbers
 from tests.rlmodule.sampling.test_env_runner_actions import DICT, TUPLE, Echo, Forgiving, Linear, Masked
 from tests.rlmodule.toys import Counter, NestedCounter, NoNets, Recurrent, Scripted, Settings, Small, counters

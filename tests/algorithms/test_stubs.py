@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from algorithms import stubs
 from algorithms.config import AlgorithmConfig
-from algorithms.settings import stubs
 from algorithms.settings.fields import settings_of
 
 SOURCE = '''
@@ -114,7 +114,7 @@ def test_stub_repeats_what_a_module_offers(made: ModuleType) -> None:
     text = stubs.stub_of(made)
     for line in (
         "from pathlib import Path",
-        "from algorithms.checks import Schedule",  # for the type of an inherited setting
+        "from algorithms.settings.checks import Schedule",  # for the type of an inherited setting
         'Kind: TypeAlias = Literal["a", "b"]',
         "LIMIT: int",
         "class _Base: ...",

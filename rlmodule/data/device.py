@@ -1,0 +1,22 @@
+"""Move trees of tensors to a device."""
+
+from __future__ import annotations
+
+import torch
+import tree
+from torch import Tensor
+
+from catalog.base import Tree
+
+
+def moved(tensors: Tree, device: torch.device) -> Tree:
+    """A tree of tensors on ``device``; to a GPU through pinned memory, so that nobody waits for the copies."""
+
+    def move(x: Tensor) -> Tensor:
+        if x.device == device:
+            return x
+        if device.type == "cuda" and x.device.type == "cpu":
+            return x.pin_memory().to(device, non_blocking=True)
+        return x.to(device)
+
+    return move(tensors) if isinstance(tensors, Tensor) else tree.map_structure(move, tensors)

@@ -1,0 +1,162 @@
+"""Random data and comparisons for tests."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from gymnasium import Space
+from torch import Tensor
+
+from catalog.base import Tree
+from rlmodule.data.columns import Columns
+from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, write_row
+from rlmodule.learning.learner import Batch
+from rlmodule.modules.recurrent import initial_states
+from rlmodule.modules.rl_module import RLModule
+
+Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
+
+
+def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
+    """``num`` samples of ``space`` as a batch ``[num, ...]`` of tensors, in the dtypes of a rollout."""
+    space = copy.deepcopy(space)  # whose random stream is somebody else's
+    space.seed(seed)
+    rows = allocate_observations(space, num)
+    for row in range(num):
+        write_row(rows, row, space.sample())
+    return as_tensors(rows)
+
+
+def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:
+    """A rollout of random observations and rewards on which ``module`` acted.
+
+    It holds what a learner must cope with: episodes that terminate, that truncate, that do both, and invalid rows. An
+    episode starts after each run of invalid rows.
+    """
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_slots)
+    count = num_steps * num_slots
+    every = random_observations(module.input_space, count + num_slots, seed)
+    obs = tree.map_structure(lambda x: x[:count].unflatten(0, shape), every)
+    terminateds, truncateds = torch.from_numpy(rng.random(shape) < 0.15), torch.from_numpy(rng.random(shape) < 0.15)
+    valid = torch.ones(shape, dtype=torch.bool)
+    valid[1:] = ~(terminateds | truncateds)[:-1]
+    terminateds, truncateds = terminateds & valid, truncateds & valid
+    final_index = (truncateds & ~terminateds).nonzero()
+    starts = torch.ones(shape, dtype=torch.bool)
+    starts[1:] = ~valid[:-1]
+    with torch.no_grad(), _own_random_numbers(seed):
+        inputs, state_in = _acting_inputs(module.eval(), obs, starts, module.forward_exploration)
+        dist = module.action_dist_cls.from_logits(inputs)
+        actions = dist.sample(torch.Generator().manual_seed(seed))
+        logp = dist.logp(actions)
+    columns = {
+        Columns.OBS: obs,
+        Columns.ACTIONS: tree.map_structure(lambda x: x.unflatten(0, shape), actions),
+        Columns.REWARDS: torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) * valid,
+        Columns.TERMINATEDS: terminateds,
+        Columns.TRUNCATEDS: truncateds,
+        Columns.VALID: valid,
+        Columns.ACTION_DIST_INPUTS: inputs.unflatten(0, shape),
+        Columns.ACTION_LOGP: logp.unflatten(0, shape),
+        Columns.STARTS: starts,
+    }
+    return Rollout(
+        columns=columns,
+        last_obs=tree.map_structure(lambda x: x[count:], every),
+        final_index=final_index,
+        final_obs=random_observations(module.input_space, len(final_index), seed + 1),
+        state_in=state_in,
+    )
+
+
+def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward) -> tuple[Tensor, Tree | None]:
+    """Distribution inputs ``[T·N, D]`` that ``forward`` of ``module`` gives at ``obs`` ``[T, N, ...]``, by a recurrent
+    one step by step, and the states that its sequences begin with."""
+    if not module.is_stateful():
+        return forward({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS], None
+    state, states, inputs = initial_states(module, starts.shape[1]), [], []
+    for t in range(len(starts)):
+        if t % module.max_seq_len == 0:
+            states.append(clone(state))
+        row = {Columns.OBS: tree.map_structure(lambda x, t=t: x[t : t + 1], obs), Columns.STARTS: starts[t : t + 1]}
+        out = forward(row | {Columns.STATE_IN: state})
+        inputs.append(out[Columns.ACTION_DIST_INPUTS])
+        state = out[Columns.STATE_OUT]
+    return torch.cat(inputs).flatten(0, 1), tree.map_structure(lambda *x: torch.stack(x), *states)
+
+
+class _Bare(RLModule):
+    """A module that can do nothing."""
+
+    def setup(self) -> None:
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+        raise NotImplementedError
+
+
+def clone(value: Any) -> Any:
+    """A tree with every tensor copied; all else as it is."""
+    return tree.map_structure(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
+
+
+def differences(a: Any, b: Any) -> list[str]:
+    """Paths at which two trees are not equal bit by bit (NaN equals NaN), including the types of leaves."""
+    return list(_differences(a, b, ""))
+
+
+def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in [*a, *(key for key in b if key not in a)]:
+            if key in a and key in b:
+                yield from _differences(a[key], b[key], f"{path}/{key}")
+            else:
+                yield f"{path}/{key} is missing in {'the first' if key in b else 'the second'}"
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        # a checkpoint turns tuples into lists
+        for index, pair in enumerate(zip(a, b, strict=True)):
+            yield from _differences(*pair, f"{path}/{index}")
+    elif isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(_bits(a), _bits(b)):
+            yield path
+    elif isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        yield from _differences(torch.from_numpy(a), torch.from_numpy(b), path)
+    elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
+        yield f"{path}: {a!r} and {b!r}"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The memory of a tensor, so that NaN equals itself and 0 is not -0."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8) if len(flat) else flat.byte()  # torch cannot view what is empty
+
+
+def global_random_state() -> dict[str, Any]:
+    """State of the global generators of torch and numpy, for comparison by :func:`differences`."""
+    name, keys, *rest = np.random.get_state()
+    return {"torch": torch.random.get_rng_state(), "numpy": [name, np.asarray(keys).astype(np.int64), *rest]}
+
+
+@contextmanager
+def _own_random_numbers(seed: int) -> Iterator[None]:
+    """torch's global generator set to ``seed``, and to what it was afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _columns(data: Rollout | Batch) -> Any:
+    if not isinstance(data, Rollout):
+        return data
+    return [data.columns, data.last_obs, data.final_index, data.final_obs, data.state_in]
+
+
+def _flat(obs: Tree) -> Tree:
+    return tree.map_structure(lambda x: x.flatten(0, 1), obs)
