@@ -122,7 +122,7 @@ class Summer:
         """Meet the others."""
         from rlmodule.distributed.process_group import ProcessGroupCollective
 
-        self._peers = ProcessGroupCollective(self._rank, size, host, port)
+        self._collective = ProcessGroupCollective(self._rank, size, host, port)
 
     def sum_s(self, num_parameters: int, repeats: int) -> float:
         """Median of the seconds for the sum of so many numbers, and the two that come with a gradient."""
@@ -132,14 +132,14 @@ class Summer:
         seconds = []
         for _ in range(repeats):
             started = time.perf_counter()
-            self._peers.sum(flat)
+            self._collective.all_reduce(flat)
             seconds.append(time.perf_counter() - started)
             flat.fill_(1.0)
         return median(seconds)
 
     def stop(self) -> None:
         """Leave the others."""
-        self._peers.close()
+        self._collective.close()
 
 
 def learners(repeats: int = 20) -> Numbers:

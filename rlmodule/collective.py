@@ -1,4 +1,8 @@
-"""Collective operations of learners that train together, and the case of a single one."""
+"""Collective operations of learners that train together, and the case of a single one.
+
+An update runs the same program on every learner; where it needs the data of all, each contributes its part and gets the
+whole.
+"""
 
 from __future__ import annotations
 
@@ -37,50 +41,50 @@ class Collective(ABC):
             self.close()
 
     @abstractmethod
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """``tensor``, of one shape and dtype everywhere, summed over all in place. The same bits everywhere."""
 
     @abstractmethod
-    def gather(self, rows: Tensor) -> list[Tensor]:
+    def all_gather(self, rows: Tensor) -> list[Tensor]:
         """The ``rows`` ``[n, ...]`` of each, by rank. The number of rows may differ."""
 
     @abstractmethod
     def close(self) -> None:
         """Leave the others, who then need not wait for this one any longer."""
 
-    def all_rows(self, rows: Tensor) -> Tensor:
+    def gather_rows(self, rows: Tensor) -> Tensor:
         """The ``rows`` ``[n, ...]`` of all, those of rank 0 first."""
-        return rows if self.size == 1 else torch.cat(self.gather(rows))
+        return rows if self.size == 1 else torch.cat(self.all_gather(rows))
 
-    def mean(self, value: Tensor, rows: int) -> Tensor:
+    def all_reduce_mean(self, value: Tensor, rows: int) -> Tensor:
         """A mean over all rows, from ``value``, that over the ``rows`` here; of no rows it may be anything."""
         if self.size == 1:
             return value
         here = value.double() * rows if rows else torch.zeros_like(value, dtype=torch.float64)
-        total, count = self.sum(torch.stack([here, torch.full_like(here, rows)]))
+        total, count = self.all_reduce(torch.stack([here, torch.full_like(here, rows)]))
         return (total / count).to(value.dtype)
 
-    def share(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """The ``value`` of each, by rank: tensors (they arrive on the CPU), what JSON has, and dicts, lists and tuples
         of these."""
         if self.size == 1:
             return [value]
-        return [_decoded(part) for part in self.gather(_encoded(value))]
+        return [_decoded(part) for part in self.all_gather(_encoded(value))]
 
 
 class SingleProcess(Collective):
-    """No others."""
+    """The only learner there is."""
 
     rank, size = 0, 1
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def gather(self, rows: Tensor) -> list[Tensor]:
+    def all_gather(self, rows: Tensor) -> list[Tensor]:
         return [rows]
 
     def close(self) -> None:
-        """Nothing: nobody waits."""
+        """Do nothing: no other learner waits."""
 
 
 def _encoded(value: Any) -> Tensor:

@@ -126,7 +126,7 @@ class PPOLearner(EpisodeLearner):
             lambda_=config.lambda_,
         )
         targets = (values + advantages)[rollout.valid]
-        rows, all_targets = self.collective.all_rows(
+        rows, all_targets = self.collective.gather_rows(
             torch.stack([advantages[rollout.valid], targets], -1)
         ).T.contiguous()
         explained = explained_variance(all_targets - rows, all_targets)
@@ -170,7 +170,7 @@ class PPOLearner(EpisodeLearner):
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)
         if rows:
             divergence = self._divergence(self.module[module_id], *self.forward_rows(module_id, batch))
-        divergence = float(self.collective.mean(divergence, rows))
+        divergence = float(self.collective.all_reduce_mean(divergence, rows))
         if divergence > 1.5 * self.settings.kl_target:
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 2.0
         elif divergence < self.settings.kl_target / 1.5:

@@ -264,8 +264,9 @@ LARGE = 10_000_000
 def warn_if_large(net: nn.Module, where: str) -> None:
     """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely meant."""
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
-    largest = max(layers, key=lambda layer: layer.weight.numel(), default=None)
-    if largest is not None and (weights := largest.weight.numel()) > LARGE:
+    # by its features, since a lazy layer has no weights before the first batch
+    largest = max(layers, key=lambda layer: layer.in_features * layer.out_features, default=None)
+    if largest is not None and (weights := largest.in_features * largest.out_features) > LARGE:
         sizes = f"{largest.in_features:,} → {largest.out_features:,}"
         total = f"{sum(p.numel() for p in net.parameters()):,}"
         remedy = (

@@ -1,6 +1,6 @@
 """Memory: balance a pole without seeing how fast anything moves. A net with a memory can; one without cannot.
 
-Run it as ``python examples/catalog/encoders/memory.py``.
+Run it as ``python examples/catalog/memory.py``.
 """
 
 import gymnasium as gym

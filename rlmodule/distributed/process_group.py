@@ -1,5 +1,4 @@
-"""Peers: what learners that train together tell each other. An update is the same program on all of them; where it
-needs something of all, each says its part and gets the whole."""
+"""Collective operations over a process group of torch.distributed, and the rendezvous where its processes meet."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class ProcessGroupCollective(Collective):
         device: Where most of the tensors are.
 
     Raises:
-        PeerLost: If the others do not come.
+        CollectiveError: If the others do not come.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class ProcessGroupCollective(Collective):
         self._group: ProcessGroup | None = None
         self._group = self._attempt(lambda: self._meet(host, port))
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         here = tensor.to(self.device)
         if self._exchanges(here):
             first, *others = self._exchanged(here)
@@ -78,7 +77,7 @@ class ProcessGroupCollective(Collective):
         self._attempt(lambda: self._members().allreduce([here]).wait())
         return tensor if here is tensor else tensor.copy_(here)
 
-    def gather(self, rows: Tensor) -> list[Tensor]:
+    def all_gather(self, rows: Tensor) -> list[Tensor]:
         counts = self._gather(torch.tensor([len(rows)], device=self.device))
         lengths = [int(count) for count in torch.cat(counts)]
         padded = rows.new_zeros(max(lengths), *rows.shape[1:], device=self.device)

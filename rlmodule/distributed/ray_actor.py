@@ -1,4 +1,4 @@
-"""WorkerHost: what a worker lives in, in a process of its own. It answers in plain data, whatever the worker does."""
+"""RayActor: hosts a worker in a process of its own and answers in plain data, whatever the worker does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LearnerProcesses: learners in processes of their own, which take their steps together and survive each other."""
+"""RemoteLearners: learners in processes of their own that step together and survive each other's failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mended: an env that is made anew when it raises, so that those beside it go on."""
+"""RestartingEnv: replaces an env that raises by a new one, so that the other envs of the vector go on."""
 
 import time
 from collections.abc import Callable

@@ -62,7 +62,7 @@ class BatchLearner(Learner):
             KeyError: If there is no module of that id (names the known ones), or the batch lacks a column.
             TypeError: If the batch is no dict of tensors.
             ValueError: If there is no data.
-            PeerLost: If another learner did not take part to the end.
+            CollectiveError: If another learner did not take part to the end.
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
@@ -90,7 +90,7 @@ class BatchLearner(Learner):
         Raises:
             KeyError: If there is no module of that id; names those there are.
             ValueError: If there is no data.
-            PeerLost: If another learner did not take part to the end.
+            CollectiveError: If another learner did not take part to the end.
         """
         module = self.module[module_id]
         if batch is None and self.collective.size == 1:

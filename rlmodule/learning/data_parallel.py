@@ -34,7 +34,7 @@ class DataParallel:
     """
 
     def __init__(self, collective: Collective) -> None:
-        self._peers = collective
+        self._collective = collective
         self._own_buffers: dict[str, list[Tensor]] = {}
         self._slots = 0, 0
 
@@ -42,7 +42,7 @@ class DataParallel:
         """Have the running moments of a module taken over the rows of all, and know its other buffers."""
         alike = _set_by_who_samples(module)
         for moments in _moments_of(module):
-            moments.pool = self._peers.sum
+            moments.pool = self._collective.all_reduce
             alike |= {id(buffer) for buffer in moments.buffers()}
         kept = module.state_dict()
         self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in alike]
@@ -70,14 +70,14 @@ class DataParallel:
         told = self._each(torch.tensor([*here, *state]))
         _check_alike(told[:, 2:])
         num_slots, firsts = told[:, 0].tolist(), told[:, 1].tolist()
-        mine = firsts[self._peers.rank], self._peers.rank
+        mine = firsts[self._collective.rank], self._collective.rank
         before = sum(n for rank, n in enumerate(num_slots) if (firsts[rank], rank) < mine)
         self._slots = before, sum(num_slots)
         if all(num_slots) or not any(num_slots):
             return rollout
         giver = int(told[:, 0].argmax())
-        row = vars(nothing_like(rollout)) if rollout is not None and self._peers.rank == giver else None
-        given = self._peers.share(row)[giver]
+        row = vars(nothing_like(rollout)) if rollout is not None and self._collective.rank == giver else None
+        given = self._collective.all_gather_object(row)[giver]
         return Rollout(**given) if rollout is None else rollout
 
     def number(self, rollout: Rollout) -> Rollout:
@@ -94,14 +94,14 @@ class DataParallel:
         keys = batch.pop(Columns.ORDER, None)
         if keys is None:  # a batch that was not made by pack()
             keys = torch.arange(count)
-        return Share(keys[0] if keys.dim() > 1 else keys, length, self._peers)
+        return Share(keys[0] if keys.dim() > 1 else keys, length, self._collective)
 
     @contextmanager
     def own_noise(self, stream: GlobalStream) -> Iterator[None]:
         """torch's global generators on numbers that differ from learner to learner; ``stream`` goes on alike."""
         with stream:
-            *seeds, following = torch.randint(2**62, (self._peers.size + 1,)).tolist()
-            torch.manual_seed(seeds[self._peers.rank])
+            *seeds, following = torch.randint(2**62, (self._collective.size + 1,)).tolist()
+            torch.manual_seed(seeds[self._collective.rank])
             try:
                 yield
             finally:
@@ -110,14 +110,14 @@ class DataParallel:
     def join_metrics(self, history: Sequence[Metrics], extra: frozenset[str]) -> tuple[Metrics, frozenset[str]]:
         """The metrics of several minibatches as one, those of all learners. ``extra`` are names of some that only those
         who had rows have heard of."""
-        parts = self._peers.share(part_of(history) | {"extra": sorted(extra)})
+        parts = self._collective.all_gather_object(part_of(history) | {"extra": sorted(extra)})
         scalars, per_row = merge_parts(parts)
         metrics = scalars | {name: torch.cat(values) for name, values in per_row.items()}
         return metrics, extra.union(*(part["extra"] for part in parts))
 
     def any(self, flag: bool) -> bool:
         """Whether it is so for any learner."""
-        return bool(self._peers.sum(torch.tensor([float(flag)])) > 0)
+        return bool(self._collective.all_reduce(torch.tensor([float(flag)])) > 0)
 
     def average_buffers(self, module_id: str, rows: int) -> None:
         """Make the buffers of a module what they are on average of all learners, weighted by rows, and whole numbers
@@ -129,7 +129,7 @@ class DataParallel:
             here = torch.cat([buffer.double().flatten() for buffer in floats])
             here = torch.cat([here * rows if rows else torch.zeros_like(here), here.new_full((1,), rows)])
             # exact where all are equal: a product of float32 and a whole number, in float64, is
-            total = self._peers.sum(here)
+            total = self._collective.all_reduce(here)
             _scatter(total[:-1] / total[-1], floats)
         if others:
             here = torch.cat([buffer.to(torch.int64).flatten() for buffer in others])
@@ -138,9 +138,9 @@ class DataParallel:
     def _each(self, row: Tensor) -> Tensor:
         """The ``row`` ``[n]`` of whole numbers of each learner, ``[size, n]``: all are of one length, which ``gather``
         would ask for first, and wait for."""
-        table = row.new_zeros(self._peers.size, len(row))
-        table[self._peers.rank] = row
-        return self._peers.sum(table)
+        table = row.new_zeros(self._collective.size, len(row))
+        table[self._collective.rank] = row
+        return self._collective.all_reduce(table)
 
 
 def no_data(got: str = "None") -> ValueError:

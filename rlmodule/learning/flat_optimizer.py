@@ -57,7 +57,7 @@ class FlatParameters:
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
-        self._pooled.div_(collective.sum(self._pooled)[-2].clone())
+        self._pooled.div_(collective.all_reduce(self._pooled)[-2].clone())
         return self._pooled[-1].clone()
 
     def clip(self, limit: float | None, by: str) -> Tensor:

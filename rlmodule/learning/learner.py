@@ -333,7 +333,7 @@ class Learner(Hooks, ABC):
 
     def _steps_after(self, num_new: int) -> int:
         """The count of env steps where nobody passes one: the data of all learners is new."""
-        return self.env_steps + int(self.collective.sum(torch.tensor(num_new)))
+        return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _begin(self, env_steps: int) -> None:
         """Note the number of env steps sampled so far and let learning rates follow their schedule."""
@@ -467,7 +467,7 @@ class EpisodeLearner(Learner):
             KeyError: If there is no module of that id (names the known ones), or the data lacks a column.
             TypeError: If the data is neither a rollout nor episodes.
             ValueError: If there is no data.
-            PeerLost: If another learner did not take part to the end.
+            CollectiveError: If another learner did not take part to the end.
         """
         module = self.module[module_id]
         check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")

@@ -103,7 +103,7 @@ class Share:
     """
 
     def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:
-        told = collective.gather(torch.cat([torch.tensor([length]), keys.cpu()]))
+        told = collective.all_gather(torch.cat([torch.tensor([length]), keys.cpu()]))
         self.length = max(int(part[0]) for part in told)
         everywhere = torch.cat([part[1:] for part in told])
         self.total = len(everywhere)

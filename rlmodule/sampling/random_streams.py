@@ -1,4 +1,4 @@
-"""EnvStreams: the random streams of a runner's envs, told of env by env, so that other runners can go on with them."""
+"""RandomStreams: the random streams of a runner's envs, saved env by env, so that other runners can continue them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFragment: what one call of a runner of tensors fills, on their device, and what of it the host must know."""
+"""TensorRolloutStorage: the tensors that one call of a tensor env runner fills, on their device."""
 
 from __future__ import annotations
 

@@ -35,15 +35,15 @@ def fleet() -> Iterator[Fleet]:
 
 def exchange(collective: Collective, here: dict[str, Any]) -> dict[str, Any]:
     tensor = here["sum"]
-    summed = collective.sum(tensor)
+    summed = collective.all_reduce(tensor)
     assert summed is tensor
     return {
         "rank": (collective.rank, collective.size),
         "sum": tensor,
-        "gather": collective.gather(here["rows"]),
-        "all_rows": collective.all_rows(here["rows"]),
-        "share": collective.share({"of": (collective.rank, [here["rows"]])}),
-        "mean": collective.mean(here["value"], here["count"]),
+        "gather": collective.all_gather(here["rows"]),
+        "all_rows": collective.gather_rows(here["rows"]),
+        "share": collective.all_gather_object({"of": (collective.rank, [here["rows"]])}),
+        "mean": collective.all_reduce_mean(here["value"], here["count"]),
     }
 
 
@@ -73,11 +73,11 @@ def test_one_alone_is_all() -> None:
     rows, value = torch.arange(3.0), torch.tensor(2.0)
     collective = SingleProcess()
     assert (collective.rank, collective.size) == (0, 1)
-    assert collective.sum(rows) is rows
-    assert collective.gather(rows) == [rows]
-    assert collective.all_rows(rows) is rows
-    assert collective.mean(value, 0) is value
-    assert collective.share(value) == [value]
+    assert collective.all_reduce(rows) is rows
+    assert collective.all_gather(rows) == [rows]
+    assert collective.gather_rows(rows) is rows
+    assert collective.all_reduce_mean(value, 0) is value
+    assert collective.all_gather_object(value) == [value]
     collective.close()
 
 
@@ -115,7 +115,7 @@ def random_numbers(seed: int, size: int) -> list[torch.Tensor]:
 
 
 def sum_often(collective: Collective, seed: int, size: int) -> list[torch.Tensor]:
-    return [collective.sum(numbers) for numbers in random_numbers(seed, size)]
+    return [collective.all_reduce(numbers) for numbers in random_numbers(seed, size)]
 
 
 @pytest.mark.parametrize("size", [1001, 200_001], ids=["few", "many"])  # sent to all, and passed on in turn
@@ -135,7 +135,7 @@ def test_the_meeting_place_listens_where_it_is_told_alone() -> None:
 
 
 def told_where_it_listens(collective: Collective) -> set[str]:
-    collective.sum(torch.ones(1))
+    collective.all_reduce(torch.ones(1))
     return listening(os.getpid())
 
 
@@ -151,7 +151,7 @@ def test_learners_of_one_machine_listen_there_alone(fleet: Fleet) -> None:
 
 def update_moments(collective: Collective, decay: float | None, parts: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     moments = RunningMoments(parts[0].shape[1:], decay)
-    moments.pool = collective.sum
+    moments.pool = collective.all_reduce
     for part in parts:
         moments.update(part)
     return moments.state_dict()
@@ -200,7 +200,7 @@ def test_a_copy_of_moments_is_on_its_own() -> None:
 def wait_or(collective: Collective, way: str, folder: Path) -> str:
     """What it was told when another is gone; the last rank is, until all others were told."""
     others = [folder / f"{rank} was told" for rank in range(collective.size - 1)]
-    collective.sum(torch.ones(3))
+    collective.all_reduce(torch.ones(3))
     if collective.rank == collective.size - 1:
         if way == "closes":
             collective.close()
@@ -210,7 +210,7 @@ def wait_or(collective: Collective, way: str, folder: Path) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         if way == "gave up":
             with pytest.raises(CollectiveError) as kept:
-                collective.sum(torch.ones(3))
+                collective.all_reduce(torch.ones(3))
             assert kept.value.__traceback__ is not None  # which must not keep the connection open
             (folder / "gave up").touch()
         wait_for(lambda: all(other.exists() for other in others))
@@ -221,9 +221,9 @@ def wait_or(collective: Collective, way: str, folder: Path) -> str:
         CollectiveError,
         match=rf"learner {collective.rank} of {collective.size}: expected the others .* All must connect",
     ) as caught:
-        collective.sum(torch.ones(3))
+        collective.all_reduce(torch.ones(3))
     with pytest.raises(CollectiveError, match="given up after an earlier error"):
-        collective.gather(torch.ones(3))
+        collective.all_gather(torch.ones(3))
     others[collective.rank].touch()
     return str(caught.value)
 

@@ -181,7 +181,10 @@ def test_peers_of_a_learner_that_fails_are_told(fleet: Fleet, way: str, tmp_path
     """At once if it raises, when the time is up if it hangs; in either case while it is still there."""
     args = [(rollout_of(seed), way, tmp_path / "was told") for seed in range(2)]
     timeout_s = 2 * PATIENCE_S if way == "raises" else 4.0  # busy cores may take seconds to meet
-    assert fleet.values(learn_with_a_fault, *args, peer_timeout_s=timeout_s) == [("PeerLost", 2), ("ValueError", 2)]
+    assert fleet.values(learn_with_a_fault, *args, peer_timeout_s=timeout_s) == [
+        ("CollectiveError", 2),
+        ("ValueError", 2),
+    ]
 
 
 def learn_after_drawing(collective: Collective, rollout: Rollout) -> None:
@@ -298,10 +301,10 @@ class Nobody(Collective):
 
     rank, size = 0, 2
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         raise AssertionError("asked")
 
-    gather = sum  # type: ignore[assignment]
+    all_gather = all_reduce  # type: ignore[assignment]
 
     def close(self) -> None:
         self.size = 0
@@ -323,11 +326,11 @@ class Echo(Collective):
 
     rank, size, sums = 0, 2, 0
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         self.sums += 1
         return tensor.mul_(2)
 
-    def gather(self, rows: Tensor) -> list[Tensor]:
+    def all_gather(self, rows: Tensor) -> list[Tensor]:
         raise AssertionError("asked twice")
 
     def close(self) -> None:

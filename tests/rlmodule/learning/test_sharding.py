@@ -30,10 +30,10 @@ class OfThese(Collective):
     def __init__(self, rank: int, rows: list[Tensor]) -> None:
         self.rank, self.size, self._rows = rank, len(rows), rows
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def gather(self, rows: Tensor) -> list[Tensor]:
+    def all_gather(self, rows: Tensor) -> list[Tensor]:
         assert torch.equal(rows, self._rows[self.rank])
         return self._rows
 
