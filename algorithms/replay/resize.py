@@ -1,4 +1,4 @@
-"""Filling a replay buffer with what one of another shape holds, as when a run goes on with another number of envs."""
+"""Fill a replay buffer from one of another shape, as when a run continues with another number of envs."""
 
 from __future__ import annotations
 

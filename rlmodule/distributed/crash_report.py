@@ -1,4 +1,4 @@
-"""Last words: how a process ended, as far as it could tell, for who was not there."""
+"""CrashReport: how a process ended, written by itself as far as it could, for the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: the places of workers in processes of their own, and what is known of who is in each."""
+"""WorkerState: what is known of each worker in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Learning together: what a learner does besides, so that several, each with a part of the data, take the steps that
-one would take with all of it."""
+"""DataParallel: lets several learners, each with part of the data, take the steps that one would take with all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fragment: the arrays that one call of a runner fills, made for several calls at once where these are short."""
+"""RolloutStorage: the arrays that one call of an env runner fills; for short rollouts, allocated for several calls."""
 
 from __future__ import annotations
 
