@@ -4,10 +4,10 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from catalog.actions.autoregressive import MADE, ActionModel
 from catalog.actions.converters import ActionConverter, action_converter_rules
 from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
+from catalog.activations import Init
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.catalog import Catalog
 from catalog.distributions import (
@@ -23,12 +23,12 @@ from catalog.distributions import (
     SquashedGaussian,
     action_distribution_rules,
 )
+from catalog.distributions.action_models import MADE, ActionModel
 from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
 from catalog.encoders.attention import AttentionEncoderConfig
 from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig
 from catalog.encoders.cnn_transpose import CNNTransposeHeadConfig
 from catalog.encoders.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import (
     EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,

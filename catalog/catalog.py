@@ -12,22 +12,24 @@ from gymnasium.spaces import Dict
 from torch import nn
 from typing_extensions import Self
 
-from catalog.actions.autoregressive import MADE, ActionModel, autoregressive, check_is_autoregressive
 from catalog.actions.converters import ActionConverter, action_converter_rules, check_reach
 from catalog.actions.embeddings import ActionEmbeddings, check_action_fields, find_action_embeddings
 from catalog.actions.masks import ActionMask, find_action_mask, observation_space_without
+from catalog.activations import Init
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules, mark
+from catalog.distributions.action_models import MADE, ActionModel, autoregressive, check_is_autoregressive
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.attention import attention_encoder_config, wrap_attention
-from catalog.encoders.dense import Init, warn_if_large
+from catalog.encoders.dense import warn_if_large
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.memory import MemoryEncoder
 from catalog.encoders.mlp import MLPHeadConfig, VectorEncoderConfig, encoder_init, head_init
 from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, can_normalize
 from catalog.encoders.recurrent import recurrent_encoder_config, wrap_recurrent
+from catalog.encoders.shape_checks import check_encoder
 from catalog.errors import closest, explain_error
 from catalog.explain.explain import Format, explain, short_space
 from catalog.hooks import Hooks, refuses_foreign
@@ -36,7 +38,6 @@ from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
 from catalog.registry import distributions
 from catalog.rules import Node
 from catalog.setting import ENCODER
-from catalog.shape_checks import check_encoder
 
 RAW = "since a custom encoder gets raw observations"
 """Why observations are not standardised."""

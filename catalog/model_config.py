@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 from typing_extensions import Self
 
-from catalog.encoders.dense import Activation, Initializer
+from catalog.activations import Activation, Initializer
 from catalog.errors import closest, explain_error
 from catalog.migration import remedy_for
 from catalog.setting import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from catalog.encoders.dense import Initializer, activation_by_name, initializer_by_name
+from catalog.activations import Initializer, activation_by_name, initializer_by_name
 
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
 """What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""

@@ -108,7 +108,18 @@ def test_package_does_not_load_those_above(package: str) -> None:
 
 
 ROOMS = (
-    "catalog",
+    "catalog.errors catalog.migration",
+    "catalog.activations catalog.hooks",
+    "catalog.setting",
+    "catalog.model_config",
+    "catalog.past catalog.rules",
+    "catalog.base",
+    "catalog.registry catalog.spaces",
+    "catalog.encoders",
+    "catalog.distributions",
+    "catalog.actions",
+    "catalog.explain",
+    "catalog.catalog",
     "rlmodule.checkpoint rlmodule.rebuilding rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
     "rlmodule.modules",

@@ -11,17 +11,17 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.actions.masks import MASKED
+from catalog.activations import Activation, Initializer
 from catalog.base import Encoder, EncoderOutput, Tree
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
-from catalog.encoders.dense import Activation, Initializer
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
+from catalog.encoders.shape_checks import check_head, untouched
 from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
-from catalog.shape_checks import check_head, untouched
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI

@@ -7,15 +7,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Tree
 from catalog.catalog import RAW, Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
-from catalog.encoders.dense import Init
 from catalog.encoders.preprocessing import RunningMoments
+from catalog.encoders.shape_checks import check_head
 from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
-from catalog.shape_checks import check_head
 from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule

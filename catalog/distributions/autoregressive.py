@@ -31,7 +31,7 @@ from catalog.model_config import DefaultModelConfig
 from catalog.spaces import space_parts
 
 if TYPE_CHECKING:
-    from catalog.actions.autoregressive import ActionModel
+    from catalog.distributions.action_models import ActionModel
 
 MOST_PREFIXES = 32
 """Up to how many combinations of the parts before the last one entropy and KL go through all of them. Each costs as
@@ -184,7 +184,7 @@ class AutoregressiveDistribution(Distribution):
         Raises:
             TypeError: If that is no :class:`ActionModel` for these parts.
         """
-        from catalog.actions.autoregressive import ActionModel  # which needs this class
+        from catalog.distributions.action_models import ActionModel  # which needs this class
 
         model = module.action_model
         if not isinstance(model, ActionModel):

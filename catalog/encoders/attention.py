@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from catalog.activations import Init
 from catalog.base import EncoderOutput, ModelConfig, Tree
-from catalog.encoders.dense import Init
 from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig

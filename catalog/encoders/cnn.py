@@ -12,8 +12,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from catalog.activations import Activation, Init, activation_by_name
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.encoders.dense import Activation, Init, activation_by_name
 from catalog.encoders.preprocessing import is_byte_box
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from catalog.activations import Activation, Init, activation_by_name
 from catalog.base import ModelConfig
 from catalog.encoders.cnn import CNNEncoderConfig, Filter
-from catalog.encoders.dense import Activation, Init, activation_by_name
 from catalog.errors import explain_error
 
 

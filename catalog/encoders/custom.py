@@ -13,11 +13,11 @@ from gymnasium import Space
 from torch import nn
 
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
+from catalog.encoders.shape_checks import check_encoder
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import models
 from catalog.rules import Node
-from catalog.shape_checks import check_encoder
 
 
 @dataclass(frozen=True, kw_only=True)

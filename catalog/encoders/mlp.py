@@ -9,8 +9,9 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.encoders.dense import Activation, DenseStack, Init
+from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import Vectorize, vector_width, vectorizer
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig

@@ -9,8 +9,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
-from catalog.encoders.dense import Activation, DenseStack, Init
+from catalog.encoders.dense import DenseStack
 from catalog.encoders.mlp import INIT_SETTINGS, encoder_init
 from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from catalog.encoders.dense import DenseStack, Init, Layer
+from catalog.activations import Init
+from catalog.encoders.dense import DenseStack, Layer
 from catalog.encoders.mlp import MLPHeadConfig, head_layers
 from catalog.errors import explain_error
 

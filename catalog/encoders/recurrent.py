@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.encoders.dense import Init
 from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
 from catalog.encoders.preprocessing import is_byte_box
 from catalog.errors import closest, explain_error

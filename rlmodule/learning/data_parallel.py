@@ -1,4 +1,4 @@
-"""DataParallel: lets several learners, each with part of the data, take the steps that one would take with all of it."""
+"""DataParallel: lets several learners, each with part of the data, step as one would with all of it."""
 
 from __future__ import annotations
 

@@ -12,12 +12,13 @@ from gymnasium import Space
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from catalog.actions.autoregressive import ActionModel
 from catalog.actions.converters import ActionConverter
 from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
+from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
 from catalog.catalog import Catalog
+from catalog.distributions.action_models import ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
@@ -27,7 +28,6 @@ from catalog.explain.explain import Built, Format, explain
 from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
-from catalog.shape_checks import check_action_embeddings, check_action_model
 from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
 

@@ -10,8 +10,8 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
+from catalog.encoders.shape_checks import tried, untouched
 from catalog.errors import explain_error
-from catalog.shape_checks import tried, untouched
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import map_leaves

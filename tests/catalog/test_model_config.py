@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from catalog import DefaultModelConfig
-from catalog.encoders.dense import activation_by_name, initializer_by_name
+from catalog.activations import activation_by_name, initializer_by_name
 from catalog.encoders.mlp import encoder_init
 from catalog.setting import ENCODER, initializer, keywords
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModuleEncoder, as_encoder
 from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import MLPEncoderConfig
 from catalog.encoders.recurrent import RecurrentEncoderConfig
 

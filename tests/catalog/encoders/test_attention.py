@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from catalog import Catalog
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig
 from catalog.encoders.attention import (
     AttentionEncoder,
@@ -21,7 +22,6 @@ from catalog.encoders.attention import (
     attention_encoder_config,
     wrap_attention,
 )
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import MLPEncoderConfig
 from catalog.model_config import DefaultModelConfig
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from catalog import Catalog
+from catalog.activations import Init
 from catalog.base import encoder_rules
 from catalog.encoders.cnn import CNNEncoderConfig, ImageEncoderConfig, ImpalaEncoderConfig, default_filters
-from catalog.encoders.dense import Init
 from catalog.model_config import DefaultModelConfig
 
 

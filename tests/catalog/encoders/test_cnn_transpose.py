@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from catalog import CNNEncoderConfig, CNNTransposeHeadConfig
+from catalog.activations import Init
 from catalog.encoders.cnn import CNNEncoder
-from catalog.encoders.dense import Init
 
 SIDE = st.integers(1, 13)
 

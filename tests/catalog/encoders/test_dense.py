@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from catalog.encoders.dense import DenseStack, Init, activation_by_name
+from catalog.activations import Init, activation_by_name
+from catalog.encoders.dense import DenseStack
 
 SHAPE_KEEPING = [
     name

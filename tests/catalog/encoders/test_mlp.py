@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import ModelConfig, encoder_rules
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import (
     EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import VectorEncoderConfig
 from catalog.encoders.multi_stream import MultiStreamEncoder, MultiStreamEncoderConfig
 from catalog.model_config import DefaultModelConfig

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from catalog import MLPHeadConfig, NoisyHeadConfig
-from catalog.encoders.dense import Init
+from catalog.activations import Init
 from catalog.encoders.noisy import NoisyHead
 
 LATENT = torch.randn(6, 9, generator=torch.Generator().manual_seed(3))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, encoder_rules
 from catalog.encoders import recurrent
-from catalog.encoders.dense import Init
 from catalog.encoders.mlp import MLPEncoderConfig
 from catalog.encoders.recurrent import (
     RecurrentEncoder,

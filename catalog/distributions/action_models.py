@@ -12,10 +12,11 @@ from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn import functional
 
+from catalog.activations import Activation, Init
 from catalog.base import Tree
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
-from catalog.encoders.dense import Activation, DenseStack, Init, Layer
+from catalog.encoders.dense import DenseStack, Layer
 from catalog.encoders.mlp import head_init
 from catalog.encoders.preprocessing import Vectorize
 from catalog.errors import explain_error

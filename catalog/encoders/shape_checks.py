@@ -11,10 +11,7 @@ from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from catalog.actions.autoregressive import MADE
-from catalog.actions.embeddings import ActionEmbeddings
 from catalog.base import Encoder, EncoderOutput, Tree
-from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.errors import explain_error
 from catalog.spaces import zero_batch
 
@@ -55,7 +52,7 @@ def check_encoder(
         memory = {"state": state, "starts": torch.zeros(leading, dtype=torch.bool)}
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
-    out = _tried(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
+    out = try_net(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
     if not isinstance(out, EncoderOutput) or not isinstance(out.latent, Tensor):
         got = (
             f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
@@ -98,7 +95,7 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
         expected, remedy = "an nn.Module from latents to outputs", "Return a module, such as nn.Linear(64, 2)."
         raise TypeError(explain_error(where, expected=expected, got=repr(head), remedy=remedy))
     takes = f"a module that takes latents of shape {(1, *input_dims)}"
-    out = _tried(head, (torch.zeros(1, *input_dims),), where, takes)
+    out = try_net(head, (torch.zeros(1, *input_dims),), where, takes)
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != (1, output_dim):
         remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
@@ -107,85 +104,7 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
     return head
 
 
-def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
-    """Try ``embeddings`` on intents ``[2, width]`` and two observations, of which they have to make ``[2, count]``; of
-    one they would, by broadcasting, even if the batch dim were lost.
-
-    Args:
-        embeddings: The module; keeps its mode.
-        observation_space: Space of one observation of the env.
-        count: Number of actions.
-        where: What made the module, for messages.
-
-    Raises:
-        ValueError: If they do not take the intent and the observation, or give another shape.
-    """
-    intents = torch.zeros(2, embeddings.width)
-    takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
-    remedy = "Let its net take these vectors and make of each as many numbers as width says."
-    out = _tried(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if shape != (2, count):
-        expected = f"logits of shape (2, {count}) for two intents"
-        remedy = "Keep the batch dim and that of the actions."
-        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
-
-
-def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
-    """Try the action model of ``dist_cls`` on one action, as it is while it is drawn and as it is in the end: are the
-    inputs as wide as they have to be, and do those of a part go by the parts before it alone, as far as the first
-    weights show it?
-
-    Args:
-        dist_cls: The distribution, of a module; its model keeps its mode.
-        where: What the model is called in messages.
-
-    Raises:
-        ValueError: If it does not take inputs, context and code, gives another shape, or makes inputs of a part of the
-            code of that part or of later ones, which is 0 while an action is drawn; names the part.
-    """
-    model, parts = dist_cls.model, dist_cls.parts
-    if model is None or type(model) is MADE:  # whose masks see to it
-        return
-    whole = _some_code(dist_cls)
-    starts = torch.tensor([part.code.start for part in parts])
-    drawn = whole.masked_fill(torch.arange(len(whole)) >= starts.unsqueeze(-1), 0.0)
-    codes = torch.cat([drawn, whole.unsqueeze(0)])  # as each part is drawn; and the action, once all of it is known
-    inputs, context = (_numbers(width).expand(len(codes), -1) for width in (dist_cls.width, dist_cls.context_dim))
-    shapes = ", ".join(str((1, x.shape[-1])) for x in (inputs, context, codes))
-    takes = f"a module that takes inputs, context and code of shapes {shapes}"
-    remedy = "See ActionModel.forward for what it gets and returns."
-    out = _tried(model, (inputs, context, codes), where, takes, remedy)
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if shape != (len(codes), dist_cls.width):
-        expected = f"inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} actions"
-        remedy = "Return the inputs of all parts, as wide as those it gets."
-        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
-    for i, part in enumerate(parts):
-        if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
-            raise ValueError(
-                explain_error(
-                    where,
-                    expected=f"inputs of the part {part.name!r} that go by the parts before it alone",
-                    got="others once that part and later ones are known",
-                    remedy="Let forward() read only the code of earlier parts for each: later ones are 0 while an "
-                    "action is drawn, and its log-probability would be another one's.",
-                )
-            )
-
-
-def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
-    """Code ``[E]`` of an action whose choices are the last ones and whose numbers are not 0."""
-    code = torch.zeros(dist_cls.code_dim)
-    for part in dist_cls.parts:
-        if part.nvec:
-            part.code.of(code)[torch.tensor(part.nvec).cumsum(0) - 1] = 1.0
-        else:
-            part.code.of(code).copy_(torch.ones(part.code.width) if part.num_values else _numbers(part.code.width))
-    return code
-
-
-def _numbers(width: int) -> Tensor:
+def numbers_of(width: int) -> Tensor:
     """Some that differ, in [-1, 1] and not 0, drawn from nowhere."""
     return torch.arange(1, width + 1, dtype=torch.float32).sin()
 
@@ -236,7 +155,7 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
     return out
 
 
-def _tried(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
+def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
     """``net(*samples)`` in eval mode, without gradient."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

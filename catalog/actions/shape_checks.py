@@ -1,0 +1,92 @@
+"""Try action embeddings and action models on samples when they are built."""
+
+from __future__ import annotations
+
+import torch
+from gymnasium import Space
+from torch import Tensor
+
+from catalog.actions.embeddings import ActionEmbeddings
+from catalog.distributions.action_models import MADE
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.encoders.shape_checks import numbers_of, try_net
+from catalog.errors import explain_error
+from catalog.spaces import zero_batch
+
+
+def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
+    """Try ``embeddings`` on intents ``[2, width]`` and two observations, of which they have to make ``[2, count]``; of
+    one they would, by broadcasting, even if the batch dim were lost.
+
+    Args:
+        embeddings: The module; keeps its mode.
+        observation_space: Space of one observation of the env.
+        count: Number of actions.
+        where: What made the module, for messages.
+
+    Raises:
+        ValueError: If they do not take the intent and the observation, or give another shape.
+    """
+    intents = torch.zeros(2, embeddings.width)
+    takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
+    remedy = "Let its net take these vectors and make of each as many numbers as width says."
+    out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape != (2, count):
+        expected = f"logits of shape (2, {count}) for two intents"
+        remedy = "Keep the batch dim and that of the actions."
+        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+
+
+def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
+    """Try the action model of ``dist_cls`` on one action, as it is while it is drawn and as it is in the end: are the
+    inputs as wide as they have to be, and do those of a part go by the parts before it alone, as far as the first
+    weights show it?
+
+    Args:
+        dist_cls: The distribution, of a module; its model keeps its mode.
+        where: What the model is called in messages.
+
+    Raises:
+        ValueError: If it does not take inputs, context and code, gives another shape, or makes inputs of a part of the
+            code of that part or of later ones, which is 0 while an action is drawn; names the part.
+    """
+    model, parts = dist_cls.model, dist_cls.parts
+    if model is None or type(model) is MADE:  # whose masks see to it
+        return
+    whole = _some_code(dist_cls)
+    starts = torch.tensor([part.code.start for part in parts])
+    drawn = whole.masked_fill(torch.arange(len(whole)) >= starts.unsqueeze(-1), 0.0)
+    codes = torch.cat([drawn, whole.unsqueeze(0)])  # as each part is drawn; and the action, once all of it is known
+    inputs, context = (numbers_of(width).expand(len(codes), -1) for width in (dist_cls.width, dist_cls.context_dim))
+    shapes = ", ".join(str((1, x.shape[-1])) for x in (inputs, context, codes))
+    takes = f"a module that takes inputs, context and code of shapes {shapes}"
+    remedy = "See ActionModel.forward for what it gets and returns."
+    out = try_net(model, (inputs, context, codes), where, takes, remedy)
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape != (len(codes), dist_cls.width):
+        expected = f"inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} actions"
+        remedy = "Return the inputs of all parts, as wide as those it gets."
+        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+    for i, part in enumerate(parts):
+        if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                explain_error(
+                    where,
+                    expected=f"inputs of the part {part.name!r} that go by the parts before it alone",
+                    got="others once that part and later ones are known",
+                    remedy="Let forward() read only the code of earlier parts for each: later ones are 0 while an "
+                    "action is drawn, and its log-probability would be another one's.",
+                )
+            )
+
+
+def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
+    """Code ``[E]`` of an action whose choices are the last ones and whose numbers are not 0."""
+    code = torch.zeros(dist_cls.code_dim)
+    for part in dist_cls.parts:
+        if part.nvec:
+            part.code.of(code)[torch.tensor(part.nvec).cumsum(0) - 1] = 1.0
+        else:
+            part.code.of(code).copy_(torch.ones(part.code.width) if part.num_values else numbers_of(part.code.width))
+    return code

@@ -1,0 +1,178 @@
+"""Activations and initialisers by name."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from catalog.errors import closest, explain_error
+
+Initializer = str | Callable[..., Any] | None
+
+
+Activation = str | type[nn.Module] | Callable[[], nn.Module]
+
+
+_ACTIVATIONS = {
+    name.lower(): name
+    for name in sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
+} | {"swish": "SiLU"}
+"""Those that keep the shape and need no arguments, by lower-case name."""
+
+
+_LINEAR = ("linear", "identity")
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Tanh": torch.tanh,
+    "ReLU": torch.relu,
+    "Sigmoid": torch.sigmoid,
+    "ELU": functional.elu,
+    "SiLU": functional.silu,
+    "GELU": functional.gelu,
+    "LeakyReLU": functional.leaky_relu,
+    "LogSoftmax": partial(torch.log_softmax, dim=-1),
+    "Softmax": partial(torch.softmax, dim=-1),
+    "Softmin": partial(functional.softmin, dim=-1),
+}
+"""The usual ones without a module around them, and those whose module guesses a dim."""
+
+
+def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
+    """The function or fresh module for ``activation``; None for "linear".
+
+    Args:
+        activation: A ``torch.nn`` class name in any case (``leaky_relu`` is ``LeakyReLU``), "swish", "linear", or a
+            class or function without arguments that makes a module. A module may have parameters or a mode of its own,
+            so ask once per layer.
+        where: The setting it comes from, for messages.
+
+    Raises:
+        ValueError: If there is no such name (the closest is given), or no module comes out.
+    """
+    torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
+    if not isinstance(activation, str) and not torch_class:
+        return _made(activation, where)
+    name = (activation if isinstance(activation, str) else activation.__name__).lower().replace("_", "")
+    if name in _LINEAR and activation is not nn.Linear:
+        return None
+    if name not in _ACTIVATIONS:
+        known = [*_LINEAR, *_ACTIVATIONS, *_ACTIVATIONS.values()]
+        raise ValueError(
+            explain_error(
+                where,
+                expected="'linear', or the name or class of a torch.nn activation that keeps the shape",
+                got=repr(activation),
+                remedy="Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module."
+                + (closest(activation, known) if isinstance(activation, str) else ""),
+            )
+        )
+    resolved = _ACTIVATIONS[name]
+    return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
+
+
+def _made(factory: Callable[[], Any], where: str) -> nn.Module:
+    """What ``factory`` makes, if it is a module."""
+    try:
+        made = factory()
+    except TypeError as error:
+        made = error
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            explain_error(
+                where,
+                expected="a name, or a class or function that makes a module when called without arguments",
+                got=f"{factory!r}, which gives {made!r}",
+                remedy="Use for example 'tanh', nn.PReLU or lambda: nn.LeakyReLU(0.2).",
+            )
+        )
+    return made
+
+
+def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:
+    """The in-place function ``torch.nn.init.<name>``; callables and None pass through.
+
+    Raises:
+        ValueError: If there is no such function; names the closest.
+    """
+    if not isinstance(name, str):
+        return name
+    known = [key for key in nn.init.__dict__ if key.endswith("_") and not key.startswith("_")]
+    if name not in known:
+        raise ValueError(
+            explain_error(
+                where,
+                expected="the name of an in-place function of torch.nn.init",
+                got=repr(name),
+                remedy=f"Use for example 'orthogonal_' or 'xavier_uniform_'.{closest(name, known)}",
+            )
+        )
+    return nn.init.__dict__[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """How the weights and biases of a layer start; None keeps torch's own start.
+
+    ``settings`` is what the model settings it comes from begin with, such as "fcnet", for messages.
+    """
+
+    kernel: Initializer = None
+    kernel_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    bias: Initializer = None
+    bias_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    settings: str = field(default="", repr=False, compare=False)
+
+    @classmethod
+    def from_settings(
+        cls,
+        kernel: Initializer,
+        kernel_kwargs: Mapping[str, Any] | None,
+        bias: Initializer,
+        bias_kwargs: Mapping[str, Any] | None,
+        settings: str = "",
+    ) -> "Init":
+        """From four model settings: keywords that are None mean none, but a gain of √2 for ``orthogonal_`` kernels."""
+        if kernel_kwargs is None:
+            kernel_kwargs = {"gain": math.sqrt(2)} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
+        return cls(
+            kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs or {}, settings=settings
+        )
+
+    def apply(self, layer: nn.Linear | nn.Conv2d) -> None:
+        """Fill ``layer`` in place.
+
+        Raises:
+            ValueError: If an initialiser does not take its keywords, or does not fit the shape.
+        """
+        self.fill(layer.weight, layer.bias)
+
+    def fill(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Fill the tensors in place; see :meth:`apply`."""
+        _fill("kernel", weight, self.kernel, self.kernel_kwargs, self.settings)
+        if bias is not None:
+            _fill("bias", bias, self.bias, self.bias_kwargs, self.settings)
+
+
+@torch.no_grad()
+def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[str, Any], settings: str) -> None:
+    where = f"model_config.{settings}_{what}_initializer" if settings else f"{what} initializer"
+    function = initializer_by_name(initializer, where)
+    if function is None:
+        return
+    try:
+        function(tensor, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            explain_error(
+                where,
+                expected=f"a function for shape {tuple(tensor.shape)} that takes the keywords {dict(kwargs)}",
+                got=f"{initializer!r}, which says: {error}",
+                remedy=f"Choose another {what} initializer or other keywords for it.",
+            )
+        ) from error
