@@ -15,7 +15,7 @@ from rlmodule.distributed.processes import Process, file_prefix, remove_leftover
 _PATIENCE = 20
 """Hundredths of a second for an answer."""
 _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
-_HOST = re.compile(r"^(call|make) \(.*worker_host\.py:\d+\)$")
+_HOST = re.compile(r"^(call|make) \(.*ray_actor\.py:\d+\)$")
 
 
 class CrashReport:

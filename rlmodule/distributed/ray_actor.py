@@ -35,9 +35,9 @@ class RayActor:
     def __repr__(self) -> str:
         return self._name
 
-    def settle(self, last_words: str, place: Callable[[], tuple[str, str]]) -> tuple[Process, str, str]:
+    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[Process, str, str]:
         """Tell of the end of this process in a file; returns it, its node and that one's address, by ``place``."""
-        write_crash_report(last_words)
+        write_crash_report(report_path)
         return Process.this(), *place()
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:

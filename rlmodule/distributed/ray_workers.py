@@ -386,11 +386,11 @@ class RayWorkers(WorkerGroup):
         slot.restart_at, slot.progress, slot.sign_of_life_at = None, None, time.monotonic()
         if slot.host is None:
             slot.room = slot.room or self._set_aside()
-            slot.last_words = CrashReport()
+            slot.crash_report = CrashReport()
             where = "DEFAULT" if slot.room is None else PlacementGroupSchedulingStrategy(slot.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
             slot.host = self._actor.options(scheduling_strategy=where).remote(name)
-            slot.placed = slot.host.settle.options(concurrency_group="control").remote(slot.last_words.path, _place)
+            slot.placed = slot.host.settle.options(concurrency_group="control").remote(slot.crash_report.path, _place)
         slot.making = self._remote(slot.host.make, self._factory, worker, slot.incarnation, self._num_threads)
 
     def _set_aside(self) -> Any:
@@ -468,9 +468,9 @@ class RayWorkers(WorkerGroup):
             wait_for_end([slot.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
         slot.host, slot.making, slot.placed, slot.asked, slot.process = None, None, None, None, None
         slot.calls.clear()
-        if slot.last_words is not None:
-            slot.last_words.close()
-            slot.last_words = None
+        if slot.crash_report is not None:
+            slot.crash_report.close()
+            slot.crash_report = None
 
     def stop(self) -> None:
         import ray

@@ -41,7 +41,7 @@ class WorkerState:
         gone: Whether it never will be.
         asked: Reference to its progress, if it was asked.
         progress, sign_of_life_at: What it said, None before the first time, and when that last changed.
-        last_words: What its process tells of its end.
+        crash_report: How its process ended.
     """
 
     room: Any = None
@@ -58,12 +58,12 @@ class WorkerState:
     asked: Any = None
     progress: int | None = None
     sign_of_life_at: float = 0.0
-    last_words: CrashReport | None = None
+    crash_report: CrashReport | None = None
 
 
 def how_it_died(slot: WorkerState, error: Exception) -> str:
     """What is known of the end of a process that was not ours to wait for."""
-    told = "" if slot.last_words is None else slot.last_words.read()
+    told = "" if slot.crash_report is None else slot.crash_report.read()
     if slot.process is None and not told:  # on another machine, or on one that was lost before it said where it is
         return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
     return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
@@ -71,7 +71,9 @@ def how_it_died(slot: WorkerState, error: Exception) -> str:
 
 def hang_of(slot: WorkerState, timeout_s: float) -> Failure:
     """That a process makes no progress, and where it is, as far as it can be asked."""
-    where = slot.last_words.ask_where(slot.process) if slot.last_words is not None and slot.process is not None else []
+    where = (
+        slot.crash_report.ask_where(slot.process) if slot.crash_report is not None and slot.process is not None else []
+    )
     message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
     calls = "".join(f"\n  {call}" for call in where)
     return Failure("hung", "TimeoutError", message, f"It is in, most recent call first:{calls}" if where else "")

@@ -16,7 +16,14 @@ from algorithms.ppo import PPOConfig
 
 DRIVER = tuple(
     f"/rlmodule/{name}.py"
-    for name in ("actors", "env_runner_group", "interrupts", "learner_group", "learner_processes", "workers")
+    for name in (
+        "distributed/interrupts",
+        "distributed/ray_workers",
+        "distributed/remote_learners",
+        "distributed/workers",
+        "groups/env_runner_group",
+        "groups/learner_group",
+    )
 )
 EVERYTHING = ("/algorithms/", "/rlmodule/", "/ray/")
 

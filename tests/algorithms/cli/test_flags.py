@@ -38,7 +38,8 @@ from rlmodule import RLModuleSpec
 MODULE = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
-from algorithms import callbacks, loggers, ppo
+from algorithms import loggers, ppo
+from algorithms.run import callbacks
 
 gymnasium.register("Mine-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)
 gymnasium.register("Both", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=9)

@@ -192,7 +192,7 @@ def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None
         "by nought",
         False,
     )
-    assert "test_actors.py" in failure.traceback
+    assert "test_ray_workers.py" in failure.traceback
     assert fail(KeyError()).failure.message == "(no message)"
     assert fail(SystemExit(0)).failure.type == "SystemExit"
     assert len(fail(ValueError("long " * 100_000)).failure.message) < 30_000
@@ -238,7 +238,7 @@ def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> No
     failure = one(pair.call("sleep", 60.0, workers=[0])).failure
     assert failure is not None
     assert failure.kind == "hung"
-    assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_actors\.py:\d+\)", failure.message)
+    assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_ray_workers\.py:\d+\)", failure.message)
     wait_until_up(pair)
 
 
