@@ -362,8 +362,8 @@ def test_a_function_of_other_arguments_is_named_before_the_run() -> None:
     config = config_for(on_train_result=report)
     expected = (
         r"callback on_train_result \(tests\.algorithms\.run\.test_callbacks\..*report, test_callbacks\.py:\d+\): "
-        r"expected arguments by keyword: algorithm, result, got one that takes \(algo: 'Any', result: 'Any'\) -> 'None'\. "
-        r"Write def on_train_result\(algorithm, result\)\."
+        r"expected arguments by keyword: algorithm, result, got one that takes "
+        r"\(algo: 'Any', result: 'Any'\) -> 'None'\. Write def on_train_result\(algorithm, result\)\."
     )
     for check in (config.validate, config.build):
         with pytest.raises(TypeError, match=expected):
