@@ -1,4 +1,4 @@
-"""Dense stacks, and activations and initialisers by name."""
+"""Dense stacks, with a warning for layers larger than anyone means."""
 
 import warnings
 from collections.abc import Callable, Sequence
