@@ -83,7 +83,7 @@ class Algorithm(metaclass=_AlgorithmType):
             torch.default_generator.manual_seed(seed)
             self._check_resources()
             on_env = self._callbacks.on_env(in_evaluation=False)
-            self.env_runner_group = EnvRunnerGroup(config, run_seed=self.run_seed, on_env=on_env)
+            self.env_runner_group = EnvRunnerGroup.create(config, run_seed=self.run_seed, on_env=on_env)
             try:
                 torch.default_generator.manual_seed(seed)  # whatever envs and callbacks drew
                 self.module_spec, self.learner_group = self._build_modules()

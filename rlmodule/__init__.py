@@ -31,7 +31,6 @@ from rlmodule.modules.apis import (
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner
-from rlmodule.sampling.tensor_env_runner import TensorEnvRunner
 from rlmodule.seeding import seed_sequence
 
 __all__ = [
@@ -62,7 +61,6 @@ __all__ = [
     "RLModule",
     "RLModuleSpec",
     "Rollout",
-    "TensorEnvRunner",
     "ValueFunctionAPI",
     "WorkerFailed",
     "seed_sequence",

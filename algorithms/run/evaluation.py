@@ -121,7 +121,7 @@ class Evaluation:
         if self._made is None:
             algorithm = self._algorithm
             with torch.random.fork_rng(devices=[]):
-                self._made = EnvRunnerGroup(
+                self._made = EnvRunnerGroup.create(
                     algorithm.config.for_evaluation(),
                     run_seed=algorithm.run_seed,
                     role="evaluation_env",

@@ -24,7 +24,13 @@ from catalog.spaces import space_parts
 
 
 class ActionConverter(nn.Module):
-    """Maps sampled actions ``[..., *shape]`` into the action space; keeps shape, runs on any device, has no state."""
+    """Maps sampled actions ``[..., *shape]`` into the action space; keeps shape, runs on any device, has no state.
+
+    Attributes:
+        is_identity: Whether it returns what it is given.
+    """
+
+    is_identity = False
 
     @abstractmethod
     def forward(self, actions: Tree) -> Tree:
@@ -42,6 +48,7 @@ class Offset(ActionConverter):
         self.register_buffer("start", torch.as_tensor(start.astype(np.int64)), persistent=False)
         self.moves = bool(np.any(start))
         self.dtype = _torch_dtype(dtype)
+        self.is_identity = not self.moves and self.dtype is torch.int64  # which choices are sampled in
 
     def forward(self, actions: Tree) -> Tree:
         return ((actions + self.start) if self.moves else actions).to(self.dtype)

@@ -290,8 +290,8 @@ def take_slot(batch: Tree, slot: int) -> Tree:
 
 
 def as_tensors(arrays: Tree) -> Tree:
-    """Torch views of a tree of numpy arrays."""
-    return torch.from_numpy(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.from_numpy, arrays)
+    """Torch views of a tree of numpy arrays; tensors as they are."""
+    return torch.as_tensor(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.as_tensor, arrays)
 
 
 def _check_packable(episodes: Sequence[Episode]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import tree
+from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.data.rollout import write_row
@@ -44,15 +46,20 @@ class PastRows:
         for older, younger in self.shifts:
             older[row] = younger[row - 1]
 
-    def after(self, rows: Any, slots: Any, column: Tree) -> Tree:
-        """What is seen after these rows and slots ``[K]``, of whose entries ``column`` ``[T, N, ...]`` is made: ``[K,
-        ...]``."""
+    def clear(self, row: int, slots: Any = slice(None)) -> None:
+        """Set the entries of ``slots`` in ``row`` to zero."""
+        for leaf in tree.flatten(self.whole):
+            leaf[row][slots] = 0
 
-        def leaf(whole: Any, values: Any) -> Any:
-            value = values[rows, slots]
+    def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
+        """What is seen after these rows and slots ``[K]``, tensors ``[K, ...]``; ``column`` ``[T, N, ...]`` has the
+        entries that are added."""
+
+        def leaf(whole: Any, values: Any) -> Tensor:
+            value = torch.as_tensor(values)[rows, slots]
             if not self.shifts:
                 return value
-            seen = whole[rows, slots][:, [*range(1, whole.shape[2]), 0]]
+            seen = torch.as_tensor(whole)[rows, slots][:, [*range(1, whole.shape[2]), 0]]
             seen[:, -1] = value
             return seen
 

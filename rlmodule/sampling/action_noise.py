@@ -30,6 +30,8 @@ class ActionNoise:
 
     def __init__(self, streams: Sequence[np.random.Generator]) -> None:
         self._streams = streams
+        self.is_drawn = False
+        """Whether the distribution takes noise that was drawn; else it draws for itself."""
         self._block_starts = self._positions()
         self._rows: Sequence[Tensor] = ()  # of the block, once it is drawn
         self._used: int | np.ndarray = 0  # of these, by all envs or by each
@@ -39,16 +41,13 @@ class ActionNoise:
         self._dist_cls, self._width = dist_cls, width
         self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // width))
         self.is_drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width) is not None
-        """False if the distribution draws for itself."""
         self._rewind()
 
-    def take(self, num: int) -> Sequence[Tensor] | None:
-        """The next ``num`` rows ``[N, ...]``; None if the distribution draws for itself.
+    def take(self, num: int) -> Sequence[Tensor]:
+        """The next ``num`` rows ``[N, ...]``.
 
         Envs at different places all continue from the furthest one, so that no noise is used twice.
         """
-        if not self.is_drawn:
-            return None
         if isinstance(self._used, np.ndarray):
             self._used = int(self._used.max())
         taken = self._rows[self._used : self._used + num]

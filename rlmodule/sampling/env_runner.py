@@ -2,36 +2,38 @@
 
 A vector step is one forward pass, one env step and a handful of whole-array copies. What can wait for the end of the
 fragment (log-probabilities, episode statistics, the search for NaN) is done there, once, over all rows. What can be
-done for many steps ahead (action noise, arrays) is, so that fragments of one step cost little more than long ones.
+done for many steps ahead (action noise, storage) is, so that fragments of one step cost little more than long ones.
 
-A module may want more than the observation. For a recurrent one the runner carries its states, tells it which rows
-start an episode, and records the states that its training sequences begin with. One that sees earlier observations,
-actions or rewards finds them next to the observation, zeros for what lies before the first row of an episode.
+The loop is the same for envs of arrays and for envs that compute with torch, whose tensors stay on their device: the
+storage knows the difference. See :class:`ArrayStorage` and :class:`TensorStorage`.
+
+A module may want more than the observation. For a recurrent one the runner carries its states, marks which rows start
+an episode, and records the states that its training sequences begin with. One that sees earlier observations, actions
+or rewards finds them next to the observation, zeros for what lies before the first row of an episode.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import tree
-from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from catalog.actions.masks import ActionMask
 from catalog.base import Tree
 from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import Rollout, allocate_observations, allocate_rows, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finals_finite
-from rlmodule.envs.infos import last_infos
-from rlmodule.envs.make import autoreset_mode, check_finite, guard_for, last_error, make_vector_env
-from rlmodule.envs.restarting import FAULT
+from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
+from rlmodule.envs.checks import EnvError, check_finals_finite, check_finite
+from rlmodule.envs.make import autoreset_mode, guard_for, last_error, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
@@ -39,11 +41,19 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 from rlmodule.sampling.episode_stats import EpisodeStats
+from rlmodule.sampling.own_draws import OwnDraws
 from rlmodule.sampling.random_streams import RandomStreams
-from rlmodule.sampling.storage import RolloutStorage, allocate_storages
+from rlmodule.sampling.storage import ArrayStorage, RolloutStorage
+from rlmodule.sampling.tensor_storage import TensorStorage, check_device
+from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
+OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
+"""Called with a vector env once it is made."""
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
+"""A pass of the module for one row after another."""
+Choose = Callable[[Tensor, int], Tree]
+"""Actions from the distribution inputs of a row, and the number of the row."""
 
 
 class EnvRunner:
@@ -52,6 +62,13 @@ class EnvRunner:
     Every step that an env makes is accounted for: ``num_env_step_calls`` is what the rollouts have of valid rows, what
     their ``stats`` have of lost steps, and ``num_env_steps_lost``.
 
+    A ready vector env whose observations, rewards and flags are tensors of one device is sampled there. Two things
+    differ. Random actions are drawn on the device, from one generator for all envs, so that they depend on the number
+    of envs and the kind of device. And a mask that leaves no choice is reported at the end of a fragment. With
+    same-step autoreset such an env gives ``info["final_obs"]`` as tensors ``[N, ...]`` with every step that truncates
+    an episode, and best with every step at all, since to leave it out the env must wait for the device. Entries of
+    envs whose episode continues may hold anything.
+
     Override points: none; user transforms belong into env wrappers or the module.
 
     Args:
@@ -59,23 +76,25 @@ class EnvRunner:
         run_seed: Seed of the run; every env and its action noise derive their own stream from it.
         first_env_index: Global index of this runner's first env.
         role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
-        on_env: Told of the vector env once it is made; if it raises, that is closed again. Where an env ended in a
+        on_env: Called with the vector env once it is made; if it raises, that is closed again. Where an env ended in a
             process of its own a new vector env is made with the next episodes.
         incarnation: How often a runner of these envs was made before: random streams differ in each.
         step_counter: Counts the calls of ``env.step``: for envs in this process before each call, for others before
             each vector step. None makes a counter of its own.
 
     Attributes:
+        device: Where it acts: that of the env's tensors, or the CPU.
+        module: The module that acts; there is none before :meth:`set_module`.
         progress: Vector steps made; grows while :meth:`sample` runs.
         num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised``, the step that did or
             that ended the process of its env, and ``fragment``, all others.
 
     Raises:
-        ValueError, TypeError, RuntimeError: If the env cannot be made; see :func:`make_vector_env`.
+        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if it gives
+            tensors and does not reset itself.
     """
 
-    device: ClassVar[torch.device] = torch.device("cpu")
-    """Where it acts."""
+    module: RLModule
 
     def __init__(
         self,
@@ -84,7 +103,7 @@ class EnvRunner:
         run_seed: int,
         first_env_index: int = 0,
         role: str = "env",
-        on_env: Callable[[VectorEnv[Any, Any, Any]], None] | None = None,
+        on_env: OnEnv | None = None,
         incarnation: int = 0,
         step_counter: SharedCounter | None = None,
     ) -> None:
@@ -93,30 +112,34 @@ class EnvRunner:
         self._step_counter = SharedCounter() if step_counter is None else step_counter
         self._steps_counted_before = self._step_counter.count
         self.progress = 0
-        self.num_env_steps_lost: dict[str, int] = {}
+        self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = settings.num_envs_per_env_runner
         self._make_env()
+        try:
+            again = (incarnation,) if incarnation else ()
+            tensors_on = _tensors_on(self.env, int_seed(run_seed, role, first_env_index, 0, *again))
+        except BaseException:
+            close_vector_env(self.env)
+            raise
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
-        self._records_action_dist = settings.records_action_dist
-        self._records_infos = settings.records_episode_infos
-        self._nested_actions = isinstance(self.action_space, spaces.Dict | spaces.Tuple)
-        # an env may write into an array it is given; single envs get a Discrete action as a number
-        self._copies_actions = self._guard is not None or not isinstance(self.action_space, spaces.Discrete)
+        self._has_tensors = tensors_on is not None
+        self._counts_resets = self._has_tensors and self._mode is AutoresetMode.NEXT_STEP
+        self.device = tensors_on or torch.device("cpu")
+        self._storage_class: type[RolloutStorage] = TensorStorage if self._has_tensors else ArrayStorage
+        # what an env of tensors computes shall not become part of a graph; envs of arrays may need gradients
+        self._gradients = torch.no_grad() if self._has_tensors else nullcontext()
         envs = range(first_env_index, first_env_index + self.num_envs)
-        self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
+        self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
-        self._module: RLModule | None = None
         self._storages: list[RolloutStorage] = []
-        self._obs: Tree | None = None
-        self._cut_off = False
-        self._starts = np.ones(self.num_envs, dtype=bool)
-        self._previous: dict[str, Tree] = {}
+        self._last: RolloutStorage | None = None  # what the episodes continue from
+        self._first_obs: Tree | None = None  # of new episodes
         self._state: Tree | None = None
+        self._cut_off = False
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
-        self._ended = np.zeros(self.num_envs, dtype=bool)
-        self._totals = EpisodeStats(self.num_envs, self._resets_in_a_step)
+        self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
 
     def _make_env(self) -> None:
         settings, had_gradients = self._settings, torch.is_grad_enabled()
@@ -131,42 +154,51 @@ class EnvRunner:
             mends=settings.restart_failed_sub_environments,
         )
         try:
-            self._check_gradients(had_gradients, "when they were made")
+            if had_gradients and not torch.is_grad_enabled():
+                raise self._gradients_off("when they were made")
             if self._on_env is not None:
                 self._on_env(self.env)
         except BaseException:
             close_vector_env(self.env)
             raise
+        self._mode = autoreset_mode(self.env)
         self._guard = guard_for(self.env, self._first)
+        # envs in guards of this process count for themselves
         self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
-        mode = autoreset_mode(self.env)
-        self._resets_in_a_step = mode is AutoresetMode.NEXT_STEP
-        self._resets_at_once = mode is AutoresetMode.SAME_STEP
-        self._after_step = {
-            AutoresetMode.SAME_STEP: self._after_same_step,
-            AutoresetMode.NEXT_STEP: self._after_next_step,
-            AutoresetMode.DISABLED: self._after_disabled,
-        }[mode]
 
     def set_module(self, module: RLModule) -> None:
-        """Act with ``module`` from now on; it is put into eval mode once, here."""
-        self._module = module.eval()
-        self._convert, self._stateful = module.action_converter.forward, module.is_stateful()
-        self._resample_noise = module.resample_noise if isinstance(module, NoisyNetAPI) else None
-        self._streams.noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(self.action_space))
-        no_finals = as_tensors(allocate_observations(module.input_space, 0))
-        self._no_finals = torch.empty(0, 2, dtype=torch.int64), no_finals
-        self._storages = []
-        self._previous, self._state = {}, None
+        """Act with ``module`` from now on; it is put into eval mode once, here.
 
-    @property
-    def module(self) -> RLModule:
-        """The module that acts."""
-        assert self._module is not None, "set_module() comes first"
-        return self._module
+        Raises:
+            ValueError: If it is on another device than the runner acts on.
+        """
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        if others := [name for name, tensor in tensors if tensor.device != self.device]:
+            where, got = f"{type(module).__name__} that acts", f"{others[0]} on another"
+            remedy = "Move a copy of its own there: module.to(runner.device)."
+            expected = f"its tensors on {self.device}, as those of the env"
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        self.module = module.eval()
+        converter = module.action_converter
+        self._convert = None if converter.is_identity else converter.forward
+        self._is_stateful = module.is_stateful()
+        if not self._has_tensors:
+            width = module.action_dist_cls.required_input_dim(self.action_space)
+            self._streams.noise.use(module.action_dist_cls, width)
+        no_obs = as_tensors(allocate_observations(module.input_space, 0))
+        self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
+        self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
+        self._storages, self._state = [], None
+        if self._last is not None:
+            self._last.previous = {}  # a module sees nothing of what another has seen
+        self._begin_draws()
+
+    def _begin_draws(self) -> None:
+        """Let all envs continue with random numbers that none has used."""
+        self._own_draws = OwnDraws(self.num_envs, self.device)
 
     def reset(self) -> None:
-        """Start a new episode in every env, each from its own next seed."""
+        """Start a new episode in every env, each from its own next seed; envs of tensors from one for all."""
         if self._cut_off:
             got, remedy = "an interrupt in the middle of one", "Build another, or load one: from_checkpoint(path)."
             raise RuntimeError(explain_error("async envs", expected="whole steps", got=got, remedy=remedy))
@@ -176,55 +208,22 @@ class EnvRunner:
         self._seeds, had_gradients = self._streams.next_seeds(), torch.is_grad_enabled()
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
-        self._obs = None
+        self._last = self._first_obs = None
         try:
             obs, _ = self.env.reset(seed=seed)
-            self._check_gradients(had_gradients, "in a reset")
         except BaseException as error:
-            if (ended := self._note_error(error)) is not None:
+            if (ended := self._ended_process(error)) is not None:
                 raise ended from error
             raise
+        if had_gradients and not torch.is_grad_enabled():
+            raise self._gradients_off("in a reset")
         if self._guard is not None:
             self._guard.check_reset(obs)
-        self._obs = obs
-        self._starts = np.ones(self.num_envs, dtype=bool)
-        self._previous, self._state = {}, None
-        self._ended[:] = False
+        if self._has_tensors:
+            check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
+        self._first_obs, self._state = obs, None
         self._totals.begin(self._steps)
-
-    def _check_gradients(self, were_on: bool, when: str) -> None:
-        """See that torch's gradients, which learners in this process need, were not switched off by an env."""
-        if not were_on or torch.is_grad_enabled():
-            return
-        torch.set_grad_enabled(True)
-        places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
-        unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
-        where = next((place for place in places if place is not None), unknown)
-        remedy = "Write 'with torch.no_grad():' in the env around what needs none."
-        expected, got = "torch's gradients left on", "torch.set_grad_enabled(False)"
-        raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
-
-    def _note_error(self, error: BaseException) -> EnvError | None:
-        """What to raise instead, if the process of an env ended."""
-        env = self.env.unwrapped
-        if not isinstance(env, AsyncVectorEnv):
-            return None
-        # processes that were interrupted in the middle of a message cannot be talked to any more
-        self._cut_off |= not isinstance(error, Exception)
-        is_about_one = isinstance(error, EOFError | ConnectionError)
-        return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
-
-    @property
-    def num_env_step_calls(self) -> int:
-        """Calls of ``env.step`` that this runner made, those included that raised."""
-        return self._step_counter.count - self._steps_counted_before
-
-    def _note_lost(self, num: int, error: BaseException, faults: int) -> None:
-        """Account for ``num`` steps of a fragment that ended in ``error``, after ``faults`` that were mended."""
-        raised = min(num, faults + (isinstance(error, EnvError) and error.place.get("call") != "reset()"))
-        for cause, lost in (("env_raised", raised), ("fragment", num - raised)):
-            if lost:
-                self.num_env_steps_lost[cause] = self.num_env_steps_lost.get(cause, 0) + lost
+        self._begin_draws()
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times.
@@ -235,13 +234,13 @@ class EnvRunner:
             policy_version: Noted in the rollout.
 
         Returns:
-            A rollout of its own arrays; what it holds never changes afterwards. It has the column
+            A rollout of its own memory; what it holds never changes afterwards. It has the column
             ``action_dist_inputs`` if the settings ask for it, and then ``action_logp`` if it explored. ``stats`` has
             ``episode_returns``, ``episode_lengths``, ``episode_slots`` (finished episodes in order of time) and the
-            seconds ``env_step``, ``forward``, ``bookkeeping``; if the settings ask for them and an episode
-            ended, ``episode_infos``: the ``info`` of its last step for each; and ``num_env_steps_lost``, by cause, if
-            an env raised and was made anew. The episode it was in is cut off and not among the finished ones: its
-            return is not one of the task.
+            seconds ``env_step``, ``forward``, ``bookkeeping``, on a GPU those that it took to queue the work; if the
+            settings ask for them and an episode ended, ``episode_infos``: the ``info`` of its last step for each; and
+            ``num_env_steps_lost``, by cause, if an env raised and was restarted. The episode it was in is cut off and
+            not among the finished ones: its return is not one of the task.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite; names env and step.
@@ -250,155 +249,102 @@ class EnvRunner:
                 switched torch's gradients off.
         """
         start = perf_counter()
-        if self._obs is None:
+        if self._last is None and self._first_obs is None:
             self.reset()
-        data, calls_before = self._next_storage(num_steps), self._step_counter.count
+        data, calls_before = self._next_storage(num_steps), self._step_counter.cell[0]
         had_gradients = torch.is_grad_enabled()
         try:
-            rollout = self._collect(data, num_steps, explore)
-            self._check_gradients(had_gradients, f"steps {self._steps - num_steps + 1} to {self._steps}")
+            with self._gradients:
+                seconds = self._interact(data, num_steps, explore)
+                rollout = self._rollout_of(data, num_steps, explore)
+            if had_gradients and not torch.is_grad_enabled():
+                raise self._gradients_off(f"steps {self._steps - num_steps + 1} to {self._steps}")
         except BaseException as error:
-            self._obs = None  # the envs are ahead of what was recorded: the next call starts new episodes
-            ended = self._note_error(error)
-            self._note_lost(self._step_counter.count - calls_before, ended or error, len(data.faults))
-            if ended is not None:
-                raise ended from error
-            raise
+            self._last = self._first_obs = None  # the envs are ahead of what was recorded: new episodes start
+            culprit = self._culprit(error, data)
+            self._note_lost(culprit, data, calls_before)
+            if culprit is error:
+                raise
+            raise culprit from error
+        if self._counts_resets:
+            self._uncount_resets(data, num_steps)
         rollout.policy_version = policy_version
-        stats = rollout.stats
-        stats["bookkeeping"] = perf_counter() - start - stats["env_step"] - stats["forward"]
+        bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
+        rollout.stats |= seconds | {"bookkeeping": bookkeeping}
         return rollout
 
-    def _collect(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
-        """Fill ``data``, and make a rollout of it."""
-        infos: list[dict[str, Any]] | None = [] if self._records_infos else None
-        dist_inputs, seconds = self._interact(data, num_steps, explore, infos)
-        check_finite(data.env_obs, data.rewards, self._steps, self._first)
-        stats = self._stats_of(data, infos) | seconds
-        if data.faults:
-            data.cut_at_faults()
-        if np.count_nonzero(data.truncateds):
-            data.check_finals(type(self.env.unwrapped).__name__)
-        final_index, final_obs = data.finals(self.module) if data.final_index else self._no_finals
-        if data.final_index:
-            check_finals_finite(self.module.env_part(final_obs), data.final_index, self._steps, self._first)
-        columns = data.columns
-        columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
-        if dist_inputs is not None:
-            columns[Columns.ACTION_DIST_INPUTS] = dist_inputs
-        if dist_inputs is not None and explore:
-            with torch.no_grad():
-                columns[Columns.ACTION_LOGP] = self.module.action_dist_cls.from_logits(dist_inputs).logp(actions)
-        self._steps += num_steps
-        return Rollout(
-            columns=columns,
-            last_obs=data.seen[num_steps],
-            final_index=final_index,
-            final_obs=final_obs,
-            state_in=data.state_in,
-            first_env_index=self._first,
-            stats=stats,
-        )
+    def _next_storage(self, num_steps: int) -> RolloutStorage:
+        """Rows to fill, the first of which has the present observation."""
+        if not self._storages or len(self._storages[-1].rewards) != num_steps:
+            self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
+        data, last, module = self._storages.pop(), self._last, self.module
+        if last is None:
+            data.begin(self._first_obs)
+        else:
+            data.follow(last)
+        if self._is_stateful:
+            if self._state is None:
+                self._state = map_leaves(lambda x: x.to(self.device), initial_states(module, self.num_envs))
+            count = -(-num_steps // module.max_seq_len)
+            data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
+        return data
 
-    def _stats_of(self, data: RolloutStorage, infos: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """What the rollout tells of finished episodes, with their ``infos``, and of steps that were lost."""
-        ended = data.terminateds | data.truncateds
-        stats: dict[str, Any] = self._totals.finished(data.rewards, ended, self._steps)
-        if data.faults:  # which end an episode, but finish none
-            faults = {*data.faults}
-            kept = [place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)]
-            stats = {name: values[np.array(kept)] for name, values in stats.items()}
-            stats["num_env_steps_lost"] = {"env_raised": len(faults)}
-            infos = infos and [info for info in infos if FAULT not in info]
-        return stats | {"episode_infos": infos} if infos else stats
+    # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def _interact(
-        self, data: RolloutStorage, num_steps: int, explore: bool, infos: list[dict[str, Any]] | None
-    ) -> tuple[Tensor | None, dict[str, float]]:
-        """The loop: fill ``data``, and ``infos`` unless it is None; returns distribution inputs, if they are recorded,
-        and seconds."""
-        module, env, convert, guard, after_step = self.module, self.env, self._convert, self._guard, self._after_step
-        forward, from_logits, seen = self._forward_along(data, explore), module.action_dist_cls.from_logits, data.seen
-        noise = self._noise_along(num_steps) if explore else None
-        resample_noise, generator = self._resample_noise if explore else None, self._streams.generator
-        nested, copies = self._nested_actions, self._copies_actions
-        count, inference_mode = self._step_counter.cell if self._counts_steps else None, self._inference_mode
-        needs_starts = data.state_in is not None or bool(data.previous)
-        dist_inputs: list[Tensor] = []
+    def _interact(self, data: RolloutStorage, num_steps: int, explore: bool) -> dict[str, float]:
+        """Fill ``data``. Returns the seconds of each phase."""
+        env, guard, convert, inference_mode = self.env, self._guard, self._convert, self._inference_mode
+        forward, choose = self._forward_along(data, explore), self._chooser(data, num_steps, explore)
+        counter = self._step_counter.cell if self._counts_steps else None
+        after_step = self._after_step_of(data)
+        marks_each_row = data.state_in is not None or data.previous or self._mode is AutoresetMode.NEXT_STEP
         in_env = in_forward = 0.0
-        obs, t = self._obs, 0
-        try:
-            for t in range(num_steps):
-                before = perf_counter()
-                with inference_mode:
-                    if resample_noise is not None:
-                        resample_noise(generator)
-                    out = forward({Columns.OBS: seen[t]})
-                    logits = out[Columns.ACTION_DIST_INPUTS]
-                    if not explore:
-                        action = greedy_actions(module, out)
-                    elif noise is not None:
-                        action = from_logits(logits).sample_from(next(noise))
-                    else:
-                        action = from_logits(logits).sample(generator)
-                    fitted = convert(action)
-                # out here, as what an env makes in inference mode could not be changed elsewhere, nor have gradients
-                sampled: Any = tree.map_structure(Tensor.numpy, action) if nested else action.numpy()
-                sent = sampled
-                if fitted is not action:
-                    sent = tree.map_structure(lambda x: x.numpy().copy(), fitted) if nested else fitted.numpy()
-                elif copies:
-                    sent = sampled.copy()
-                if t == 0:
-                    data.actions = allocate_rows(sampled, num_steps)
-                write_row(data.actions, t, sampled)
-                dist_inputs.append(logits)
-                if count is not None:
-                    count[0] += self.num_envs - np.count_nonzero(self._ended)
-                decided = perf_counter()
-                obs, rewards, terminateds, truncateds, info = env.step(sent)
-                stepped = perf_counter()
-                self.progress += 1
-                in_forward += decided - before
-                in_env += stepped - decided
-                if guard is not None:
-                    guard.check_step(obs, rewards, terminateds, truncateds)
-                data.rewards[t] = rewards
-                data.terminateds[t] = terminateds
-                data.truncateds[t] = truncateds
-                if infos is not None:
-                    infos += last_infos(info, data.terminateds[t] | data.truncateds[t], self._resets_at_once)
-                obs = after_step(data, t, obs, info)
-                write_row(data.env_obs, t + 1, obs)
-                if needs_starts:
-                    self._mark_starts(data, t, t + 1)
-                    data.write_previous(t)
-        except Exception as error:
-            # a module or an env that chokes on a NaN observation is not the culprit
-            env_obs = tree.map_structure(lambda x: x[: t + 1], data.env_obs)
-            check_finite(env_obs, data.rewards[:t], self._steps, self._first)
-            found = None if isinstance(error, EnvError) else last_error(env, guard)
-            if found is not None and str(found) != str(error):
-                raise found from error
-            raise
-        self._obs = obs
-        self._previous = {
-            n: tree.map_structure(lambda x: x[-1].copy(), part.whole) for n, part in data.previous.items()
-        }
-        if not needs_starts:
-            self._mark_starts(data, 0, num_steps)
-        self._starts = data.starts[num_steps]
-        # stacked out here, since tensors made in inference mode cannot enter a loss
-        recorded = torch.stack(dist_inputs) if self._records_action_dist else None
-        return recorded, {"env_step": in_env, "forward": in_forward}
+        for t in range(num_steps):
+            before = perf_counter()
+            with inference_mode:
+                logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
+                action = choose(logits, t)
+                fitted = action if convert is None else convert(action)
+            # out here, as what an env makes in inference mode could not be changed later, nor have gradients
+            sent = data.write_action(t, action, fitted)
+            data.dist_inputs.append(logits)
+            if counter is not None:
+                counter[0] += data.num_acting(t)
+            decided = perf_counter()
+            obs, rewards, terminateds, truncateds, info = env.step(sent)
+            stepped = perf_counter()
+            self.progress += 1
+            in_forward += decided - before
+            in_env += stepped - decided
+            if guard is not None:
+                guard.check_step(obs, rewards, terminateds, truncateds)
+            data.write_step(t, obs, rewards, terminateds, truncateds)
+            for note in after_step:
+                note(t, info)
+            if marks_each_row:
+                data.mark(t, t + 1)
+                data.write_previous(t)
+        if not marks_each_row:
+            data.mark(0, num_steps)
+        self._last = data
+        return {"env_step": in_env, "forward": in_forward}
 
-    def _noise_along(self, num_steps: int) -> Iterator[Tensor] | None:
-        """Noise for one row after another; None if the distribution draws for itself."""
-        noise = self._streams.noise
-        if self._resets_in_a_step and noise.is_drawn:  # envs that only reset use none
-            return (noise.take_own(~self._ended) for _ in range(num_steps))
-        rows = noise.take(num_steps)
-        return None if rows is None else iter(rows)
+    def _chooser(self, data: RolloutStorage, num_steps: int, explore: bool) -> Choose:
+        """Decide where the random numbers of actions come from."""
+        module, noise, generator = self.module, self._streams.noise, self._streams.generator
+        from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
+        if not explore:
+            return lambda logits, t: greedy_actions(module, {Columns.ACTION_DIST_INPUTS: logits})
+        if noise.is_drawn and not resets_in_a_step:
+            rows = iter(noise.take(num_steps))
+            return lambda logits, t: from_logits(logits).sample_from(next(rows))
+        if noise.is_drawn:  # envs that only reset use none
+            return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
+        if not resets_in_a_step:
+            return lambda logits, t: from_logits(logits).sample(generator)
+        own_draws = self._own_draws
+        own_draws.begin_fragment(num_steps)
+        return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
         """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""
@@ -406,12 +352,16 @@ class EnvRunner:
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
             forward = self._carrying_state(forward, data)
-        return forward if module.action_mask is None else self._checking_choice(forward, module.action_mask)
+        if module.action_mask is not None and not self._has_tensors:
+            forward = self._checking_choice(forward, module.action_mask, data)
+        if explore and isinstance(module, NoisyNetAPI):
+            forward = self._resampling_noise(forward, module)
+        return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
-        """``forward`` for one row after another of a recurrent module: hands its states on from each to the next, and
-        records those that training sequences begin with."""
-        length, rows = self.module.max_seq_len, enumerate(torch.from_numpy(data.starts).unsqueeze(1))
+        """``forward`` of a recurrent module: pass its states on from each row to the next, and record those that
+        training sequences begin with."""
+        length, rows = self.module.max_seq_len, enumerate(torch.as_tensor(data.starts).unsqueeze(1))
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
             t, starts = next(rows)
@@ -424,63 +374,143 @@ class EnvRunner:
 
         return step
 
-    def _checking_choice(self, forward: Forward, mask: ActionMask) -> Forward:
-        """``forward`` for one row after another, where the mask must leave each env that acts something to choose."""
-        steps = itertools.count(self._steps)
+    def _checking_choice(self, forward: Forward, mask: ActionMask, data: RolloutStorage) -> Forward:
+        """``forward`` where the mask must leave each env that acts something to choose."""
+        rows = itertools.count()
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            number = next(steps)
+            t = next(rows)
             stuck = mask.rows_without_choice(self.module.env_part(batch[Columns.OBS])).numpy()
-            if np.count_nonzero(stuck) and len(envs := np.flatnonzero(stuck & ~self._ended)):
-                raise nothing_to_choose(f"env {self._first + envs[0]}, step {number}, obs", mask)
+            if np.count_nonzero(stuck):
+                resting = data.ended[t] if self._mode is AutoresetMode.NEXT_STEP else False
+                if len(envs := np.flatnonzero(stuck & ~resting)):
+                    raise nothing_to_choose(f"env {self._first + envs[0]}, step {self._steps + t}, obs", mask)
             return forward(batch)
 
         return step
 
-    def _mark_starts(self, data: RolloutStorage, begin: int, end: int) -> None:
-        """Tell of what comes after each of the rows from ``begin`` to ``end`` whether it starts an episode."""
-        rows = slice(begin, end)
-        if self._resets_in_a_step:  # which is the row that is no transition
-            np.logical_not(data.valid[rows], out=data.starts[begin + 1 : end + 1])
-        else:
-            np.logical_or(data.terminateds[rows], data.truncateds[rows], out=data.starts[begin + 1 : end + 1])
+    def _resampling_noise(self, forward: Forward, module: NoisyNetAPI) -> Forward:
+        """``forward`` with new noise in the nets of ``module`` for each row."""
+        generator = self._streams.generator
 
-    def _after_same_step(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
-        if "final_obs" in info:
-            if self._settings.restart_failed_sub_environments:
-                data.note_faults(t, info)
-            data.note_finals(t, info["final_obs"])
-        return obs
+        def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
+            module.resample_noise(generator)
+            return forward(batch)
 
-    def _after_next_step(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
-        if np.count_nonzero(self._ended):  # these envs were reset in this step, which is no transition
-            data.valid[t] = ~self._ended
-            data.rewards[t][self._ended] = 0
-        self._ended = data.terminateds[t] | data.truncateds[t]
-        data.note_finals(t, obs)
-        return obs
+        return step
 
-    def _after_disabled(self, data: RolloutStorage, t: int, obs: Tree, info: dict[str, Any]) -> Tree:
+    def _after_step_of(self, data: RolloutStorage) -> list[Callable[[int, dict[str, Any]], None]]:
+        """What reads the ``info`` of each step, by autoreset mode."""
+        notes = [data.note_infos] if self._settings.records_episode_infos else []
+        if self._mode is AutoresetMode.NEXT_STEP:  # the next observation is the final one
+            return notes
+        if self._mode is AutoresetMode.DISABLED:
+            return [*notes, lambda t, info: self._reset_ended(data, t)]
+        if isinstance(data, ArrayStorage) and self._settings.restart_failed_sub_environments:
+            return [*notes, data.note_faults]
+        return [*notes, data.note_finals]
+
+    def _reset_ended(self, data: RolloutStorage, t: int) -> None:
+        """Reset the envs whose episode ended in row ``t``, which do not do so themselves."""
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
-            data.note_finals(t, obs)
+            data.note_finals(t, {"final_obs": tree.map_structure(lambda x: x[t + 1], data.env_obs)})
             obs, _ = self.env.reset(options={"reset_mask": ended})
-        return obs
+            write_row(data.env_obs, t + 1, obs)
 
-    def _next_storage(self, num_steps: int) -> RolloutStorage:
-        """The next arrays to fill, with what is known of row 0."""
-        if not self._storages or len(self._storages[-1].rewards) != num_steps:
-            self._storages = allocate_storages(self.module, num_steps, self.num_envs)
-        data, module = self._storages.pop(), self.module
-        write_row(data.env_obs, 0, self._obs)
-        data.starts[0] = self._starts
-        data.begin_previous(self._previous)
-        if self._stateful:
-            if self._state is None:
-                self._state = initial_states(module, self.num_envs)
-            count = -(-num_steps // module.max_seq_len)
-            data.state_in = map_leaves(lambda x: x.new_empty(count, *x.shape), self._state)
-        return data
+    # --- after it -----------------------------------------------------------------------------------------------------
+
+    def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
+        """Make a rollout of ``data``, whose rows are filled."""
+        module, columns = self.module, data.columns
+        rewards, terminateds, truncateds = data.settle(module, self._steps, self._first)
+        ended = terminateds | truncateds
+        stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
+        if data.faults:
+            assert isinstance(data, ArrayStorage)
+            stats = data.without_faults(stats)
+            data.cut_at_faults()
+        if infos := data.episode_infos(ended):
+            stats["episode_infos"] = infos
+        final_index, final_obs = self._no_finals, self._no_obs
+        if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
+            final_index = torch.from_numpy(found).to(self.device)
+            final_obs = data.finals(module, final_index)
+            check_finals_finite(module.env_part(final_obs), found.tolist(), self._steps, self._first)
+        columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
+        if self._settings.records_action_dist:
+            # stacked out here, since tensors made in inference mode cannot enter a loss
+            columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
+            if explore:
+                with torch.no_grad():
+                    columns[Columns.ACTION_LOGP] = module.action_dist_cls.from_logits(dist_inputs).logp(actions)
+        self._steps += num_steps
+        return Rollout(
+            columns=columns,
+            last_obs=data.seen[num_steps],
+            final_index=final_index,
+            final_obs=final_obs,
+            state_in=data.state_in,
+            first_env_index=self._first,
+            stats=stats,
+        )
+
+    def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
+        """Subtract the resets among ``num_steps`` vector steps of an env of tensors, which the host could not know."""
+        self._step_counter.cell[0] -= int(data.ended[:num_steps].sum())
+
+    # --- what goes wrong ----------------------------------------------------------------------------------------------
+
+    def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
+        """What to raise for an ``error``: a module or an env that chokes on a wrong value is not at fault."""
+        if isinstance(error, Exception) and data.filled < len(data.rewards):
+            env_obs = tree.map_structure(lambda x: x[: data.filled + 1], data.env_obs)
+            try:
+                check_finite(env_obs, data.rewards[: data.filled], self._steps, self._first)
+            except ValueError as not_finite:
+                return not_finite
+            found = None if isinstance(error, EnvError) else last_error(self.env, self._guard)
+            if found is not None and str(found) != str(error):
+                return found
+        return self._ended_process(error) or error
+
+    def _ended_process(self, error: BaseException) -> EnvError | None:
+        """What to raise instead, if the process of an env ended."""
+        env = self.env.unwrapped
+        if not isinstance(env, AsyncVectorEnv):
+            return None
+        # processes that were interrupted in the middle of a message cannot be talked to any more
+        self._cut_off |= not isinstance(error, Exception)
+        is_about_one = isinstance(error, EOFError | ConnectionError)
+        return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
+
+    def _note_lost(self, error: BaseException, data: RolloutStorage, calls_before: int) -> None:
+        """Account for the steps of a fragment that ended in ``error``."""
+        if self._counts_resets:
+            data.mark(0, len(data.rewards))
+            self._uncount_resets(data, (self._step_counter.count - calls_before) // self.num_envs)
+        num = self._step_counter.count - calls_before
+        is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
+        raised = min(num, len(data.faults) + is_step)
+        self.num_env_steps_lost.update({"env_raised": raised} if raised else {})
+        self.num_env_steps_lost.update({"fragment": num - raised} if num > raised else {})
+
+    def _gradients_off(self, when: str) -> RuntimeError:
+        """The error of an env that switched off torch's gradients, which learners in this process need."""
+        torch.set_grad_enabled(True)
+        places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
+        unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
+        where = next((place for place in places if place is not None), unknown)
+        remedy = "Write 'with torch.no_grad():' in the env around what needs none."
+        expected, got = "torch's gradients left on", "torch.set_grad_enabled(False)"
+        return RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    @property
+    def num_env_step_calls(self) -> int:
+        """Calls of ``env.step`` that this runner made, those included that raised."""
+        return self._step_counter.count - self._steps_counted_before
 
     def get_state(self) -> dict[str, Any]:
         """Counters and random streams, by global index of the env. Envs are not saved: after ``set_state`` new episodes
@@ -491,7 +521,7 @@ class EnvRunner:
         """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`RandomStreams.set_state`."""
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
-        self._obs = None
+        self._last = self._first_obs = None
 
     def stop(self) -> None:
         """Close the envs, in a few seconds at most; none of their processes is left."""
@@ -499,3 +529,24 @@ class EnvRunner:
             assert isinstance(self.env.unwrapped, AsyncVectorEnv)
             end_processes(self.env.unwrapped)
         close_vector_env(self.env)
+
+
+def _tensors_on(env: VectorEnv[Any, Any, Any], seed: int) -> torch.device | None:
+    """The device of the tensors that a reset of ``env`` gives; None if it gives arrays.
+
+    Raises:
+        ValueError: If it gives both, or tensors and does not reset itself.
+    """
+    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # which gather what they return in arrays
+        return None
+    obs, _ = env.reset(seed=seed)
+    device = next((leaf.device for leaf in tree.flatten(obs) if isinstance(leaf, Tensor)), None)
+    if device is None:
+        return None
+    name = type(env.unwrapped).__name__
+    check_device(f"{name}.reset()", obs, device)
+    if (mode := autoreset_mode(env)) is AutoresetMode.DISABLED:
+        remedy = "Reset envs within step(), in the step that ends their episode or in the next."
+        where = f"autoreset mode of {name}, which gives tensors"
+        raise ValueError(explain_error(where, expected="SAME_STEP or NEXT_STEP", got=str(mode), remedy=remedy))
+    return device

@@ -1,8 +1,9 @@
-"""RolloutStorage: the arrays that one call of an env runner fills; for short rollouts, allocated for several calls."""
+"""RolloutStorage: what one call of an env runner fills, as its env gives it: arrays, or tensors on a device."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 import tree
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
+from typing_extensions import Self
 
 from catalog.base import Tree
 from catalog.errors import explain_error
 from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves, take_slot, unbind_rows, write_row
+from rlmodule.data.rollout import allocate_rows, map_leaves, take_slot, unbind_rows, write_row
+from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
 from rlmodule.modules.past_rows import PastRows
@@ -25,158 +29,295 @@ from rlmodule.modules.rl_module import RLModule
 logger = logging.getLogger("rlmodule.envs.make")
 
 BLOCK_ROWS = 64
-"""Rows of fragments that are made at once, unless one alone has more;"""
+"""Rows of rollouts that are allocated at once, unless one alone has more;"""
 BLOCK_BYTES = 2**20
 """fewer where their observations would be larger than this."""
 
 
 @dataclass(kw_only=True, slots=True)
-class RolloutStorage:
-    """``T`` rows to be filled; observations and ``starts`` have one more, for what comes after the last.
+class RolloutStorage(ABC):
+    """``T`` rows of ``N`` envs to be filled. Where there is one row more, it is for what follows the last.
 
     Attributes:
-        env_obs: What the env observes, arrays ``[T+1, N, ...]``.
+        mode: When the env resets.
+        env_name: Class of the env, for errors.
+        env_obs: What the env observes ``[T+1, N, ...]``.
         previous: What the module sees of earlier steps, by name.
+        starts: Which rows are the first of an episode ``[T+1, N]``.
+        ended: Which envs had ended their episode when the row began ``[T+1, N]``.
+        rewards, terminateds, truncateds, valid: ``[T, N]``.
         seen: What the module observes, row by row, tensors ``[N, ...]``.
-        starts: Which rows are the first of an episode.
-        columns: Those of the rollout that are known before it begins: tensors of the same memory, without the last row.
-        actions: As the distribution sampled them, arrays ``[T, N, ...]``; None before the first.
-        final_index, final_obs: Row and slot of each truncation, and its true final observation.
-        faults: Row and slot of each step that raised, which is a truncation until :meth:`cut_at_faults`.
+        columns: The columns of the rollout that exist before it begins: tensors of the same memory.
+        actions: As the distribution sampled them ``[T, N, ...]``; None before the first.
+        dist_inputs: Inputs of the distribution, row by row.
+        final_obs: True final observations ``[T, N, ...]`` of the truncated episodes; None before the first.
+        rows_with_finals: Rows in which the env gave final observations.
+        infos: What is kept of ``info`` for the episodes that end.
+        faults: Row and slot of each step that raised, which is a truncation until :meth:`ArrayStorage.cut_at_faults`.
         state_in: States before rows ``0, L, 2L, …`` of a recurrent module.
+        filled: Rows that are complete.
     """
 
+    mode: AutoresetMode
+    env_name: str
     env_obs: Tree
     previous: dict[str, PastRows]
+    starts: Any
+    ended: Any
+    rewards: Any
+    terminateds: Any
+    truncateds: Any
+    valid: Any
     seen: list[Tree]
-    starts: np.ndarray
-    rewards: np.ndarray
-    terminateds: np.ndarray
-    truncateds: np.ndarray
-    valid: np.ndarray
     columns: dict[str, Tree]
     actions: Tree | None = None
-    final_index: list[tuple[int, int]] = field(default_factory=list)
-    final_obs: list[Tree] = field(default_factory=list)
+    dist_inputs: list[Tensor] = field(default_factory=list)
+    final_obs: Tree | None = None
+    rows_with_finals: list[int] = field(default_factory=list)
+    infos: list[dict[str, Any]] = field(default_factory=list)
     faults: list[tuple[int, int]] = field(default_factory=list)
     state_in: Tree | None = None
+    filled: int = 0
 
-    def begin_previous(self, last: Mapping[str, Tree]) -> None:
-        """Put what the last fragment ended with next to the first observation; zeros if it left nothing."""
+    @classmethod
+    def allocate(
+        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv[Any, Any, Any], mode: AutoresetMode
+    ) -> list[Self]:
+        """Make storages of ``num_steps`` rows for ``module``, several at once if they are short.
+
+        Args:
+            module: The module that acts.
+            template: Its observations ``[0, ...]``, tensors with the dtypes and the device to store.
+            num_steps: ``T``.
+            env: The vector env.
+            mode: When it resets.
+        """
+        row = sum(leaf.element_size() * leaf.shape[1:].numel() for leaf in tree.flatten(template)) * env.num_envs
+        count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
+        length, device = num_steps + 1, tree.flatten(template)[0].device
+        shape = count, length, env.num_envs
+        obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
+        flags = torch.zeros(5, *shape, dtype=torch.bool, device=device)
+        flags[4] = True
+        starts, ended, terminateds, truncateds, valid = flags
+        tensors = {
+            Columns.REWARDS: torch.zeros(count, num_steps, env.num_envs, device=device),
+            Columns.TERMINATEDS: terminateds[:, :-1],
+            Columns.TRUNCATEDS: truncateds[:, :-1],
+            Columns.VALID: valid[:, :-1],
+        }
+        columns = {Columns.OBS: map_leaves(lambda x: x[:, :-1], obs), Columns.STARTS: starts[:, :-1]} | tensors
+        views = unbind_rows(cls._as_env_gives({"obs": obs, "starts": starts, "ended": ended, **tensors}))
+        seen = unbind_rows(map_leaves(lambda x: x.flatten(0, 1), obs))
+        return [
+            cls(
+                mode=mode,
+                env_name=type(env.unwrapped).__name__,
+                env_obs=module.env_part(view["obs"]),
+                previous=PastRows.of(module, view["obs"]) if module.sees_more_than_the_env else {},
+                starts=view["starts"],
+                ended=view["ended"],
+                rewards=view[Columns.REWARDS],
+                terminateds=view[Columns.TERMINATEDS],
+                truncateds=view[Columns.TRUNCATEDS],
+                valid=view[Columns.VALID],
+                seen=seen[i * length : (i + 1) * length],
+                columns=one,
+            )
+            for i, (view, one) in enumerate(zip(views, unbind_rows(columns), strict=True))
+        ]
+
+    @staticmethod
+    @abstractmethod
+    def _as_env_gives(tensors: Tree) -> Tree:
+        """Views of ``tensors`` of the kind that the env gives."""
+
+    def begin(self, obs: Tree) -> None:
+        """Start new episodes with ``obs`` ``[N, ...]``."""
+        write_row(self.env_obs, 0, obs)
+        self.starts[0], self.ended[0] = True, False
+        for part in self.previous.values():
+            part.clear(0)
+
+    def follow(self, last: RolloutStorage) -> None:
+        """Continue the episodes of ``last``."""
+        write_row(self.env_obs, 0, take_slot(last.env_obs, -1))
+        self.starts[0], self.ended[0] = last.starts[-1], last.ended[-1]
         for name, part in self.previous.items():
-            if name in last:
-                write_row(part.whole, 0, last[name])
+            if name in last.previous:
+                write_row(part.whole, 0, take_slot(last.previous[name].whole, -1))
             else:
-                _clear(part.whole, 0)
+                part.clear(0)
+
+    # --- row by row ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
+        """Store the sampled ``action`` of row ``t``. Returns a copy of the ``fitted`` one, which the env may change."""
+
+    def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
+        """Store what the step of row ``t`` returned."""
+        self.rewards[t] = rewards
+        self.terminateds[t] = terminateds
+        self.truncateds[t] = truncateds
+        write_row(self.env_obs, t + 1, obs)
+        self.filled = t + 1
+
+    @abstractmethod
+    def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
+        """Store the true final observations of the episodes that row ``t`` truncated, if ``info`` has them."""
+
+    @abstractmethod
+    def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
+        """Store what :meth:`episode_infos` needs of the ``info`` of row ``t``."""
 
     def write_previous(self, t: int) -> None:
         """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
-        started = self.starts[t + 1]
         for name, part in self.previous.items():
             part.write(t + 1, take_slot(self._column(name), t))
-            if np.count_nonzero(started):
-                _clear(part.whole, (t + 1, started))
+            part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
         """What the field ``name`` of the view of the past shows later."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
-    def note_finals(self, t: int, finals: Tree) -> None:
-        """Keep the true final observation of every episode that was truncated in row ``t``."""
-        if np.count_nonzero(self.truncateds[t]):
-            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]):
-                self.final_index.append((t, int(slot)))
-                self.final_obs.append(tree.map_structure(np.array, take_slot(finals, int(slot))))
+    def mark(self, begin: int, end: int) -> None:
+        """Mark which envs have ended after rows ``begin`` to ``end``, and what starts an episode."""
+        rows, after = slice(begin, end), slice(begin + 1, end + 1)
+        self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
+        # the reset is part of the step that ends the episode, or is the step after it
+        self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
-    def check_finals(self, env_name: str) -> None:
-        """Whether the env handed over the last observation of every episode that was truncated.
+    @abstractmethod
+    def num_acting(self, t: int) -> int:
+        """Envs for which row ``t`` is an env step, as far as the host knows."""
+
+    # --- once all rows are there --------------------------------------------------------------------------------------
+
+    def settle(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mark which rows are transitions, and check them.
+
+        Args:
+            module: The module that acted.
+            first_step: Number of steps before the first row.
+            first_env: Index of the first env in the run.
+
+        Returns:
+            Rewards, terminateds and truncateds as arrays ``[T, N]``.
 
         Raises:
-            ValueError: If not.
+            ValueError: If an observation or a reward is not finite, or a mask left no choice.
         """
-        missing = np.count_nonzero(self.truncateds & ~self.terminateds) - len(self.final_index)
-        if missing:
+        if self.mode is AutoresetMode.NEXT_STEP:  # the step after an end resets the env and is no transition
+            resets = self.ended[:-1]
+            self.valid[:] = ~resets
+            self.rewards[resets] = 0.0
+        return self._check(module, first_step, first_env)
+
+    @abstractmethod
+    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See :meth:`settle`."""
+
+    def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
+        """The last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
+        return self.infos
+
+    def finals(self, module: RLModule, index: Tensor) -> Tree:
+        """What ``module`` would have observed after the truncations at ``index`` ``[K, 2]``, tensors ``[K, ...]``.
+
+        Raises:
+            ValueError: If the env left a true final observation out.
+        """
+        rows, slots = index.unbind(1)
+        source, at = self.final_obs, rows
+        if self.mode is AutoresetMode.NEXT_STEP:
+            source, at = self.env_obs, rows + 1
+        elif missing := sum(row not in self.rows_with_finals for row in rows.tolist()):
             raise ValueError(
                 explain_error(
-                    f"info of {env_name}.step()",
+                    f"info of {self.env_name}.step()",
                     expected="final_obs whenever an episode ends, as same-step autoreset has it",
                     got=f"{missing} truncated episodes without it",
                     remedy="Put the last observation of each ended episode into info['final_obs'], or declare another "
                     "autoreset mode in the env's metadata.",
                 )
             )
+        final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
+        if not module.sees_more_than_the_env:
+            return final_obs
+        past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
+        return {Columns.OBS: final_obs, **past}
+
+
+class ArrayStorage(RolloutStorage):
+    """Arrays, which share their memory with the tensors of the rollout."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _as_env_gives(tensors: Tree) -> Tree:
+        return tree.map_structure(Tensor.numpy, tensors)
+
+    def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
+        sampled = map_leaves(Tensor.numpy, action)
+        if self.actions is None:
+            self.actions = allocate_rows(sampled, len(self.rewards))
+        write_row(self.actions, t, sampled)
+        return map_leaves(lambda x: x.numpy().copy(), fitted)
+
+    def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
+        if "final_obs" not in info:
+            return
+        self.rows_with_finals.append(t)
+        if np.count_nonzero(self.truncateds[t]):
+            if self.final_obs is None:
+                self.final_obs = tree.map_structure(lambda x: np.empty_like(x[1:]), self.env_obs)
+            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]).tolist():
+                write_row(self.final_obs, (t, slot), take_slot(info["final_obs"], slot))
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
-        """Keep which steps of row ``t`` raised, as their ``info`` says. Their envs observed nothing more: the final
-        observation, which goes into ``info``, is the one before."""
-        ended = self.truncateds[t]
+        """As :meth:`note_finals`, where a step may have raised. Its env observed nothing more: its final observation,
+        which goes into ``info``, is the one before."""
+        if "final_obs" not in info:
+            return
+        ended = self.terminateds[t] | self.truncateds[t]
         for slot, of_env in zip(np.flatnonzero(ended).tolist(), last_infos(info, ended, True), strict=True):
             if FAULT in of_env:
                 self.faults.append((t, slot))
                 info["final_obs"][slot] = tree.map_structure(lambda x, slot=slot: x[t, slot], self.env_obs)
                 logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
+        self.note_finals(t, info)
 
-    def finals(self, module: RLModule) -> tuple[Tensor, Tree]:
-        """Row and slot of each truncation ``[K, 2]`` and the true final observations ``[K, ...]``, next to them what
-        each episode saw, did and was given last."""
-        index = np.array(self.final_index, dtype=np.int64)
-        finals = allocate_observations(module.input_space, len(index))
-        env_part = module.env_part(finals)
-        for row, final in enumerate(self.final_obs):
-            write_row(env_part, row, final)
-        rows, slots = index.T
-        for name, part in self.previous.items():
-            write_row(finals[name], slice(None), part.after(rows, slots, self._column(name)))
-        return torch.from_numpy(index), as_tensors(finals)
+    def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
+        ended = self.terminateds[t] | self.truncateds[t]
+        of_ended = last_infos(info, ended, self.mode is AutoresetMode.SAME_STEP)
+        self.infos += [one for one in of_ended if FAULT not in one]
+
+    def num_acting(self, t: int) -> int:
+        resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
+        return len(self.starts[t]) - resting
+
+    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        check_finite(self.env_obs, self.rewards, first_step, first_env)
+        return self.rewards, self.terminateds, self.truncateds
 
     def cut_at_faults(self) -> None:
-        """Take steps that raised for none. Such a row is invalid, and its observation the true final one of an episode
-        that was truncated in the row before; in row 0 there is no row before, but what the last fragment ended with
-        was that observation already. The next row starts an episode. One without any step leaves nothing."""
-        finals = dict(zip(self.final_index, self.final_obs, strict=True))
+        """Make invalid rows of steps that raised.
+
+        The observation of such a row is the true final one of an episode that was truncated in the row before. In row
+        0 there is no row before, but what the last rollout ended with was that observation already. An episode without
+        any step leaves nothing.
+        """
         for t, slot in self.faults:
-            final = finals.pop((t, slot))
             self.valid[t, slot] = self.truncateds[t, slot] = False
             if t and not self.starts[t, slot]:
                 self.truncateds[t - 1, slot] = True
-                finals[t - 1, slot] = final
-        self.final_index = sorted(finals)
-        self.final_obs = [finals[index] for index in self.final_index]
+                write_row(self.final_obs, (t - 1, slot), take_slot(take_slot(self.final_obs, t), slot))
+                self.rows_with_finals.append(t - 1)
 
-
-def allocate_storages(module: RLModule, num_steps: int, num_envs: int) -> list[RolloutStorage]:
-    """Fragments of ``num_steps`` rows for ``module``, none of which shares a number with another."""
-    row = sum(leaf.nbytes for leaf in tree.flatten(allocate_observations(module.input_space, num_envs)))
-    count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
-    shape, length = (count, num_steps, num_envs), num_steps + 1
-    obs = allocate_observations(module.input_space, count, length, num_envs)
-    starts = np.zeros((count, length, num_envs), dtype=bool)
-    arrays: dict[str, np.ndarray] = {
-        Columns.REWARDS: np.zeros(shape, np.float32),
-        Columns.TERMINATEDS: np.zeros(shape, dtype=bool),
-        Columns.TRUNCATEDS: np.zeros(shape, dtype=bool),
-        Columns.VALID: np.ones(shape, dtype=bool),
-    }
-    tensors = as_tensors(obs)
-    seen = unbind_rows(map_leaves(lambda x: x.flatten(0, 1), tensors))
-    columns = {name: unbind_rows(column) for name, column in as_tensors(arrays).items()}
-    columns[Columns.OBS] = unbind_rows(map_leaves(lambda x: x[:, :-1], tensors))
-    columns[Columns.STARTS] = unbind_rows(as_tensors(starts)[:, :-1])
-    parts = unbind_rows(obs)
-    return [
-        RolloutStorage(
-            env_obs=module.env_part(parts[i]),
-            previous=PastRows.of(module, parts[i]),
-            seen=seen[i * length : (i + 1) * length],
-            starts=starts[i],
-            columns={name: column[i] for name, column in columns.items()},
-            **{name: array[i] for name, array in arrays.items()},
-        )
-        for i in range(count)
-    ]
-
-
-def _clear(column: Tree, index: Any) -> None:
-    """Set the entries at ``index`` of all arrays to zero."""
-    for array in tree.flatten(column):
-        array[index] = 0
+    def without_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """``stats`` of the episodes that :data:`FAULT` did not end, and the steps that were lost."""
+        faults, ended = {*self.faults}, self.terminateds | self.truncateds
+        kept = [place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)]
+        finished = {name: values[np.array(kept)] for name, values in stats.items()}
+        return finished | {"num_env_steps_lost": {"env_raised": len(faults)}}

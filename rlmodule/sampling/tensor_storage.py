@@ -1,131 +1,105 @@
-"""TensorRolloutStorage: the tensors that one call of a tensor env runner fills, on their device."""
+"""TensorStorage: what one call of an env runner fills from an env that computes with torch, on the env's device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 import tree
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.past import OBS, PREV_ACTION, PREV_OBS
-from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves, unbind_rows
-from rlmodule.modules.past_rows import PastRows
-from rlmodule.modules.rl_module import RLModule
+from catalog.errors import explain_error
+from rlmodule.data.rollout import map_leaves, write_row
+from rlmodule.envs.checks import check_finite
+from rlmodule.envs.infos import last_infos
+from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sampling.storage import RolloutStorage
 
 
-@dataclass(kw_only=True, slots=True)
-class TensorRolloutStorage:
-    """``T`` rows to be filled. Where there is a row more, it is for what comes after the last.
+class TensorStorage(RolloutStorage):
+    """Tensors on the env's device.
 
-    Attributes:
-        obs: What the module observes ``[T+1, N, ...]``.
-        env_obs: Of that what the env observes.
-        previous: Of that what the module sees of earlier steps, by name.
-        seen: ``obs``, row by row.
-        starts: Which rows are the first of an episode ``[T+1, N]``.
-        ended: Which envs had ended their episode when the row began ``[T+1, N]``.
-        rewards, terminateds, truncateds, valid: ``[T, N]``.
-        actions: As the distribution sampled them, row by row.
-        dist_inputs: Inputs of the distribution, row by row.
-        has_finals: Whether the env gave final observations, row by row.
-        infos: The ``info`` of each row, if it is asked for.
-        state_in: States before rows ``0, L, 2L, …`` of a recurrent module.
+    Filling the rows only queues work there: the host runs ahead of a GPU and never waits for it. Which episodes were
+    truncated, whether all is finite and whether a mask left a choice is found at the end, in one copy to the host.
     """
 
-    obs: Tree
-    env_obs: Tree
-    previous: dict[str, PastRows]
-    seen: list[Tree]
-    starts: Tensor
-    ended: Tensor
-    rewards: Tensor
-    terminateds: Tensor
-    truncateds: Tensor
-    valid: Tensor
-    actions: list[Tree] = field(default_factory=list)
-    dist_inputs: list[Tensor] = field(default_factory=list)
-    has_finals: list[bool] = field(default_factory=list)
-    infos: list[dict[str, Any]] = field(default_factory=list)
-    state_in: Tree | None = None
+    __slots__ = ()
 
-    @classmethod
-    def allocate(cls, module: RLModule, num_steps: int, num_envs: int, device: torch.device) -> TensorRolloutStorage:
-        """One of ``num_steps`` rows for ``module``."""
-        none = as_tensors(allocate_observations(module.input_space, 0))  # of the right dtypes and shapes
-        obs = map_leaves(lambda x: x.new_empty((num_steps + 1, num_envs, *x.shape[1:]), device=device), none)
+    @staticmethod
+    def _as_env_gives(tensors: Tree) -> Tree:
+        return tensors
 
-        def flags(length: int) -> Tensor:
-            return torch.zeros(length, num_envs, dtype=torch.bool, device=device)
+    def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
+        if self.actions is None:
+            self.actions = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
+        write_row(self.actions, t, action)
+        return map_leaves(Tensor.clone, fitted)
 
-        return cls(
-            obs=obs,
-            env_obs=module.env_part(obs),
-            previous=PastRows.of(module, obs),
-            seen=unbind_rows(obs),
-            starts=flags(num_steps + 1),
-            ended=flags(num_steps + 1),
-            rewards=torch.zeros(num_steps, num_envs, device=device),
-            terminateds=flags(num_steps),
-            truncateds=flags(num_steps),
-            valid=~flags(num_steps),
-        )
+    def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
+        if t == 0:
+            check_device(f"{self.env_name}.step()", (obs, rewards, terminateds, truncateds), self.rewards.device)
+        RolloutStorage.write_step(self, t, obs, rewards, terminateds, truncateds)
 
-    def mark(self, begin: int, end: int, resets_in_a_step: bool) -> None:
-        """Tell from the flags of rows ``begin`` to ``end`` which envs have ended and what starts an episode."""
-        rows, after = slice(begin, end), slice(begin + 1, end + 1)
-        torch.logical_or(self.terminateds[rows], self.truncateds[rows], out=self.ended[after])
-        self.starts[after] = self.ended[rows if resets_in_a_step else after]
+    def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
+        # Read with every step: whether an episode was truncated is not known on the host.
+        if "final_obs" not in info:
+            return
+        self.rows_with_finals.append(t)
+        if self.final_obs is None:
+            check_device(f"{self.env_name}.step(), info['final_obs']", info["final_obs"], self.rewards.device)
+            self.final_obs = map_leaves(lambda x: torch.empty_like(x[1:]), self.env_obs)
+        write_row(self.final_obs, t, info["final_obs"])
 
-    def mark_resets(self) -> None:
-        """The step after an end resets the env, and is no transition."""
-        torch.logical_not(self.ended[:-1], out=self.valid)
-        self.rewards.masked_fill_(self.ended[:-1], 0.0)
+    def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
+        names = info.keys() if self.mode is AutoresetMode.NEXT_STEP else info.keys() & {"final_info"}
+        self.infos.append({name: tree.map_structure(_copied, info[name]) for name in names})
 
-    def write_previous(self, t: int) -> None:
-        """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
-        started = self.starts[t + 1]
-        for name, part in self.previous.items():
-            part.write(t + 1, {PREV_ACTION: self.actions[t], PREV_OBS: self.seen[t][OBS]}.get(name, self.rewards[t]))
-            for leaf in tree.flatten(part.whole):
-                row = leaf[t + 1]
-                row.masked_fill_(started.view(-1, *[1] * (row.dim() - 1)), 0)
+    def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
+        infos: list[dict[str, Any]] = []
+        for row in np.flatnonzero(ended.any(1)) if self.infos else ():
+            info = {name: tree.map_structure(_as_array, part) for name, part in self.infos[row].items()}
+            infos += last_infos(info, ended[row], self.mode is AutoresetMode.SAME_STEP)
+        return infos
 
-    def all_actions(self) -> Tree:
-        """``[T, N, ...]``."""
-        first = self.actions[0]
-        if isinstance(first, Tensor):
-            return torch.stack(self.actions)
-        return tree.map_structure(lambda *x: torch.stack(x), *self.actions)
+    def num_acting(self, t: int) -> int:
+        return len(self.starts[t])
+
+    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        floats = [leaf for leaf in tree.flatten(self.env_obs) if leaf.is_floating_point()]
+        stuck = self.valid.new_zeros(1, 1)
+        if module.action_mask is not None:
+            stuck = module.action_mask.rows_without_choice(map_leaves(lambda x: x[:-1], self.env_obs)) & self.valid
+        wrong = torch.stack([stuck.any(), *(~leaf.isfinite().all() for leaf in (*floats, self.rewards))]).any()
+        parts = [self.rewards, self.terminateds, self.truncateds, wrong]
+        on_host = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()
+        if on_host[-1]:
+            check_finite(self.env_obs, self.rewards, first_step, first_env)
+            assert module.action_mask is not None
+            row, slot = stuck.nonzero()[0].tolist()
+            raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)
+        shape, size = self.rewards.shape, self.rewards.numel()
+        flags = on_host[4 * size : -1].view(bool).reshape(2, *shape)
+        return on_host[: 4 * size].view(np.float32).reshape(shape), flags[0], flags[1]
 
 
-@dataclass(kw_only=True, slots=True)
-class OnHost:
-    """What the host must know of a fragment: arrays ``[T, N]``, and any ``verdicts`` asked for."""
+def check_device(where: str, value: Any, device: torch.device) -> None:
+    """Refuse a tree in which not all leaves are tensors on ``device``."""
+    for leaf in tree.flatten(value):
+        if not isinstance(leaf, Tensor) or leaf.device != device:
+            got = f"a tensor on {leaf.device}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__} among them"
+            remedy = "Make all observations, rewards and flags tensors there, or all of them arrays."
+            raise ValueError(explain_error(where, expected=f"tensors on {device} alone", got=got, remedy=remedy))
 
-    rewards: np.ndarray
-    terminateds: np.ndarray
-    truncateds: np.ndarray
-    verdicts: list[bool]
 
-    @classmethod
-    def of(cls, data: TensorRolloutStorage, verdicts: list[Tensor]) -> OnHost:
-        """Of ``data`` and truth values ``[]`` on its device, all in one copy."""
-        parts = [data.rewards, data.terminateds, data.truncateds, torch.stack(verdicts)]
-        joined = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()
-        shape, size = tuple(data.rewards.shape), data.rewards.numel()
-        numbers, flags = joined[: 4 * size].view(np.float32), joined[4 * size :].view(bool)
-        return cls(
-            rewards=numbers.reshape(shape),
-            terminateds=flags[:size].reshape(shape),
-            truncateds=flags[size : 2 * size].reshape(shape),
-            verdicts=flags[2 * size :].tolist(),
-        )
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
 
-    @property
-    def ended(self) -> np.ndarray:
-        """Which rows are the last of an episode."""
-        return self.terminateds | self.truncateds
+
+def _as_array(value: Any) -> Any:
+    return value.numpy(force=True) if isinstance(value, Tensor) else value
