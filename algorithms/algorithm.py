@@ -9,7 +9,7 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,6 @@ from catalog.explain.explain import Format
 from catalog.migration import remedy_for
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.interrupts import uninterrupted
-from rlmodule.distributed.workers import WorkerFailed
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.modules.policy import Policy
@@ -183,23 +181,11 @@ class Algorithm(metaclass=_AlgorithmType):
             RuntimeError: If a callback raises; what was sampled is then not learned from, and new episodes start. If
                 runners in other processes fail for good (:class:`WorkerFailed`).
         """
-        length, rollouts = self.config.get_rollout_fragment_length(), list[Rollout]()
-        # in this process nothing waits, and what it costs would be felt with fragments of one step
-        elsewhere = not self.env_runner_group.workers.shares_memory
-        with uninterrupted() if elsewhere else nullcontext():  # each step that an env made is counted
-            try:
-                for rollout in self.env_runner_group.sample(length, policy_version=self.learner_group.num_updates):
-                    rollouts.append(rollout)
-            except BaseException as error:
-                if rollouts:
-                    lost = self.env_runner_group.num_env_steps_lost
-                    lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                    if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
-                        self._reset_runners()
-                raise
-            rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
-            for rollout in rollouts:
-                self.metrics.add_rollout(rollout)
+        rollouts = self.env_runner_group.sample_all(
+            self.config.get_rollout_fragment_length(), policy_version=self.learner_group.num_updates
+        )
+        for rollout in rollouts:
+            self.metrics.add_rollout(rollout)
         if self._shows_rollouts:
             try:
                 for rollout in rollouts:
@@ -261,28 +247,8 @@ class Algorithm(metaclass=_AlgorithmType):
 
     def _workers_section(self) -> dict[str, dict[str, Any]]:
         """What is to be told of workers in other processes, and of steps that were lost; nothing if neither can be."""
-        runners, learners, config = self.env_runner_group, self.learner_group, self.config
-        lost = runners.num_env_steps_lost
-        if not (lost or config.num_env_runners or config.num_learners or config.restart_failed_sub_environments):
-            return {}
-        section: dict[str, Any] = {"num_env_steps_lost_lifetime": sum(lost.values())}
-        if lost:
-            section["num_env_steps_lost_by_cause"] = dict(lost)
-        if config.num_env_runners:
-            section |= {
-                "num_healthy_env_runners": runners.num_healthy,
-                "num_env_runner_restarts_lifetime": runners.workers.num_restarts,
-                "num_weight_bytes_sent_lifetime": runners.workers.num_bytes_shared,
-                "waited_for_env_runners_s": runners.seconds_waited,
-                "sending_weights_s": runners.seconds_sending,
-            }
-        if config.num_learners:
-            section |= {
-                "num_learner_restarts_lifetime": learners.num_restarts,
-                "num_env_steps_dropped_lifetime": learners.num_env_steps_dropped,
-                "waited_for_learners_s": learners.seconds_waited,
-            }
-        return {"workers": section}
+        workers = self.env_runner_group.report() | self.learner_group.report()
+        return {"workers": {"num_env_steps_lost_lifetime": 0} | workers} if workers else {}
 
     def _add_logged(self, result: dict[str, Any]) -> None:
         """Let ``result`` also have what a callback logged that saw it."""
@@ -391,7 +357,7 @@ class Algorithm(metaclass=_AlgorithmType):
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
             "num_env_steps_lost": dict(self.env_runner_group.num_env_steps_lost),
-            "workers": self._workers_counters(),
+            "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
             "metrics": self.metrics.get_state(),
             "policy": self.policy.generator.get_state(),
             "evaluation": self._evaluation.get_state(),
@@ -402,28 +368,11 @@ class Algorithm(metaclass=_AlgorithmType):
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.num_env_steps_lost = Counter(state["num_env_steps_lost"])
-        self._set_workers_counters(state["workers"])
+        self.env_runner_group.set_counters(state["workers"])
+        self.learner_group.set_counters(state["workers"])
         self.metrics.set_state(state["metrics"])
         self.policy.generator.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
-
-    def _workers_counters(self) -> dict[str, int]:
-        """What was counted in the whole run, whichever processes it was in."""
-        runners, learners = self.env_runner_group.workers, self.learner_group
-        return {
-            "num_env_runner_restarts": runners.num_restarts,
-            "num_weight_bytes_sent": runners.num_bytes_shared,
-            "num_learner_restarts": learners.num_restarts,
-            "num_env_steps_dropped": learners.num_env_steps_dropped,
-        }
-
-    def _set_workers_counters(self, counters: dict[str, int]) -> None:
-        runners, processes = self.env_runner_group.workers, self.learner_group.processes
-        runners.num_restarts = counters["num_env_runner_restarts"]
-        runners.num_bytes_shared = counters["num_weight_bytes_sent"]
-        if processes is not None:
-            processes.workers.num_restarts = counters["num_learner_restarts"]
-            processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint folder: tensors in safetensors, the rest in JSON. See :func:`save_checkpoint`.

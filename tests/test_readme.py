@@ -430,14 +430,13 @@ def test_every_metric_is_described_and_every_described_one_is_there(
     assert sorted(reported) == sorted(described.keys() - rare)
 
 
+@pytest.mark.usefixtures("ray_started")
 def test_every_metric_of_workers_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
     described = re.findall(r"^\| `(workers/[\w/]+)` \| with ", prose_of(METRICS), re.M)
-    config = PPOConfig().environment("CartPole-v1")
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=1).learners(num_learners=1)
     with config.build() as algorithm:
-        # as if they were elsewhere: what is told goes by the settings
-        algorithm.config = config.env_runners(num_env_runners=1).learners(num_learners=1)
         algorithm.env_runner_group.num_env_steps_lost["CAUSE"] += 1
-        reported = [path for path, _ in flatten(algorithm._workers_section())]
+        reported = [path for path, _ in flatten(algorithm.train()) if path.startswith("workers/")]
     assert sorted(reported) == sorted(described)
 
 

@@ -55,6 +55,7 @@ class LearnerGroup:
         self._learner_class = learner_class
         self.processes: RemoteLearners | None = None
         self._learner: Learner | None = None
+        self._counted = {"num_learner_restarts": 0, "num_env_steps_dropped": 0}  # where there are no processes
         self._num_updates: int | None = None  # of the weights that were handed over
         if settings.num_learners:
             self.module: MultiRLModule = spec.build()
@@ -98,6 +99,29 @@ class LearnerGroup:
     def seconds_waited(self) -> float:
         """For learners elsewhere, in all."""
         return 0.0 if self.processes is None else self.processes.seconds_waited
+
+    def report(self) -> dict[str, Any]:
+        """What a result has on learners under ``workers``; nothing where there are no processes."""
+        if self.processes is None:
+            return {}
+        return {
+            "num_learner_restarts_lifetime": self.num_restarts,
+            "num_env_steps_dropped_lifetime": self.num_env_steps_dropped,
+            "waited_for_learners_s": self.seconds_waited,
+        }
+
+    def get_counters(self) -> dict[str, int]:
+        """What was counted in the whole run, whichever processes it was in."""
+        if self.processes is None:
+            return dict(self._counted)
+        return {"num_learner_restarts": self.num_restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
+
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Restore what :meth:`get_counters` gave."""
+        self._counted = {name: counters[name] for name in self._counted}
+        if self.processes is not None:
+            self.processes.workers.num_restarts = counters["num_learner_restarts"]
+            self.processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     # --- updates ------------------------------------------------------------------------------------------------------
 

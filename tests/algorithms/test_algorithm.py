@@ -364,13 +364,15 @@ EQUAL_FROM_THE_START = {
 
 
 def test_what_was_counted_of_workers_goes_on_in_another_process(tmp_path: Path) -> None:
+    of_runners = {"num_env_runner_restarts": 3, "num_weight_bytes_sent": 4000}
+    of_learners = {"num_learner_restarts": 2, "num_env_steps_dropped": 640}
     with build() as algorithm:
-        algorithm.env_runner_group.workers.num_restarts = 3
-        algorithm.env_runner_group.workers.num_bytes_shared = 4000
+        algorithm.env_runner_group.set_counters(of_runners)
+        algorithm.learner_group.set_counters(of_learners)
         algorithm.save(tmp_path / "c")
     with Algorithm.from_checkpoint(tmp_path / "c") as other:
-        assert other.env_runner_group.workers.num_restarts == 3
-        assert other.env_runner_group.workers.num_bytes_shared == 4000
+        assert other.env_runner_group.get_counters() == of_runners
+        assert other.learner_group.get_counters() == of_learners
 
 
 def test_what_came_before_a_runner_failed_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
