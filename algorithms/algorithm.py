@@ -7,7 +7,6 @@ import os
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -367,7 +366,8 @@ class Algorithm(metaclass=_AlgorithmType):
         """Restore what :meth:`get_state` gave. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
-        self.env_runner_group.num_env_steps_lost = Counter(state["num_env_steps_lost"])
+        self.env_runner_group.num_env_steps_lost.clear()
+        self.env_runner_group.num_env_steps_lost.update(state["num_env_steps_lost"])
         self.env_runner_group.set_counters(state["workers"])
         self.learner_group.set_counters(state["workers"])
         self.metrics.set_state(state["metrics"])

@@ -257,8 +257,8 @@ def allocate_rows(row: Tree, num: int) -> Tree:
     return tree.map_structure(lambda x: np.empty((num, *x.shape), x.dtype), row)
 
 
-def write_row(buffer: Tree, row: int | slice, obs: Tree) -> None:
-    """Copy a tree of arrays or tensors into row ``row`` (or several) of one of larger ones of the same structure."""
+def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> None:
+    """Copy a tree of arrays or tensors into ``row`` (several rows, or one slot) of one of larger ones."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])

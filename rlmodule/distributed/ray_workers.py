@@ -130,8 +130,6 @@ class RayWorkers(WorkerGroup):
         TypeError: If the factory cannot be pickled.
     """
 
-    shares_memory = False
-
     def __init__(
         self,
         name: str,

@@ -1,9 +1,8 @@
-"""Workers: plain objects that are called alike in this process and in others."""
+"""Workers: plain objects in processes of their own, called by index."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -109,16 +108,14 @@ class Answer:
 
 
 class WorkerGroup(ABC):
-    """Workers of one kind, called by index. Nobody who calls need ask where they are.
+    """Workers of one kind, called by index.
 
     Attributes:
         name: What one of them is called in errors.
-        shares_memory: Whether what is handed over is the very object, not a copy.
         num_restarts: How many were made anew so far.
         num_bytes_shared: Bytes that :meth:`share` sent to workers, each counted for itself.
     """
 
-    shares_memory: bool
     num_restarts = 0
     num_bytes_shared = 0
 
@@ -242,57 +239,3 @@ class WorkerGroup(ABC):
             if answer.failure is not None:
                 raise WorkerFailed(f"{self.name} {answer.worker}", answer.failure, remedy)
         return [answer.value for answer in answers]
-
-
-class LocalWorkers(WorkerGroup):
-    """Workers in this process. A call is done when it is submitted, and an error is raised there as it is.
-
-    Args:
-        name: What one of them is called in errors.
-        workers: The objects.
-    """
-
-    shares_memory = True
-
-    def __init__(self, name: str, workers: Sequence[Any]) -> None:
-        super().__init__(name, len(workers))
-        self.workers = list(workers)
-        self._answers: deque[Answer] = deque()
-        self._tickets = 0
-
-    def is_up(self, worker: int) -> bool:
-        return True
-
-    def is_gone(self, worker: int) -> bool:
-        return False
-
-    def in_flight(self, worker: int) -> int:
-        return sum(answer.worker == worker for answer in self._answers)
-
-    def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
-        self._tickets += 1
-        more = () if shared is None else (shared,)
-        value = getattr(self.workers[worker], method)(*args, *more, **kwargs)
-        self._answers.append(Answer(worker, self._tickets, value))
-        return self._tickets
-
-    def _collect(self, timeout: float | None) -> list[Answer]:
-        answers = list(self._answers)
-        self._answers.clear()
-        return answers
-
-    def share(self, value: Any) -> Any:
-        return value
-
-    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
-        """Nothing: what fails in this process raises."""
-
-    def restart_later(self, worker: int, failure: Failure) -> Failure:
-        return failure
-
-    def incarnation(self, worker: int) -> int:
-        return 0
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            worker.stop()

@@ -37,8 +37,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 _NOTHING = object()  # for None, which an env may return
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
-_FALSE = np.False_  # the only object of its value
-_PLAIN = (np.float64, np.float32)
+_PLAIN = (float, np.float64, np.float32)
 _LARGEST = float(np.finfo(np.float64).max)
 
 _SPACE_REMEDY = "Correct what the env returns, or its observation_space."
@@ -316,28 +315,24 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", action) from error
         self._last_step = result
-        if due:
-            self._check_step(result, had_gradients)
         try:
-            _, reward, terminated, truncated, info = result
+            obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
             raise self.last_error() or error from error
-        if (
-            (terminated is False or terminated is _FALSE)
-            and (truncated is False or truncated is _FALSE)
-            and (type(reward) is float or type(reward) in _PLAIN or (type(reward) is int and abs(reward) <= _LARGEST))
+        # what most steps return; all else costs more to check
+        if not (
+            type(terminated) in _BOOLS
+            and type(truncated) in _BOOLS
+            and (type(reward) in _PLAIN or (type(reward) is int and abs(reward) <= _LARGEST))
             and type(info) is dict
         ):
-            return result  # what most steps return; all else costs more to check
-        return self._checked(*result)
-
-    def _checked(
-        self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any
-    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        if fault := _outcome_fault(reward, terminated, truncated, info):
-            raise fault.at(f"env {self.env_index}, step {self._steps}")
-        if not isinstance(reward, _NUMBERS):
-            reward = float(to_array(reward).reshape(()))
+            if fault := _step_fault(self.env.observation_space, result) if due else _outcome_fault(*result[1:]):
+                raise fault.at(f"env {self.env_index}, step {step}")
+            reward = reward if isinstance(reward, _NUMBERS) else float(to_array(reward).reshape(()))
+        if due:
+            self._check_obs(obs, f"env {self.env_index}, step {step}", had_gradients)
+            if step >= _FULL_CHECKS:
+                self._next_check = step - step % _CHECK_EVERY + _CHECK_EVERY
         if terminated or truncated:
             obs = obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
@@ -354,12 +349,12 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         self._last_reset, self._steps_before_reset = result, self._steps
-        fault = _reset_fault(result) or (_obs_fault(self.env.observation_space, result[0]) if due else None)
-        if due or fault:
-            where = f"env {self.env_index}, reset after step {self._steps}"
-            if fault:
-                raise fault.at(where)
-            self._note_gradients(had_gradients, where)
+        if not (type(result) is tuple and len(result) == 2 and type(result[1]) is dict) and (
+            fault := _reset_fault(result)
+        ):
+            raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
+        if due:
+            self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}", had_gradients)
         return result
 
     def last_error(self) -> Exception | None:
@@ -373,16 +368,10 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             return fault and fault.at(f"env {self.env_index}, reset after step {steps}")
         return None
 
-    def _check_step(self, result: Any, had_gradients: bool) -> None:
-        where = f"env {self.env_index}, step {self._steps}"
-        if fault := _step_fault(self.env.observation_space, result):
+    def _check_obs(self, obs: Any, where: str, had_gradients: bool) -> None:
+        if fault := _obs_fault(self.env.observation_space, obs):
             raise fault.at(where)
-        self._note_gradients(had_gradients, where)
-        if self._steps >= _FULL_CHECKS:
-            self._next_check = self._steps - self._steps % _CHECK_EVERY + _CHECK_EVERY
-
-    def _note_gradients(self, were_on: bool, where: str) -> None:
-        if were_on and self.gradients_off is None and not torch.is_grad_enabled():
+        if had_gradients and self.gradients_off is None and not torch.is_grad_enabled():
             self.gradients_off = where
 
     def close(self) -> None:
@@ -515,14 +504,12 @@ def check_finite(obs_columns: Any, rewards: Any, first_step: int, first_env_inde
             raise _not_finite(where, array[index], inner)
 
 
-def check_finals_finite(
-    finals: Any, places: Sequence[tuple[int, int]], first_step: int, first_env_index: int = 0
-) -> None:
+def check_finals_finite(finals: Any, places: np.ndarray, first_step: int, first_env_index: int = 0) -> None:
     """Check the true final observations of a fragment, which stand apart from its columns, as `check_finite` does.
 
     Args:
         finals: Tree of arrays or CPU tensors ``[K, ...]``.
-        places: Row and slot of the ``K`` steps that they came out of.
+        places: Row and slot of the ``K`` steps that they came out of ``[K, 2]``.
         first_step: Number of steps before the fragment.
         first_env_index: Index of the env in slot 0.
 

@@ -55,7 +55,7 @@ class SyncEnvs(SyncVectorEnv):
                 terminateds[i], truncateds[i] = terminated, truncated
                 if not finals:
                     finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
-                finals["final_obs"][i], finals["final_info"][i] = obs, own_info(info)
+                finals["final_obs"][i], finals["final_info"][i] = obs, info and own_info(info)
                 obs, _ = env.reset()
             all_obs[i] = obs
             if copies is not None:

@@ -152,7 +152,7 @@ class EnvRunnerGroup(ABC):
 
     def _with_the_rest(self, state: Mapping[str, Mapping[str, Any]]) -> State:
         """``state`` of the runners, and what :meth:`_keep_the_rest` kept."""
-        return self._at_rest | {env: self._at_rest.get(env, {}) | one for env, one in state.items()}
+        return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
         """Steps that were lost, as :meth:`report` has them."""

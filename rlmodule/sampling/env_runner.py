@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
@@ -133,8 +133,7 @@ class EnvRunner:
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
         self._storages: list[RolloutStorage] = []
-        self._last: RolloutStorage | None = None  # what the episodes continue from
-        self._first_obs: Tree | None = None  # of new episodes
+        self._row: dict[str, Any] | None = None  # what the next rollout begins with; None for new episodes
         self._state: Tree | None = None
         self._cut_off = False
         self._seeds: list[int] = []  # of the last reset
@@ -173,8 +172,8 @@ class EnvRunner:
             ValueError: If it is on another device than the runner acts on.
         """
         tensors = [*module.named_parameters(), *module.named_buffers()]
-        if others := [name for name, tensor in tensors if tensor.device != self.device]:
-            where, got = f"{type(module).__name__} that acts", f"{others[0]} on another"
+        if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
+            where, got = f"{type(module).__name__} that acts", others[0]
             remedy = "Move a copy of its own there: module.to(runner.device)."
             expected = f"its tensors on {self.device}, as those of the env"
             raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
@@ -189,8 +188,8 @@ class EnvRunner:
         self._no_obs = map_leaves(lambda x: x.to(self.device), no_obs)
         self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
         self._storages, self._state = [], None
-        if self._last is not None:
-            self._last.previous = {}  # a module sees nothing of what another has seen
+        if self._row is not None:
+            self._row["previous"] = {}  # a module sees nothing of what another has seen
         self._begin_draws()
 
     def _begin_draws(self) -> None:
@@ -208,7 +207,7 @@ class EnvRunner:
         self._seeds, had_gradients = self._streams.next_seeds(), torch.is_grad_enabled()
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
-        self._last = self._first_obs = None
+        self._row = None
         try:
             obs, _ = self.env.reset(seed=seed)
         except BaseException as error:
@@ -221,7 +220,7 @@ class EnvRunner:
             self._guard.check_reset(obs)
         if self._has_tensors:
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
-        self._first_obs, self._state = obs, None
+        self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
         self._totals.begin(self._steps)
         self._begin_draws()
 
@@ -249,7 +248,7 @@ class EnvRunner:
                 switched torch's gradients off.
         """
         start = perf_counter()
-        if self._last is None and self._first_obs is None:
+        if self._row is None:
             self.reset()
         data, calls_before = self._next_storage(num_steps), self._step_counter.cell[0]
         had_gradients = torch.is_grad_enabled()
@@ -260,7 +259,7 @@ class EnvRunner:
             if had_gradients and not torch.is_grad_enabled():
                 raise self._gradients_off(f"steps {self._steps - num_steps + 1} to {self._steps}")
         except BaseException as error:
-            self._last = self._first_obs = None  # the envs are ahead of what was recorded: new episodes start
+            self._row = None  # the envs are ahead of what was recorded: new episodes start
             culprit = self._culprit(error, data)
             self._note_lost(culprit, data, calls_before)
             if culprit is error:
@@ -277,11 +276,9 @@ class EnvRunner:
         """Rows to fill, the first of which has the present observation."""
         if not self._storages or len(self._storages[-1].rewards) != num_steps:
             self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
-        data, last, module = self._storages.pop(), self._last, self.module
-        if last is None:
-            data.begin(self._first_obs)
-        else:
-            data.follow(last)
+        data, module = self._storages.pop(), self.module
+        assert self._row is not None
+        data.begin(self._row)
         if self._is_stateful:
             if self._state is None:
                 self._state = map_leaves(lambda x: x.to(self.device), initial_states(module, self.num_envs))
@@ -326,7 +323,7 @@ class EnvRunner:
                 data.write_previous(t)
         if not marks_each_row:
             data.mark(0, num_steps)
-        self._last = data
+        self._row = data.last_row()
         return {"env_step": in_env, "forward": in_forward}
 
     def _chooser(self, data: RolloutStorage, num_steps: int, explore: bool) -> Choose:
@@ -399,7 +396,7 @@ class EnvRunner:
 
         return step
 
-    def _after_step_of(self, data: RolloutStorage) -> list[Callable[[int, dict[str, Any]], None]]:
+    def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """What reads the ``info`` of each step, by autoreset mode."""
         notes = [data.note_infos] if self._settings.records_episode_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next observation is the final one
@@ -434,9 +431,9 @@ class EnvRunner:
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
-            final_index = torch.from_numpy(found).to(self.device)
-            final_obs = data.finals(module, final_index)
-            check_finals_finite(module.env_part(final_obs), found.tolist(), self._steps, self._first)
+            final_index, final_obs = data.finals(module, found)
+            if not self._has_tensors:  # on a device it would have to be waited for
+                check_finals_finite(module.env_part(final_obs), found, self._steps, self._first)
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if self._settings.records_action_dist:
             # stacked out here, since tensors made in inference mode cannot enter a loss
@@ -521,7 +518,7 @@ class EnvRunner:
         """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`RandomStreams.set_state`."""
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
-        self._last = self._first_obs = None
+        self._row = None
 
     def stop(self) -> None:
         """Close the envs, in a few seconds at most; none of their processes is left."""

@@ -132,22 +132,26 @@ class RolloutStorage(ABC):
     def _as_env_gives(tensors: Tree) -> Tree:
         """Views of ``tensors`` of the kind that the env gives."""
 
-    def begin(self, obs: Tree) -> None:
-        """Start new episodes with ``obs`` ``[N, ...]``."""
-        write_row(self.env_obs, 0, obs)
-        self.starts[0], self.ended[0] = True, False
-        for part in self.previous.values():
-            part.clear(0)
-
-    def follow(self, last: RolloutStorage) -> None:
-        """Continue the episodes of ``last``."""
-        write_row(self.env_obs, 0, take_slot(last.env_obs, -1))
-        self.starts[0], self.ended[0] = last.starts[-1], last.ended[-1]
+    def begin(self, row: Mapping[str, Any]) -> None:
+        """Fill the first row: with what :meth:`last_row` of another gave, or with that of new episodes."""
+        write_row(self.env_obs, 0, row["obs"])
+        self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():
-            if name in last.previous:
-                write_row(part.whole, 0, take_slot(last.previous[name].whole, -1))
+            if name in row["previous"]:
+                write_row(part.whole, 0, row["previous"][name])
             else:
                 part.clear(0)
+
+    def last_row(self) -> dict[str, Any]:
+        """A copy of the row after the last."""
+        previous = {name: part.whole for name, part in self.previous.items()}
+        rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
+        return {name: tree.map_structure(lambda x: self._copied(x[-1]), column) for name, column in rows.items()}
+
+    @staticmethod
+    @abstractmethod
+    def _copied(value: Any) -> Any:
+        """A copy of what the env gives."""
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
@@ -222,17 +226,25 @@ class RolloutStorage(ABC):
         """The last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
         return self.infos
 
-    def finals(self, module: RLModule, index: Tensor) -> Tree:
-        """What ``module`` would have observed after the truncations at ``index`` ``[K, 2]``, tensors ``[K, ...]``.
+    def finals(self, module: RLModule, found: np.ndarray) -> tuple[Tensor, Tree]:
+        """What ``module`` would have observed after the truncations.
+
+        Args:
+            module: The module that acted.
+            found: Row and slot of each truncation ``[K, 2]``.
+
+        Returns:
+            ``found`` as a tensor, and the observations ``[K, ...]``.
 
         Raises:
             ValueError: If the env left a true final observation out.
         """
+        index = torch.from_numpy(found).to(self.columns[Columns.VALID].device)
         rows, slots = index.unbind(1)
         source, at = self.final_obs, rows
         if self.mode is AutoresetMode.NEXT_STEP:
             source, at = self.env_obs, rows + 1
-        elif missing := sum(row not in self.rows_with_finals for row in rows.tolist()):
+        elif missing := np.count_nonzero(~np.isin(found[:, 0], self.rows_with_finals)):
             raise ValueError(
                 explain_error(
                     f"info of {self.env_name}.step()",
@@ -244,9 +256,9 @@ class RolloutStorage(ABC):
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not module.sees_more_than_the_env:
-            return final_obs
+            return index, final_obs
         past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
-        return {Columns.OBS: final_obs, **past}
+        return index, {Columns.OBS: final_obs, **past}
 
 
 class ArrayStorage(RolloutStorage):
@@ -257,6 +269,10 @@ class ArrayStorage(RolloutStorage):
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
         return tree.map_structure(Tensor.numpy, tensors)
+
+    @staticmethod
+    def _copied(value: Any) -> Any:
+        return value.copy()
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
         sampled = map_leaves(Tensor.numpy, action)

@@ -33,6 +33,10 @@ class TensorStorage(RolloutStorage):
     def _as_env_gives(tensors: Tree) -> Tree:
         return tensors
 
+    @staticmethod
+    def _copied(value: Any) -> Any:
+        return value.clone()
+
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
         if self.actions is None:
             self.actions = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
@@ -56,7 +60,7 @@ class TensorStorage(RolloutStorage):
 
     def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
         names = info.keys() if self.mode is AutoresetMode.NEXT_STEP else info.keys() & {"final_info"}
-        self.infos.append({name: tree.map_structure(_copied, info[name]) for name in names})
+        self.infos.append({name: tree.map_structure(_copy, info[name]) for name in names})
 
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
         infos: list[dict[str, Any]] = []
@@ -95,7 +99,7 @@ def check_device(where: str, value: Any, device: torch.device) -> None:
             raise ValueError(explain_error(where, expected=f"tensors on {device} alone", got=got, remedy=remedy))
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
     return value.copy() if isinstance(value, np.ndarray) else value

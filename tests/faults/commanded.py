@@ -70,7 +70,7 @@ class Crowd:
         folder.mkdir(exist_ok=True)
         config = {"folder": str(folder), "pause": 0.0005, **(env_config or {})}
         self.settings = CrowdSettings(env=make_env, env_config=config, **settings)
-        self.group = EnvRunnerGroup(self.settings, run_seed=1)  # type: ignore[arg-type]
+        self.group = EnvRunnerGroup.create(self.settings, run_seed=1)  # type: ignore[arg-type]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.learned = SPEC.build()

@@ -240,7 +240,7 @@ def test_an_env_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_what_cannot_be_built_is_told_and_leaves_nothing() -> None:
     def build(**settings: Any) -> EnvRunnerGroup:
-        return EnvRunnerGroup(CrowdSettings(**settings), run_seed=1)  # type: ignore[arg-type]
+        return EnvRunnerGroup.create(CrowdSettings(**settings), run_seed=1)  # type: ignore[arg-type]
 
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"num_env_runners=2, env: .*cannot be pickled .*lock"):
@@ -255,11 +255,11 @@ def test_what_cannot_be_built_is_told_and_leaves_nothing() -> None:
 @pytest.mark.faults
 def test_more_than_is_free_is_told() -> None:
     settings: Any = CrowdSettings(env="CartPole-v1", num_env_runners=1, num_cpus_per_env_runner=4.0)
-    group = EnvRunnerGroup(settings, run_seed=1)
+    group = EnvRunnerGroup.create(settings, run_seed=1)
     settings.num_cpus_per_env_runner = 8.0
     try:
         with pytest.raises(WorkerFailed, match=r"it asks for 8 CPUs, and [\d.]+ of 8 CPUs are free"):
-            EnvRunnerGroup(settings, run_seed=1)
+            EnvRunnerGroup.create(settings, run_seed=1)
     finally:
         group.stop()
 

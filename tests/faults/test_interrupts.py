@@ -21,8 +21,8 @@ DRIVER = tuple(
         "distributed/ray_workers",
         "distributed/remote_learners",
         "distributed/workers",
-        "groups/env_runner_group",
-        "groups/learner_group",
+        "groups/remote_env_runner_group",
+        "groups/remote_learner_group",
     )
 )
 EVERYTHING = ("/algorithms/", "/rlmodule/", "/ray/")

@@ -18,7 +18,6 @@ from rlmodule.distributed.workers import (
     MAX_IN_FLIGHT,
     Answer,
     Failure,
-    LocalWorkers,
     RestartPolicy,
     WorkerFailed,
     WorkerGroup,
@@ -141,16 +140,13 @@ def one(answers: list[Answer]) -> Answer:
     return answer
 
 
-def test_both_kinds_of_groups_answer_alike(pair: RayWorkers) -> None:
-    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
-        assert group.values(group.call("add", torch.ones(1000), 2, c=torch.arange(1000)))[1][-1] == 1002
-        shared = group.share({"weights": torch.full((5, 1000), 3.0)})
-        assert group.values(group.call("add", workers=[1], shared=None, a=1)) == [1]
-        assert group.in_flight(0) == 0
-        ticket = group.submit(1, "who")
-        answer = one(group.collect())
-        assert (answer.ticket, answer.value[:2]) == (ticket, (1, 0))
-        assert shared is not None
+def test_workers_answer(pair: RayWorkers) -> None:
+    assert pair.values(pair.call("add", torch.ones(1000), 2, c=torch.arange(1000)))[1][-1] == 1002
+    assert pair.values(pair.call("add", workers=[1], shared=None, a=1)) == [1]
+    assert pair.in_flight(0) == 0
+    ticket = pair.submit(1, "who")
+    answer = one(pair.collect())
+    assert (answer.ticket, answer.value[:2]) == (ticket, (1, 0))
 
 
 def test_what_is_shared_is_the_last_argument_and_its_bytes_are_counted(pair: RayWorkers) -> None:
@@ -171,12 +167,11 @@ def test_a_worker_takes_two_calls_at_once_and_no_third(pair: RayWorkers) -> None
 
 
 def test_answers_to_others_are_kept(pair: RayWorkers) -> None:
-    for group in (LocalWorkers("toy", [Toy(0, 0), Toy(1, 0)]), pair):
-        ticket = group.submit(0, "add", 1, 2)
-        assert group.values(group.call("add", 3, workers=[0, 1])) == [3, 3]
-        assert one(group.collect()) == Answer(0, ticket, 3)
-        group.keep([Answer(1, 7)])
-        assert one(group.collect()) == Answer(1, 7)
+    ticket = pair.submit(0, "add", 1, 2)
+    assert pair.values(pair.call("add", 3, workers=[0, 1])) == [3, 3]
+    assert one(pair.collect()) == Answer(0, ticket, 3)
+    pair.keep([Answer(1, 7)])
+    assert one(pair.collect()) == Answer(1, 7)
 
 
 def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None:

@@ -525,11 +525,11 @@ def test_the_check_runs_on_100_steps_and_then_on_every_hundredth(monkeypatch: py
     assert [call for call in range(1, 450) if is_due(call)] == checked[1:]
 
 
-def test_an_unchecked_step_is_the_envs_own_result() -> None:
+def test_the_observation_of_a_step_that_ends_nothing_is_no_copy() -> None:
     results: list[Any] = []
     guard = EnvGuard(Toy(result=lambda step, good: results.append(good) or good, length=10**9))
     guard.reset()
-    assert all(guard.step(0) is results[-1] for _ in range(150))  # of one episode
+    assert all(guard.step(0)[0] is results[-1][0] for _ in range(150))  # of one episode
 
 
 # Values against spaces.

@@ -17,9 +17,9 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
 from rlmodule.distributed.processes import this_machine
-from rlmodule.distributed.workers import Answer, Failure, LocalWorkers, WorkerFailed
+from rlmodule.distributed.workers import Answer, Failure, WorkerFailed, WorkerGroup
 from rlmodule.envs.make import spec_to_send
-from rlmodule.groups.env_runner_group import _RunnerActor
+from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
 from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Settings, Small
@@ -40,7 +40,7 @@ class GroupSettings(Settings):
 
 
 def group_of(**settings: Any) -> EnvRunnerGroup:
-    made = EnvRunnerGroup(GroupSettings(**settings), run_seed=0)  # type: ignore[arg-type]
+    made = EnvRunnerGroup.create(GroupSettings(**settings), run_seed=0)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made.build_modules(SPEC, SPEC.build())
@@ -109,10 +109,10 @@ def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> 
     state = clone(group.get_state())
     group.set_state(state)
     first = list(group.sample(20))
-    restarts = group.workers.num_restarts
+    counters = group.get_counters()
     group.set_state(state)
     second = list(group.sample(20))
-    assert group.workers.num_restarts == restarts
+    assert group.get_counters() == counters
     for one, other in zip(*(sorted(each, key=lambda r: r.first_env_index) for each in (first, second)), strict=True):
         assert differences(dict(one.columns), dict(other.columns)) == []
 
@@ -225,7 +225,7 @@ class OnlyHere(Small):
 
 
 def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: EnvRunnerGroup) -> None:
-    group = EnvRunnerGroup(
+    group = EnvRunnerGroup.create(
         GroupSettings(num_env_runners=1, restart_failed_env_runners=True, max_restarts_in_a_row=5),  # type: ignore[arg-type]
         run_seed=0,
     )
@@ -258,20 +258,43 @@ def test_who_takes_not_all_loses_nothing(remote: EnvRunnerGroup) -> None:
     assert {rollout.first_env_index for rollout in rollouts} == {0, 1}
 
 
-class Scripted(LocalWorkers):
-    """Workers elsewhere, as far as their group can tell, that answer as is written."""
-
-    shares_memory = False
+class Scripted(WorkerGroup):
+    """Workers that answer as is written."""
 
     def __init__(self, script: list[list[Answer]]) -> None:
-        super().__init__("env runner", [None, None])
+        super().__init__("env runner", 2)
         self._script = script
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> list[Answer]:
+        return [Answer(0, 0, (SPEC.observation_space, SPEC.action_space))]
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
         return 0
 
     def _collect(self, timeout: float | None) -> list[Answer]:
         return self._script.pop(0)
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def is_up(self, worker: int) -> bool:
+        return True
+
+    def is_gone(self, worker: int) -> bool:
+        return False
+
+    def in_flight(self, worker: int) -> int:
+        return 0
+
+    def incarnation(self, worker: int) -> int:
+        return 0
+
+    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None: ...
+
+    def restart_later(self, worker: int, failure: Failure) -> Failure:
+        return failure
+
+    def stop(self) -> None: ...
 
 
 @pytest.mark.parametrize("method", ["get_state", "reset"])
@@ -290,17 +313,16 @@ def test_calls_that_were_interrupted_leave_nothing_to_stumble_over(
     assert remote.num_env_steps_lost == {}
 
 
-def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup) -> None:
+def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     (rollout,) = local.sample(5)
     died = Answer(1, 0, failure=Failure("died", "ActorDiedError", "killed", final=True))
-    for worker in range(2):
-        local._watch(worker)
-    real, local.workers = local.workers, Scripted([[], [died, Answer(0, 0, rollout)], []])
+    workers = Scripted([[], [died, Answer(0, 0, rollout)], []])
+    monkeypatch.setattr(RemoteEnvRunnerGroup, "_start_processes", lambda *args: workers)
+    group = group_of(num_env_runners=2, num_envs_per_env_runner=2)
     with pytest.raises(WorkerFailed, match=r"env runner 1: .* got killed"):
-        list(local.sample(5))
-    local._lost_for_good = None
-    assert list(local.sample(5)) == [rollout]
-    local.workers = real
+        list(group.sample(5))
+    group._lost_for_good = None  # type: ignore[attr-defined]
+    assert list(group.sample(5)) == [rollout]
 
 
 # --- another number of runners or envs --------------------------------------------------------------------------------

@@ -139,5 +139,5 @@ def test_a_distribution_that_draws_for_itself_gets_none() -> None:
     noise = noise_for()
     before = noise.get_state()
     noise.use(Own, 5)
-    assert noise.take(3) is None
+    assert not noise.is_drawn
     assert noise.get_state() == before

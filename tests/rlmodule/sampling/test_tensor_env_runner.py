@@ -23,7 +23,8 @@ from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.sampling import own_draws
 from rlmodule.sampling.own_draws import OwnDraws
-from rlmodule.sampling.tensor_env_runner import TensorEnvRunner, make_env_runner
+from rlmodule.sampling.storage import ArrayStorage
+from rlmodule.sampling.tensor_storage import TensorStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling.test_env_runner import SAMPLED, assert_resets_take_no_numbers
 from tests.rlmodule.sampling.test_env_runner_actions import DICT, TUPLE, Echo, Forgiving, Linear, Masked
@@ -56,22 +57,22 @@ def with_module(runner: Any, module_class: type[RLModule] = Small, **model: Any)
 
 def tensor_runner(
     factory: Factory, module_class: type[RLModule] = Small, *, run_seed: int = 1, first: int = 0, **settings: Any
-) -> TensorEnvRunner:
+) -> EnvRunner:
     model = settings.pop("model", {})
-    made = make_env_runner(Settings(env=factory, **settings), run_seed=run_seed, first_env_index=first)
-    assert isinstance(made, TensorEnvRunner)
+    made = EnvRunner(Settings(env=factory, **settings), run_seed=run_seed, first_env_index=first)
+    assert made._storage_class is TensorStorage
     return with_module(made, module_class, **model)
 
 
 def both(
     arrays: Factory, tensors: Factory, module_class: type[RLModule] = Small, **settings: Any
-) -> tuple[EnvRunner, TensorEnvRunner]:
+) -> tuple[EnvRunner, EnvRunner]:
     """A runner of arrays and one of tensors, with equal modules."""
     model = settings.pop("model", {})
-    one = EnvRunner(Settings(env=arrays, **settings), run_seed=1)
-    # made directly, since counters count resets, of which make_env_runner needs one
-    env = tensors({})
-    two = TensorEnvRunner(env, Settings(env=tensors, **settings), device=torch.device("cpu"), run_seed=1)
+    array_env = arrays({})
+    array_env.reset()  # as that of tensors was, to find out what it gives: counters count resets
+    one = EnvRunner(Settings(env=lambda config: array_env, **settings), run_seed=1)
+    two = EnvRunner(Settings(env=tensors, **settings), run_seed=1)
     return with_module(one, module_class, **model), with_module(two, module_class, **model)
 
 
@@ -84,7 +85,7 @@ def told(rollout: Rollout) -> dict[str, Any]:
     return fields | {"stats": stats}
 
 
-def assert_alike(runners: tuple[EnvRunner, TensorEnvRunner], fragments: list[int]) -> Rollout:
+def assert_alike(runners: tuple[EnvRunner, EnvRunner], fragments: list[int]) -> Rollout:
     rollout = None
     for steps in fragments:
         rollouts = [runner.sample(steps, explore=False, policy_version=steps) for runner in runners]
@@ -118,9 +119,8 @@ def test_a_module_with_memory_is_given_the_same(mode: AutoresetMode, fragments: 
 
 @pytest.mark.parametrize("kind", sorted(SAMPLED.keys() - {"Beta"}))  # whose draws depend on what is drawn from
 def test_sampled_transitions_are_the_same_in_every_autoreset_mode(kind: str) -> None:
-    def runner_of(factory: Factory) -> TensorEnvRunner:
-        env = InTensors(factory({}))
-        return TensorEnvRunner(env, Settings(env=factory), device=torch.device("cpu"), run_seed=1)
+    def runner_of(factory: Factory) -> EnvRunner:
+        return EnvRunner(Settings(env=in_tensors(factory)), run_seed=1)
 
     assert_resets_take_no_numbers(kind, runner_of)
 
@@ -426,8 +426,10 @@ class Nowhere(VectorEnv):
 def test_the_loop_needs_no_number_and_no_other_device(
     mode: AutoresetMode, recurrent: bool, space: spaces.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = TensorEnvRunner(Nowhere(mode, space), Settings(), device=torch.device("cpu"), run_seed=1)
-    runner.device = torch.device("meta")  # for which there is no generator
+    real = torch.Generator
+    with monkeypatch.context() as patched:  # there is none for this device
+        patched.setattr(torch, "Generator", lambda device: real())
+        runner = EnvRunner(Settings(env=lambda config: Nowhere(mode, space)), run_seed=1)
     monkeypatch.setattr(runner, "_guard", Unguarded())
     seen = {"lstm_use_prev_reward": True, "lstm_use_prev_action": True, "use_lstm": True, "max_seq_len": 4}
     model = seen if recurrent else {}
@@ -436,9 +438,10 @@ def test_the_loop_needs_no_number_and_no_other_device(
     runner.reset()
     for _ in range(2):
         data = runner._next_storage(10)
-        runner._interact(data, 10, explore=False)
+        with runner._gradients:
+            runner._interact(data, 10, explore=False)
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # the one copy to the host
-        runner._settle(data)
+        runner._rollout_of(data, 10, explore=False)
 
 
 class Unguarded:
@@ -455,11 +458,11 @@ class Unguarded:
 def test_runners_of_arrays_are_made_for_all_other_envs() -> None:
     ready: list[Factory] = [counters(AutoresetMode.SAME_STEP), lambda config: RecordEpisodeStatistics(make_three())]
     for settings in (Settings(), *(Settings(env=factory) for factory in ready)):
-        runner = make_env_runner(settings, run_seed=1)
-        assert isinstance(runner, EnvRunner)
+        runner = EnvRunner(settings, run_seed=1)
+        assert runner._storage_class is ArrayStorage
         runner.stop()
     seen: list[VectorEnv] = []
-    runner = make_env_runner(Settings(env=cartpoles()), run_seed=1, role="evaluation_env", on_env=seen.append)
+    runner = EnvRunner(Settings(env=cartpoles()), run_seed=1, role="evaluation_env", on_env=seen.append)
     assert seen == [runner.env]
 
 
@@ -477,7 +480,7 @@ class Closes(TensorCartPole):
 def refused(env: VectorEnv, match: str) -> None:
     Closes.closed_envs = 0
     with pytest.raises(ValueError, match=match):
-        make_env_runner(Settings(env=lambda config: env), run_seed=1)
+        EnvRunner(Settings(env=lambda config: env), run_seed=1)
     assert Closes.closed_envs == 1
 
 
@@ -505,7 +508,7 @@ def test_arrays_among_tensors_are_refused() -> None:
 def test_a_module_elsewhere_is_refused() -> None:
     runner = tensor_runner(cartpoles())
     module = Small(observation_space=runner.observation_space, action_space=runner.action_space).to("meta")
-    with pytest.raises(ValueError, match=r"Small that acts: expected its tensors on cpu.*got \S+ elsewhere"):
+    with pytest.raises(ValueError, match=r"Small that acts: expected its tensors on cpu.*got \S+ on meta"):
         runner.set_module(module)
 
 
@@ -542,19 +545,19 @@ def test_what_is_not_finite_is_named(where: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("model", [{}, {"use_lstm": True, "lstm_use_prev_reward": True}], ids=str)
 def test_an_env_with_nothing_to_choose_is_named(mode: AutoresetMode, model: dict[str, Any]) -> None:
-    def runner_with(stuck: tuple[int, int, int]) -> TensorEnvRunner:
+    def runner_with(stuck: tuple[int, int, int]) -> EnvRunner:
         envs = [lambda i=i: Forgiving(i, stuck) for i in range(3)]
         env = InTensors(SyncVectorEnv(envs, autoreset_mode=mode))
-        runner = TensorEnvRunner(env, Settings(), device=torch.device("cpu"), run_seed=1, first_env_index=10)
+        runner = EnvRunner(Settings(env=lambda config: env), run_seed=1, first_env_index=10)
         return with_module(runner, Linear, **model)
 
     step = 4 + 2 + (mode == AutoresetMode.NEXT_STEP)
-    runner = runner_with((1, 1, 2))
+    runner = runner_with((1, 2, 2))  # the first reset found out what the env gives
     runner.sample(3)
     with pytest.raises(ValueError, match=rf"env 11, step {step}, obs\['action_mask'\]: expected at least one action"):
         runner.sample(6)
     assert runner.sample(3).valid.all()
-    assert len(runner_with((1, 1, 4)).sample(20).final_index) >= 9  # the last observation needs no choice
+    assert len(runner_with((1, 2, 4)).sample(20).final_index) >= 9  # the last observation needs no choice
 
 
 def test_masked_actions_are_never_taken() -> None:
@@ -607,7 +610,7 @@ def test_every_step_is_accounted_for(mode: AutoresetMode) -> None:
 
     env, step_counter = Fails(3, autoreset_mode=mode, max_steps=9), SharedCounter()
     step_counter.cell[0] = 1000  # what an earlier runner counted
-    runner = TensorEnvRunner(env, Settings(), device=torch.device("cpu"), run_seed=1, step_counter=step_counter)
+    runner = EnvRunner(Settings(env=lambda config: env), run_seed=1, step_counter=step_counter)
     with_module(runner)
     valid, failed = 0, 0
     for steps in [10] * 8 + [1] * 30 + [10] * 3:
@@ -626,7 +629,7 @@ def test_a_runner_that_is_made_again_repeats_nothing() -> None:
     settings = Settings(env=cartpoles())
     rollouts = []
     for incarnation in (0, 0, 1, 2):
-        runner = with_module(make_env_runner(settings, run_seed=1, incarnation=incarnation))
+        runner = with_module(EnvRunner(settings, run_seed=1, incarnation=incarnation))
         rollouts.append(runner.sample(8))
     first, again, *others = rollouts
     assert differences(told(first), told(again)) == []
@@ -638,7 +641,7 @@ def test_a_runner_that_is_made_again_repeats_nothing() -> None:
 def test_envs_of_tensors_cannot_be_mended_one_by_one() -> None:
     settings = Settings(env=lambda config: Closes(3), restart_failed_sub_environments=True)
     with pytest.raises(ValueError, match="expected single envs to mend, got a ready Closes"):
-        make_env_runner(settings, run_seed=1)
+        EnvRunner(settings, run_seed=1)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -653,7 +656,7 @@ def test_ppo_learns_from_it() -> None:
         .debugging(seed=1)
     )
     with config.build() as algo:
-        assert isinstance(algo.env_runner_group.local_runner, TensorEnvRunner)
+        assert algo.env_runner_group.local_runner._storage_class is TensorStorage
         algo.learn(num_env_steps=60_000, target_return=150)
         assert algo.train()["env_runners"]["episode_return_mean"] > 120
 
