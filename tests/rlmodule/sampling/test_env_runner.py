@@ -17,7 +17,7 @@ from torch import Tensor
 
 from algorithms.dqn.module import DQNCatalog, DQNModule
 from algorithms.ppo import PPOCatalog, PPOModule
-from catalog import Beta, Catalog
+from catalog import Beta, Catalog, DiagGaussian, Distribution
 from rlmodule import Columns, EnvRunner, EpsilonGreedyAPI, RLModule, Rollout
 from rlmodule.testing.data import differences, global_random_state
 from tests.rlmodule.toys import (
@@ -101,10 +101,19 @@ def test_valid_transitions_are_the_same_in_every_autoreset_mode(source: str, fra
 
 
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+
+class DrawsItself(DiagGaussian):
+    """A distribution that gets no noise which was drawn ahead."""
+
+    draw_noise = classmethod(Distribution.draw_noise.__func__)
+
+
 SAMPLED: dict[str, tuple[spaces.Space[Any], type[RLModule], dict[str, Any]]] = {
     "choices": (spaces.Discrete(NUM_ACTIONS), PPOModule, {}),
     "numbers": (BOX, PPOModule, {}),
     "Beta": (BOX, PPOModule, {"custom_action_dist": Beta}),
+    "own distribution": (BOX, PPOModule, {"custom_action_dist": DrawsItself}),
     "nested": (spaces.Dict(x=BOX, k=spaces.Discrete(3), b=spaces.MultiBinary(2)), PPOModule, {}),
     "parts that depend": (spaces.MultiDiscrete([3, 2]), PPOModule, {"autoregressive_actions": True}),
     "LSTM": (BOX, PPOModule, {"use_lstm": True, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}),
