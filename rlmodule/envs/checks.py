@@ -435,14 +435,17 @@ class VectorGuard:
         self._steps = 0
         self._resets = 0
 
-    def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any) -> None:
-        """Check one vector step if that is due; `obs` ``[N, ...]`` by leaf, the rest ``[N]``, of NumPy or torch.
+    def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
+        """Check one vector step: `info` always, the rest if that is due. `obs` is ``[N, ...]`` by leaf, rewards and flags
+        are ``[N]``, of NumPy or torch.
 
         Raises:
             TypeError, ValueError: Naming the first env at fault, the step, and the leaf.
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
+        if fault := _info_fault(info):
+            raise fault.at(self._where(fault, f"step {self._steps}"))
         try:
             dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
         except AttributeError:  # of a list, say, which the check names

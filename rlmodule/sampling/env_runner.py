@@ -314,7 +314,7 @@ class EnvRunner:
             in_forward += decided - before
             in_env += stepped - decided
             if guard is not None:
-                guard.check_step(obs, rewards, terminateds, truncateds)
+                guard.check_step(obs, rewards, terminateds, truncateds, info)
             data.write_step(t, obs, rewards, terminateds, truncateds)
             for note in after_step:
                 note(t, info)

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import tree
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given
@@ -637,7 +638,7 @@ def batched(space: spaces.Space, values: list[Any]) -> Any:
 
 def vector_step(**parts: Any) -> dict[str, Any]:
     good = {"obs": np.zeros((3, 2)), "rewards": np.zeros(3), "terminateds": np.zeros(3, bool)}
-    return {**good, "truncateds": np.zeros(3, bool), **parts}
+    return {**good, "truncateds": np.zeros(3, bool), "info": {}, **parts}
 
 
 @pytest.mark.parametrize(
@@ -651,6 +652,7 @@ def vector_step(**parts: Any) -> dict[str, Any]:
         ({"rewards": [0.0, 0.0, 0.0]}, TypeError, ["rewards", "list"]),
         ({"terminateds": np.zeros(3, int)}, TypeError, ["terminateds", "bools", "int64"]),
         ({"truncateds": np.zeros((), bool)}, ValueError, ["truncateds", "(3,)"]),
+        ({"info": [{}, {}, {}]}, TypeError, ["vector env, step 2, info", "a dict", "list"]),
     ],
 )
 def test_bad_vector_steps(parts: dict[str, Any], error: type[Exception], words: list[str]) -> None:
@@ -663,7 +665,7 @@ def test_bad_vector_steps(parts: dict[str, Any], error: type[Exception], words: 
 
 def test_vector_guard_takes_tensors_and_checks_resets() -> None:
     guard = VectorGuard(ToyVector(3))
-    guard.check_step(**{name: torch.from_numpy(value) for name, value in vector_step().items()})
+    guard.check_step(**tree.map_structure(torch.from_numpy, vector_step()))
     guard.check_reset(torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"env 2, reset after step 1, obs: .* got 4\.0"):
         guard.check_reset(torch.tensor([[0, 0], [0, 0], [0, 4.0]]))
@@ -677,6 +679,8 @@ def test_vector_guard_checks_100_steps_and_then_every_hundredth(monkeypatch: pyt
         seen.append(step)
         guard.check_step(**vector_step())
     assert calls == [*range(1, 101), 200, 300]
+    with pytest.raises(TypeError, match="vector env, step 351, info: expected a dict"):  # which costs nothing
+        guard.check_step(**vector_step(info=None))
 
 
 # Finiteness.
