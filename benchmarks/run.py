@@ -124,6 +124,7 @@ def child(*args: str, python: str = sys.executable) -> dict[str, Any]:
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     env["RAY_ADDRESS"] = "local"  # a Ray of its own, whichever may run on this machine
+    env["RAY_worker_niceness"] = "0"  # RLlib's workers get as much of the cores as ours
     with tempfile.TemporaryDirectory() as folder:  # MuJoCo leaves a log where it runs
         done = subprocess.run(
             [python, *args],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -134,6 +135,8 @@ class ProcessGroupCollective(Collective):
         if self.device.type == "cuda":
             from torch.distributed import ProcessGroupNCCL
 
+            if host == "127.0.0.1":  # all learners are on this machine, and NCCL need not listen to others
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             options = ProcessGroupNCCL.Options()
             # then NCCL ends this process, which only waits: whoever watches shall have found the stuck one before
             options._timeout = 2 * timeout

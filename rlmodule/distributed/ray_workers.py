@@ -64,10 +64,13 @@ def start_ray() -> None:
         raise ImportError(explain_error("ray", expected=f"version {oldest} or later", got=version, remedy=remedy))
     # not what Ray finds running on this machine, which may be somebody else's
     address = os.environ.get("RAY_ADDRESS", "local")
-    if address == "local" and "ray" not in sys.modules:
-        # Ray's switch for one machine alone: its processes then listen on 127.0.0.1. Ray reads it when it is imported,
-        # and its processes when they start, which must agree.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if address == "local":
+        # Ray starts workers at a niceness of 15, at which they get next to nothing of cores that others use
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        if "ray" not in sys.modules:
+            # Ray's switch for one machine alone: its processes then listen on 127.0.0.1. Ray reads it when it is
+            # imported, and its processes when they start, which must agree.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
     from ray.exceptions import RayError
 
@@ -195,8 +198,9 @@ class RayWorkers(WorkerGroup):
 
     @property
     def address(self) -> str:
-        """Where the others find the first worker: nowhere else than on this machine, if all are on it."""
-        return "127.0.0.1" if None not in self.pids() else self._slots[0].address
+        """Where the others find the first worker: nowhere else than on its machine, if all are on one."""
+        addresses = {slot.address for slot in self._slots}
+        return "127.0.0.1" if len(addresses) == 1 else self._slots[0].address
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
         slot = self._slots[worker]

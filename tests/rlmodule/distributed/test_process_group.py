@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -144,6 +145,35 @@ def test_learners_of_one_machine_listen_there_alone(fleet: Fleet) -> None:
     for places in fleet.values(told_where_it_listens, (), (), ()):
         assert places
         assert places <= LOOPBACK
+
+
+class NoNCCL:
+    """Stands for NCCL's process group, which needs a GPU, and notes which interface NCCL would listen on."""
+
+    interface: str | None = None
+    Options = SimpleNamespace
+
+    def __init__(self, *args: Any) -> None:
+        NoNCCL.interface = os.environ.get("NCCL_SOCKET_IFNAME")
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "of_the_user", "interface"),
+    [("127.0.0.1", None, "lo"), ("127.0.0.1", "eth0", "eth0"), ("127.0.0.2", None, None)],
+)
+def test_nccl_stays_on_the_loopback_of_one_machine(
+    host: str, of_the_user: str | None, interface: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", of_the_user or "")
+    if of_the_user is None:
+        monkeypatch.delenv("NCCL_SOCKET_IFNAME")
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", NoNCCL, raising=False)
+    place = Rendezvous(host)
+    ProcessGroupCollective(0, 1, place.host, place.port, device="cuda").close()
+    assert NoNCCL.interface == interface
 
 
 # --- statistics of all ------------------------------------------------------------------------------------------------

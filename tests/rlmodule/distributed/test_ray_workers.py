@@ -4,6 +4,8 @@ import gc
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -354,6 +356,37 @@ def test_room_is_given_back_also_by_who_does_not_stop() -> None:
 def test_processes_have_the_names_of_their_workers(pair: RayWorkers) -> None:
     for pid in pair.pids():
         assert Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::Toy")
+
+
+def test_workers_meet_on_the_loopback_if_they_are_on_one_machine(
+    pair: RayWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pair.address == "127.0.0.1"
+    for state, address in zip(pair._slots, ("10.0.0.1", "10.0.0.1"), strict=True):  # not that of the driver
+        monkeypatch.setattr(state, "address", address)
+    assert pair.address == "127.0.0.1"
+    monkeypatch.setattr(pair._slots[1], "address", "10.0.0.2")
+    assert pair.address == "10.0.0.1"
+
+
+NICENESS = """
+import os
+from rlmodule.distributed.ray_workers import start_ray
+
+os.nice(2)
+start_ray()
+import ray
+
+print(os.nice(0), ray.get(ray.remote(lambda: os.nice(0)).remote()))
+"""
+
+
+@pytest.mark.parametrize(("of_the_user", "printed"), [({}, "2 2"), ({"RAY_worker_niceness": "3"}, "2 5")])
+def test_workers_of_a_ray_of_ours_have_the_priority_of_the_driver(of_the_user: dict[str, str], printed: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | of_the_user
+    done = subprocess.run([sys.executable, "-c", NICENESS], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == printed
 
 
 @pytest.mark.parametrize(
