@@ -157,14 +157,14 @@ class ProcessGroupCollective(Collective):
                 explain_error(
                     f"learner {self.rank} of {self.size}",
                     expected=f"the others to take part within {self._timeout_s:g} s",
-                    got=_told(error),
+                    got=_first_sentence(error),
                     remedy="Look at what happened to the others. All must connect anew.",
                 )
             ) from error
 
 
-def _told(error: RuntimeError) -> str:
-    """The first sentence of gloo's or NCCL's, without the place in their source."""
+def _first_sentence(error: RuntimeError) -> str:
+    """The first sentence of a message of gloo or NCCL, without the place in their source."""
     first, *_ = str(error).splitlines() or [type(error).__name__]
     return first.rpartition("] ")[2].partition(". ")[0].rstrip(".")
 

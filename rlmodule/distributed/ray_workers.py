@@ -162,7 +162,7 @@ class RayWorkers(WorkerGroup):
         self._rooms, self._give_back = rooms, weakref.finalize(self, _give_back, rooms)
         self._give_back.atexit = False  # Ray does it then
         self._here = ray.get_runtime_context().get_node_id()
-        self._slots = [WorkerState() for _ in range(size)]
+        self._states = [WorkerState() for _ in range(size)]
         self._tickets = 0
         self._watched_at = time.monotonic()
         self._stopped = False
@@ -180,40 +180,40 @@ class RayWorkers(WorkerGroup):
     # --- what a caller asks -------------------------------------------------------------------------------------------
 
     def is_up(self, worker: int) -> bool:
-        slot = self._slots[worker]
-        return slot.host is not None and slot.making is None and slot.restart_at is None
+        state = self._states[worker]
+        return state.host is not None and state.making is None and state.restart_at is None
 
     def is_gone(self, worker: int) -> bool:
-        return self._slots[worker].gone
+        return self._states[worker].gone
 
     def in_flight(self, worker: int) -> int:
-        return len(self._slots[worker].calls)
+        return len(self._states[worker].calls)
 
     def incarnation(self, worker: int) -> int:
-        return self._slots[worker].incarnation
+        return self._states[worker].incarnation
 
     def pids(self) -> list[int | None]:
         """The processes of the workers; None for those that have none, or none on this machine."""
-        return [None if slot.process is None else slot.process.pid for slot in self._slots]
+        return [None if state.process is None else state.process.pid for state in self._states]
 
     @property
     def address(self) -> str:
         """Where the others find the first worker: nowhere else than on its machine, if all are on one."""
-        addresses = {slot.address for slot in self._slots}
-        return "127.0.0.1" if len(addresses) == 1 else self._slots[0].address
+        addresses = {state.address for state in self._states}
+        return "127.0.0.1" if len(addresses) == 1 else self._states[0].address
 
     def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
-        slot = self._slots[worker]
-        if not self.is_up(worker) or len(slot.calls) >= MAX_IN_FLIGHT:
+        state = self._states[worker]
+        if not self.is_up(worker) or len(state.calls) >= MAX_IN_FLIGHT:
             raise RuntimeError(f"{self.name} {worker} takes no call now: ask is_up() and in_flight() first")
         with uninterrupted():
-            if not slot.calls:
-                slot.sign_of_life_at = time.monotonic()
+            if not state.calls:
+                state.sign_of_life_at = time.monotonic()
             refs = ()
             if shared is not None:
                 self.num_bytes_shared += shared.num_bytes
                 refs = (shared.ref,)
-            slot.calls.append(self._remote(slot.host.call, method, pack((args, kwargs)), *refs))
+            state.calls.append(self._remote(state.host.call, method, pack((args, kwargs)), *refs))
             return self._tickets
 
     def _remote(self, method: Any, *args: Any) -> Call:
@@ -236,7 +236,7 @@ class RayWorkers(WorkerGroup):
             self._spawn_due()
             answers, came_up = self._take_ready(self._seconds_to_wait(deadline))
             answers += self._give_up_hung()
-            expects = any(slot.calls or slot.making or slot.restart_at is not None for slot in self._slots)
+            expects = any(state.calls or state.making or state.restart_at is not None for state in self._states)
             if answers or came_up or not expects or (deadline is not None and time.monotonic() >= deadline):
                 return answers
 
@@ -245,13 +245,13 @@ class RayWorkers(WorkerGroup):
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
-            for slot in self._slots:
-                slot.sign_of_life_at = min(now, slot.sign_of_life_at + away)
+            for state in self._states:
+                state.sign_of_life_at = min(now, state.sign_of_life_at + away)
 
     def _seconds_to_wait(self, deadline: float | None) -> float:
         now = time.monotonic()
         until = [now + self._poll_s, *([] if deadline is None else [deadline])]
-        until += [slot.restart_at for slot in self._slots if slot.restart_at is not None]
+        until += [state.restart_at for state in self._states if state.restart_at is not None]
         return max(0.0, min(until) - now)
 
     def _take_ready(self, timeout: float) -> tuple[list[Answer], bool]:
@@ -260,7 +260,9 @@ class RayWorkers(WorkerGroup):
 
         # a worker answers in order: only its oldest call need be looked at
         oldest = {
-            (slot.making or slot.calls[0]).reply: i for i, slot in enumerate(self._slots) if slot.making or slot.calls
+            (state.making or state.calls[0]).reply: i
+            for i, state in enumerate(self._states)
+            if state.making or state.calls
         }
         if not oldest:
             with interruptible():
@@ -273,7 +275,7 @@ class RayWorkers(WorkerGroup):
         answers: list[Answer] = []
         came_up = False
         for worker in (oldest[ref] for ref in ready):
-            if self._slots[worker].making is None:
+            if self._states[worker].making is None:
                 answers += self._finish_call(worker)
             elif failed := self._finish_making(worker):
                 answers += failed
@@ -282,38 +284,38 @@ class RayWorkers(WorkerGroup):
         return answers, came_up
 
     def _finish_call(self, worker: int) -> list[Answer]:
-        slot = self._slots[worker]
-        call = slot.calls[0]
-        slot.sign_of_life_at = time.monotonic()
-        value, failure, got_on = self._value_of(slot, call)
+        state = self._states[worker]
+        call = state.calls[0]
+        state.sign_of_life_at = time.monotonic()
+        value, failure, got_on = self._value_of(state, call)
         if failure is not None and failure.kind == "died":
             return self._lose(worker, failure)
-        slot.calls.popleft()
+        state.calls.popleft()
         if got_on:
-            slot.failures = 0
+            state.failures = 0
         return [Answer(worker, call.ticket, value, failure)]
 
     def _finish_making(self, worker: int) -> list[Answer]:
-        slot = self._slots[worker]
-        assert slot.making is not None
-        _, failure, _ = self._value_of(slot, slot.making)
+        state = self._states[worker]
+        assert state.making is not None
+        _, failure, _ = self._value_of(state, state.making)
         if failure is not None:
             return self._lose(worker, failure)
-        self._note_place(slot)
-        slot.making = None
+        self._note_place(state)
+        state.making = None
         return []
 
-    def _note_place(self, slot: WorkerState) -> None:
+    def _note_place(self, state: WorkerState) -> None:
         """Note where a process is that has begun."""
         import ray
 
-        if slot.placed is not None:
-            process, node, slot.address = ray.get(slot.placed)
-            slot.process = process if node == self._here else None
-            slot.placed = None
-        slot.sign_of_life_at = time.monotonic()
+        if state.placed is not None:
+            process, node, state.address = ray.get(state.placed)
+            state.process = process if node == self._here else None
+            state.placed = None
+        state.sign_of_life_at = time.monotonic()
 
-    def _value_of(self, slot: WorkerState, call: Call) -> tuple[Any, Failure | None, bool]:
+    def _value_of(self, state: WorkerState, call: Call) -> tuple[Any, Failure | None, bool]:
         """What a call came to, why to nothing, and whether the worker got on."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError
@@ -323,7 +325,7 @@ class RayWorkers(WorkerGroup):
         except OutOfMemoryError as error:
             return None, Failure("died", type(error).__name__, str(error)), False
         except RayActorError as error:
-            return None, Failure("died", type(error).__name__, how_it_died(slot, error)), False
+            return None, Failure("died", type(error).__name__, how_it_died(state, error)), False
         except RayError as error:  # the answer is lost, whatever became of the process
             return None, Failure("died", type(error).__name__, _first_line(error)), False
         try:
@@ -338,39 +340,39 @@ class RayWorkers(WorkerGroup):
         from ray.exceptions import RayError
 
         answers: list[Answer] = []
-        for worker, slot in enumerate(self._slots):
-            if slot.host is None or not (slot.calls or slot.making):
+        for worker, state in enumerate(self._states):
+            if state.host is None or not (state.calls or state.making):
                 continue
             now = time.monotonic()
-            if slot.placed is not None:
-                if ray.wait([slot.placed], timeout=0)[0]:
+            if state.placed is not None:
+                if ray.wait([state.placed], timeout=0)[0]:
                     with contextlib.suppress(RayError):  # of which the making will tell
-                        self._note_place(slot)
-                elif (waited := now - slot.sign_of_life_at) > PLACING_TIMEOUT_S and not self._has_room(slot):
+                        self._note_place(state)
+                elif (waited := now - state.sign_of_life_at) > PLACING_TIMEOUT_S and not self._has_room(state):
                     answers += self._lose(worker, self._no_room())
                 elif waited > SPAWNING_TIMEOUT_S:
                     message = f"no process within {SPAWNING_TIMEOUT_S:g} s, though there is room for it"
                     answers += self._lose(worker, Failure("hung", "TimeoutError", message))
                 continue
-            if slot.asked is not None and ray.wait([slot.asked], timeout=0)[0]:
+            if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
                 with contextlib.suppress(RayError):  # of which the call itself will tell
-                    progress: Any = ray.get(slot.asked)
-                    if slot.progress not in (None, progress):
-                        slot.sign_of_life_at = now
-                    slot.progress = progress
-                slot.asked = None
-            timeout_s = self._timeout_s if slot.making is None else max(self._timeout_s, SPAWNING_TIMEOUT_S)
-            if now - slot.sign_of_life_at > timeout_s:
-                answers += self._lose(worker, hang_of(slot, timeout_s))
-            elif slot.asked is None and slot.making is None and now - slot.sign_of_life_at > self._poll_s / 2:
-                slot.asked = slot.host.progress.options(concurrency_group="control").remote()
+                    progress: Any = ray.get(state.asked)
+                    if state.progress not in (None, progress):
+                        state.sign_of_life_at = now
+                    state.progress = progress
+                state.asked = None
+            timeout_s = self._timeout_s if state.making is None else max(self._timeout_s, SPAWNING_TIMEOUT_S)
+            if now - state.sign_of_life_at > timeout_s:
+                answers += self._lose(worker, hang_of(state, timeout_s))
+            elif state.asked is None and state.making is None and now - state.sign_of_life_at > self._poll_s / 2:
+                state.asked = state.host.progress.options(concurrency_group="control").remote()
         return answers
 
-    def _has_room(self, slot: WorkerState) -> bool:
+    def _has_room(self, state: WorkerState) -> bool:
         """Whether CPUs and GPUs are set aside for it: then its process is on its way, however long that takes."""
         from ray.util import placement_group_table
 
-        return slot.room is None or placement_group_table(slot.room)["state"] == "CREATED"
+        return state.room is None or placement_group_table(state.room)["state"] == "CREATED"
 
     def _no_room(self) -> Failure:
         import ray
@@ -383,17 +385,18 @@ class RayWorkers(WorkerGroup):
     def _spawn(self, worker: int) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        slot = self._slots[worker]
-        slot.incarnation += 1
-        slot.restart_at, slot.progress, slot.sign_of_life_at = None, None, time.monotonic()
-        if slot.host is None:
-            slot.room = slot.room or self._set_aside()
-            slot.crash_report = CrashReport()
-            where = "DEFAULT" if slot.room is None else PlacementGroupSchedulingStrategy(slot.room, 0)
+        state = self._states[worker]
+        state.incarnation += 1
+        state.restart_at, state.progress, state.sign_of_life_at = None, None, time.monotonic()
+        if state.host is None:
+            state.room = state.room or self._set_aside()
+            state.crash_report = CrashReport()
+            where = "DEFAULT" if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
-            slot.host = self._actor.options(scheduling_strategy=where).remote(name)
-            slot.placed = slot.host.settle.options(concurrency_group="control").remote(slot.crash_report.path, _place)
-        slot.making = self._remote(slot.host.make, self._factory, worker, slot.incarnation, self._num_threads)
+            state.host = self._actor.options(scheduling_strategy=where).remote(name)
+            settle = state.host.settle.options(concurrency_group="control")
+            state.placed = settle.remote(state.crash_report.path, _place)
+        state.making = self._remote(state.host.make, self._factory, worker, state.incarnation, self._num_threads)
 
     def _set_aside(self) -> Any:
         """Room for one worker, until :meth:`stop`: nobody else takes it while another one is made in its place."""
@@ -406,8 +409,8 @@ class RayWorkers(WorkerGroup):
         return self._rooms[-1]
 
     def _spawn_due(self) -> None:
-        for worker, slot in enumerate(self._slots):
-            if slot.restart_at is not None and slot.restart_at <= time.monotonic():
+        for worker, state in enumerate(self._states):
+            if state.restart_at is not None and state.restart_at <= time.monotonic():
                 self.num_restarts += 1
                 self._spawn(worker)
 
@@ -424,22 +427,22 @@ class RayWorkers(WorkerGroup):
 
     def _lose(self, worker: int, failure: Failure) -> list[Answer]:
         """End a worker that failed; what it had to do has failed too, and it is made again later, or never."""
-        slot = self._slots[worker]
-        tickets = [call.ticket for call in slot.calls] or [0]
-        slot.failures += 1
+        state = self._states[worker]
+        tickets = [call.ticket for call in state.calls] or [0]
+        state.failures += 1
         may_help = self._is_built or failure.kind == "died"
-        delay = self._policy.delay_after(slot.failures) if may_help else None
+        delay = self._policy.delay_after(state.failures) if may_help else None
         # the first time that a worker raises, its process is still good for another one
-        if failure.kind != "raised" or slot.failures > 1 or delay is None or not self.is_up(worker) or slot.calls:
-            self._end(slot, at_once=failure.kind != "raised")
-        slot.gone = delay is None
-        slot.restart_at = None if delay is None else time.monotonic() + delay
-        failure = replace(failure, final=slot.gone)
+        if failure.kind != "raised" or state.failures > 1 or delay is None or not self.is_up(worker) or state.calls:
+            self._end(state, at_once=failure.kind != "raised")
+        state.gone = delay is None
+        state.restart_at = None if delay is None else time.monotonic() + delay
+        failure = replace(failure, final=state.gone)
         if self._is_built or not failure.final:  # what ends build() is told by its error
             again = "" if delay is None else f", another one is made in {delay:.2g} s"
-            again += ", in a new process" if again and slot.host is None else ""
+            again += ", in a new process" if again and state.host is None else ""
             told = f"{failure.text}\n\n{failure.traceback}".strip()
-            if slot.failures > 1:  # the first one had the traceback
+            if state.failures > 1:  # the first one had the traceback
                 told = failure.text.partition("\n")[0]
             logger.warning("%s %d failed%s: %s", self.name, worker, again, told)
         return [Answer(worker, ticket, failure=failure) for ticket in tickets]
@@ -449,30 +452,30 @@ class RayWorkers(WorkerGroup):
             return (self._lose(worker, failure)[0].failure) or failure
 
     def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
-        slot = self._slots[worker]
+        state = self._states[worker]
         with uninterrupted():
-            self._end(slot, at_once=True)
-            slot.gone = False
+            self._end(state, at_once=True)
+            state.gone = False
             if incarnation is not None:
-                slot.incarnation = incarnation - 1
-            slot.restart_at = time.monotonic() + delay
+                state.incarnation = incarnation - 1
+            state.restart_at = time.monotonic() + delay
             self._spawn_due()
 
-    def _end(self, slot: WorkerState, at_once: bool = False) -> None:
+    def _end(self, state: WorkerState, at_once: bool = False) -> None:
         """Have the process killed, and forget what it had to do."""
         import ray
 
-        if slot.host is None:
+        if state.host is None:
             return
-        ray.kill(slot.host, no_restart=True)
-        if slot.process is not None and at_once:
-            slot.process.kill()  # who is stopped, or never looks up, does not hear Ray
-            wait_for_end([slot.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
-        slot.host, slot.making, slot.placed, slot.asked, slot.process = None, None, None, None, None
-        slot.calls.clear()
-        if slot.crash_report is not None:
-            slot.crash_report.close()
-            slot.crash_report = None
+        ray.kill(state.host, no_restart=True)
+        if state.process is not None and at_once:
+            state.process.kill()  # who is stopped, or never looks up, does not hear Ray
+            wait_for_end([state.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
+        state.host, state.making, state.placed, state.asked, state.process = None, None, None, None, None
+        state.calls.clear()
+        if state.crash_report is not None:
+            state.crash_report.close()
+            state.crash_report = None
 
     def stop(self) -> None:
         import ray
@@ -482,13 +485,13 @@ class RayWorkers(WorkerGroup):
         self._stopped = True
         if not ray.is_initialized():  # who ended Ray ended them
             return
-        up = [slot for slot in self._slots if slot.host is not None and slot.making is None]
+        up = [state for state in self._states if state.host is not None and state.making is None]
         if up:
-            closing = [self._remote(slot.host.call, "stop", pack(((), {}))).reply for slot in up]
+            closing = [self._remote(state.host.call, "stop", pack(((), {}))).reply for state in up]
             ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
-        processes = [slot.process for slot in self._slots if slot.process is not None]
-        for slot in self._slots:
-            self._end(slot)
+        processes = [state.process for state in self._states if state.process is not None]
+        for state in self._states:
+            self._end(state)
         for process in wait_for_end(processes, KILL_TIMEOUT_S):
             process.kill()
         self._give_back()

@@ -61,19 +61,17 @@ class WorkerState:
     crash_report: CrashReport | None = None
 
 
-def how_it_died(slot: WorkerState, error: Exception) -> str:
+def how_it_died(state: WorkerState, error: Exception) -> str:
     """What is known of the end of a process that was not ours to wait for."""
-    told = "" if slot.crash_report is None else slot.crash_report.read()
-    if slot.process is None and not told:  # on another machine, or on one that was lost before it said where it is
+    report = "" if state.crash_report is None else state.crash_report.read()
+    if state.process is None and not report:  # on another machine, or on one that was lost before it said where it is
         return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
-    return f"its process ended by {told or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
+    return f"its process ended by {report or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
 
 
-def hang_of(slot: WorkerState, timeout_s: float) -> Failure:
+def hang_of(state: WorkerState, timeout_s: float) -> Failure:
     """That a process makes no progress, and where it is, as far as it can be asked."""
-    where = (
-        slot.crash_report.ask_where(slot.process) if slot.crash_report is not None and slot.process is not None else []
-    )
+    where = state.crash_report.ask_where(state.process) if state.crash_report and state.process else []
     message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
     calls = "".join(f"\n  {call}" for call in where)
     return Failure("hung", "TimeoutError", message, f"It is in, most recent call first:{calls}" if where else "")

@@ -265,11 +265,11 @@ class RLModuleContract(ABC):
             whole = self.train(module, never | {Columns.STARTS: starts})
             initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
             fresh = self.train(module, _take_steps(never, slice(at, None)) | initial)
-            for name in _told(whole):
+            for name in _columns_with_memory(whole):
                 self.assert_close(whole[name][at:], fresh[name])
             tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
         remembered, forgotten = (self.train(module, b) for b in (never, always))
-        same = [torch.equal(remembered[name], forgotten[name]) for name in _told(remembered)]
+        same = [torch.equal(remembered[name], forgotten[name]) for name in _columns_with_memory(remembered)]
         assert not all(same), "the outputs do not depend on the state"
 
     def test_training_sees_what_acting_saw(self) -> None:
@@ -299,8 +299,8 @@ def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
 
 
-def _told(fwd_out: Mapping[str, Tree]) -> list[str]:
-    """The columns of a training pass that a memory may be behind: the policy's, and what values are computed from."""
+def _columns_with_memory(fwd_out: Mapping[str, Tree]) -> list[str]:
+    """Names of the columns of a training pass that may depend on the memory: those of the policy and of the values."""
     return [name for name in (Columns.ACTION_DIST_INPUTS, Columns.EMBEDDINGS) if name in fwd_out]
 
 

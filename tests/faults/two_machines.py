@@ -51,7 +51,7 @@ def main(folder: Path, how: str) -> None:
             weights.append(digest(algorithm.get_module()))
             told = {
                 "iterations": result["training_iteration"],
-                "where": [[slot.address for slot in group._slots] for group in groups],
+                "where": [[state.address for state in group._states] for group in groups],
                 "weights": weights[:FIRST],
                 "workers": result["workers"],
             }

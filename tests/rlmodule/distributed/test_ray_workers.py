@@ -253,7 +253,7 @@ def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> Non
     pair._watched_at -= 1000.0  # nobody looked for so long
     pair.submit(0, "sleep", 60.0)
     pair.collect(0.0)
-    assert pair._slots[0].sign_of_life_at <= time.monotonic()
+    assert pair._states[0].sign_of_life_at <= time.monotonic()
     assert one(pair.collect()).failure is not None
     wait_until_up(pair)
 
@@ -362,10 +362,10 @@ def test_workers_meet_on_the_loopback_if_they_are_on_one_machine(
     pair: RayWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert pair.address == "127.0.0.1"
-    for state, address in zip(pair._slots, ("10.0.0.1", "10.0.0.1"), strict=True):  # not that of the driver
+    for state, address in zip(pair._states, ("10.0.0.1", "10.0.0.1"), strict=True):  # not that of the driver
         monkeypatch.setattr(state, "address", address)
     assert pair.address == "127.0.0.1"
-    monkeypatch.setattr(pair._slots[1], "address", "10.0.0.2")
+    monkeypatch.setattr(pair._states[1], "address", "10.0.0.2")
     assert pair.address == "10.0.0.1"
 
 
