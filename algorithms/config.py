@@ -189,7 +189,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     evaluation_num_videos: int = setting(
         0,
         "evaluation",
-        "Further episodes to film in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
+        "Further episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
         ge=0,
     )
 

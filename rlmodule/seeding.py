@@ -14,7 +14,7 @@ _ROLES = (
     "replay",
     "policy",
     "module_noise",
-    "film",
+    "video",
     "mended_env",
 )
 

@@ -1,4 +1,4 @@
-"""``rlmodule evaluate``: what a checkpoint has learned, in numbers, in films or in a window."""
+"""``rlmodule evaluate``: what a checkpoint has learned, in numbers, in videos or in a window."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class EvaluateFlags:
     episodes: int = 20
     """Episodes to play."""
     video: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder to write films to, of further episodes."""
+    """Folder to write videos to, of further episodes."""
     num_videos: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 1, with --video)")] = None
-    """Episodes to film."""
+    """Episodes to record."""
     render: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Play the episodes in a window, one after the other, at the env's own speed."""
     explore: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -75,7 +75,7 @@ class EvaluateFlags:
 
 
 def evaluate(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint; --video films some, --render shows them."""
+    """Play episodes with a checkpoint; --video records some, --render shows them."""
     flags = parse(EvaluateFlags, "rlmodule evaluate", args)
     _check(flags)
     checkpoint = find_checkpoint(flags.checkpoint, best_first=True)
@@ -96,11 +96,11 @@ def evaluate(args: Sequence[str]) -> int:
 def _check(flags: EvaluateFlags) -> None:
     """Raise a UsageError for flags that would not have an effect."""
     if flags.num_videos is not None and flags.video is None:
-        remedy = "Say where to: --video films."
+        remedy = "Say where to: --video videos."
         raise UsageError(explain_error("--num-videos", expected="--video with it", got="none", remedy=remedy))
     for flag, given in (("--video", flags.video), ("--num-envs", flags.num_envs)):
         if flags.render and given is not None:
-            remedy = "Leave one of them out: a window shows one environment, and is not filmed."
+            remedy = "Leave one of them out: a window shows one environment, and is not recorded."
             raise UsageError(explain_error(flag, expected="no --render with it", got="both", remedy=remedy))
 
 
@@ -139,7 +139,7 @@ def _measured(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
 
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
     """Show the episodes; the same as :func:`_measured` returns."""
-    seed = int_seed(algorithm.run_seed, "film", algorithm.env_steps)
+    seed = int_seed(algorithm.run_seed, "video", algorithm.env_steps)
     settings = algorithm.config.for_evaluation()
     seen = watch(algorithm.policy, settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
     returns, lengths = zip(*seen, strict=True)
@@ -158,5 +158,5 @@ def _text(result: dict[str, Any]) -> str:
         f"length       {told['episode_len_mean']:,.1f} steps",
     ]
     for video in result.get("videos", ()):
-        lines.append(f"film         {video['path']} (return {return_text(video['episode_return'])})")
+        lines.append(f"video        {video['path']} (return {return_text(video['episode_return'])})")
     return "\n".join(lines)

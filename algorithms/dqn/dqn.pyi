@@ -251,7 +251,7 @@ class DQNConfig(AlgorithmConfig):
                 together; None takes num_envs_per_env_runner.
             evaluation_env_config (dict[str, Any] | None, default None): What to evaluate with in place of env_config;
                 None takes env_config.
-            evaluation_num_videos (int, >= 0, default 0): Further episodes to film in every evaluation, as MP4 below
+            evaluation_num_videos (int, >= 0, default 0): Further episodes to record in every evaluation, as MP4 below
                 run_dir; needs the extra catalog-rl[video].
         """
 

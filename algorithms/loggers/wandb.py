@@ -8,11 +8,11 @@ from typing import Any, Literal
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
 
 VIDEOS = "evaluation/videos"
-"""Where an evaluation tells of its films."""
+"""Where an evaluation tells of its videos."""
 
 
 class WandbLogger(Logger):
-    """Logs to a W&B run of its own: numbers against env steps, settings, and films of evaluations.
+    """Logs to a W&B run of its own: numbers against env steps, settings, and videos of evaluations.
 
     A run that goes on from a checkpoint in its folder continues its W&B run, which keeps what was logged before.
 
@@ -55,11 +55,11 @@ class WandbLogger(Logger):
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """See :meth:`Logger.log`."""
-        films = [
-            self._wandb.Video(film["path"], caption=f"return {film['episode_return']:g}", format="mp4")
-            for film in values.get(VIDEOS) or ()
+        videos = [
+            self._wandb.Video(video["path"], caption=f"return {video['episode_return']:g}", format="mp4")
+            for video in values.get(VIDEOS) or ()
         ]
-        self._run.log(numbers_of(values) | {STEPS: env_steps} | ({VIDEOS: films} if films else {}))
+        self._run.log(numbers_of(values) | {STEPS: env_steps} | ({VIDEOS: videos} if videos else {}))
 
     def close(self) -> None:
         self._run.finish()

@@ -14,7 +14,7 @@ import torch
 from algorithms.run.callbacks import CallbackCaller, FinishedEpisode
 from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
-from algorithms.run.video import LIMIT, film, never_ends
+from algorithms.run.video import LIMIT, never_ends, record_videos
 from catalog.errors import explain_error
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
@@ -39,8 +39,8 @@ class EvaluationPlan:
         count: How much.
         in_episodes: Whether it counts episodes, or steps of all envs together.
         explore: Whether actions are sampled.
-        num_videos: Further episodes to film.
-        video_dir: Where the films go; None below ``run_dir``.
+        num_videos: Further episodes to record.
+        video_dir: Where the videos go; None below ``run_dir``.
     """
 
     count: int
@@ -62,8 +62,8 @@ class EvaluationPlan:
         """The arguments of :meth:`algorithms.Algorithm.evaluate`, filled up from the settings.
 
         Raises:
-            ValueError: If both lengths are given, one is less than 1, ``explore`` is no bool, films have no folder, or
-                their folder no films.
+            ValueError: If both lengths are given, one is less than 1, ``explore`` is no bool, videos have no folder, or
+                their folder no videos.
         """
         given = {"num_episodes": num_episodes, "num_env_steps": num_env_steps}
         if None not in given.values():
@@ -76,10 +76,10 @@ class EvaluationPlan:
             raise _bad_plan("explore=", "a bool or None", repr(explore), remedy)
         videos = config.evaluation_num_videos if num_videos is None else int(num_videos)
         if videos and video_dir is None and config.run_dir is None:
-            raise _bad_plan("video_dir=", "a folder for the films", "None", "Pass video_dir='films', for example.")
+            raise _bad_plan("video_dir=", "a folder for the videos", "None", "Pass video_dir='videos', for example.")
         if not videos and video_dir is not None:
             remedy = "Pass num_videos=1, for example, or no video_dir."
-            raise _bad_plan("num_videos=", f"films for video_dir={os.fspath(video_dir)!r}", "none", remedy)
+            raise _bad_plan("num_videos=", f"videos for video_dir={os.fspath(video_dir)!r}", "none", remedy)
         count, unit = config.evaluation_duration, config.evaluation_duration_unit
         if num_episodes is not None:
             count, unit = num_episodes, "episodes"
@@ -131,13 +131,13 @@ class Evaluation:
         return self._made
 
     def run(self, plan: EvaluationPlan, progress: bool) -> dict[str, Any]:
-        """Film and play what ``plan`` says.
+        """Record and play what ``plan`` says.
 
         Returns:
             See :meth:`algorithms.Algorithm.evaluate`.
         """
-        # films come first: it is they that may fail
-        videos = self._film(plan, progress) if plan.num_videos else []
+        # videos come first: it is they that may fail
+        videos = self._record(plan, progress) if plan.num_videos else []
         unit = "episodes" if plan.in_episodes else "steps"
         play = self._episodes if plan.in_episodes else self._timesteps
         with display(plan.count, enabled=progress, lines=False, waiting=f"evaluating {plan.count:,} {unit}") as show:
@@ -150,24 +150,24 @@ class Evaluation:
         evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
         return evaluation | self._algorithm.metrics.logged_means()
 
-    def _film(self, plan: EvaluationPlan, progress: bool) -> list[dict[str, Any]]:
+    def _record(self, plan: EvaluationPlan, progress: bool) -> list[dict[str, Any]]:
         algorithm = self._algorithm
         folder = plan.video_dir
         if folder is None:
             assert algorithm.config.run_dir is not None
             folder = Path(algorithm.config.run_dir) / "videos" / f"step-{algorithm.env_steps:010d}"
-        with display(plan.num_videos, enabled=progress, lines=False, waiting="filming") as show:
-            films = film(
+        with display(plan.num_videos, enabled=progress, lines=False, waiting="recording") as show:
+            videos = record_videos(
                 algorithm.policy,
                 algorithm.config.for_evaluation(),
                 num_episodes=plan.num_videos,
-                seed=int_seed(algorithm.run_seed, "film", algorithm.env_steps),
+                seed=int_seed(algorithm.run_seed, "video", algorithm.env_steps),
                 folder=folder,
                 explore=plan.explore,
-                show=lambda done: show(done, f"filmed {done}/{plan.num_videos} episodes"),
+                show=lambda done: show(done, f"recorded {done}/{plan.num_videos} episodes"),
             )
         return [
-            {"path": str(one.path), "episode_return": one.episode_return, "episode_len": one.length} for one in films
+            {"path": str(one.path), "episode_return": one.episode_return, "episode_len": one.length} for one in videos
         ]
 
     def _episodes(self, count: int, explore: bool, show: Told) -> dict[str, float]:

@@ -149,16 +149,16 @@ class RunReport:
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-        ImportError: If a logger, or filming, needs a package that is not installed.
-        RuntimeError: If films are asked for and the env cannot be rendered.
+        ImportError: If a logger, or recording, needs a package that is not installed.
+        RuntimeError: If videos are asked for and the env cannot be rendered.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
         config, self._algorithm = algorithm.config, algorithm
         if config.evaluation_num_videos:
-            from algorithms.run.video import check_filming  # films are named as run folders are
+            from algorithms.run.video import check_recording  # videos are named as run folders are
 
-            check_filming(config.for_evaluation())
+            check_recording(config.for_evaluation())
         self.folder: RunFolder | None = None
         if config.run_dir is not None:
             self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)

@@ -1,4 +1,4 @@
-"""Episodes to look at: filmed, or shown in a window.
+"""Episodes to look at: recorded, or shown in a window.
 
 They are played one after the other in an env of their own, made to be rendered, from seeds of their own. Nothing is
 measured by them and nothing of a run changes.
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 Wrapped = TypeVar("Wrapped", bound=gym.Env[Any, Any])
 
 MODE = "rgb_array"
-"""The render mode: pictures, which go into a film or a window."""
+"""The render mode: pictures, which go into a video or a window."""
 FRAMES = 3_000
-"""Frames of a film, the first of its episode. They are in memory until it is written, 0.7 MB each at 600 x 400."""
+"""Frames of a video, the first of its episode. They are in memory until it is written, 0.7 MB each at 600 x 400."""
 FPS = 30
 """Frames per second where the env's metadata has no ``render_fps``."""
 LIMIT = 200_000
@@ -46,8 +46,8 @@ LIMIT = 200_000
 
 
 @dataclass(frozen=True)
-class Film:
-    """One filmed episode.
+class Video:
+    """One recorded episode.
 
     Attributes:
         path: The MP4.
@@ -60,7 +60,7 @@ class Film:
     length: int
 
 
-def film(
+def record_videos(
     policy: Policy,
     settings: RunnerSettings,
     *,
@@ -69,46 +69,46 @@ def film(
     folder: Path,
     explore: bool = False,
     show: Callable[[int], None] = lambda done: None,
-) -> list[Film]:
+) -> list[Video]:
     """Play episodes in one env made to be rendered, and write each as an MP4 into ``folder``.
 
     Args:
         policy: Whose module acts; nothing is drawn from its generator.
         settings: Which env, with what config. An id and a class are made with ``render_mode="rgb_array"``, a factory
             finds it in its ``env_config``.
-        num_episodes: Episodes to film.
-        seed: Of the films; each episode has a seed of its own, by its number.
-        folder: Made if there is none. A film is called ``episode-<number>-return-<return>.mp4``, and takes the place
+        num_episodes: Episodes to record.
+        seed: Of the videos; each episode has a seed of its own, by its number.
+        folder: Made if there is none. A video is called ``episode-<number>-return-<return>.mp4``, and takes the place
             of one of the same name.
         explore: Whether to sample actions instead of taking the most likely ones.
         show: Told how many are written.
 
     Raises:
-        ImportError: If there is no package to write films with, or to render with; says how to install it.
+        ImportError: If there is no package to write videos with, or to render with; says how to install it.
         RuntimeError: If the env cannot be made to be rendered, or an episode does not end within :data:`LIMIT` steps.
         OSError: If ``folder`` cannot be written to.
     """
-    films: list[Film] = []
+    videos: list[Video] = []
     with _in_memory(), _scratch(folder) as scratch, _rendering(settings, partial(_recorder, scratch)) as recorder:
         for index in range(num_episodes):
-            episode_return, length = _play(recorder, policy, int_seed(seed, "film", index), explore)
-            if recorder.recording:  # else the film ended before the episode
+            episode_return, length = _play(recorder, policy, int_seed(seed, "video", index), explore)
+            if recorder.recording:  # else the video ended before the episode
                 recorder.stop_recording()
             (written,) = scratch.iterdir()
             path = folder / f"episode-{index}-return-{_plain(episode_return)}.mp4"
             os.replace(written, path)
-            films.append(Film(path, episode_return, length))
+            videos.append(Video(path, episode_return, length))
             show(index + 1)
-    return films
+    return videos
 
 
 def watch(
     policy: Policy, settings: RunnerSettings, *, num_episodes: int, seed: int, explore: bool = False
 ) -> list[tuple[float, int]]:
-    """Show episodes in a window, at the env's own speed: the same episodes that :func:`film` films.
+    """Show episodes in a window, at the env's own speed: the same episodes that :func:`record_videos` records.
 
     Args:
-        policy: See :func:`film`, as for the following.
+        policy: See :func:`record_videos`, as for the following.
         settings: Which env.
         num_episodes: Episodes to show.
         seed: Of the episodes.
@@ -118,17 +118,17 @@ def watch(
         Return and length of each.
 
     Raises:
-        ImportError, RuntimeError: See :func:`film`; also if there is no display.
+        ImportError, RuntimeError: See :func:`record_videos`; also if there is no display.
     """
     with _rendering(settings, _window) as window:
-        return [_play(window, policy, int_seed(seed, "film", index), explore) for index in range(num_episodes)]
+        return [_play(window, policy, int_seed(seed, "video", index), explore) for index in range(num_episodes)]
 
 
-def check_filming(settings: RunnerSettings) -> None:
-    """Raise what :func:`film` would, before there is anything to film: a run should not end at its first film.
+def check_recording(settings: RunnerSettings) -> None:
+    """Raise what :func:`record_videos` would, before a run begins, which should not end at its first video.
 
     Raises:
-        ImportError, RuntimeError: See :func:`film`.
+        ImportError, RuntimeError: See :func:`record_videos`.
     """
     _require_writer()
     with _in_memory(), _rendering(settings, lambda env: env):
@@ -154,7 +154,7 @@ def _play(env: gym.Env[Any, Any], policy: Policy, seed: int, explore: bool) -> t
         episode_return += reward
         if terminated or truncated:
             return episode_return, length
-    raise never_ends("film()", f"one that did not in {LIMIT:,} steps", "film none: num_videos=0")
+    raise never_ends("record_videos()", f"one that did not in {LIMIT:,} steps", "record none: num_videos=0")
 
 
 # --- the env ----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _play(env: gym.Env[Any, Any], policy: Policy, seed: int, explore: bool) -> t
 @contextmanager
 def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wrapped]) -> Iterator[Wrapped]:
     """One env of ``settings`` that was seen to render pictures, in what ``wrap`` makes of it; closed in the end."""
-    where = f"films of env {env_name(settings.env)}"
+    where = f"videos of env {env_name(settings.env)}"
     with warnings.catch_warnings():
         # errors of ours say it; glfw is what MuJoCo looks for a display with
         for library in ("gymnasium", "glfw"):
@@ -201,7 +201,7 @@ def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> g
     if isinstance(made, VectorEnv):
         made.close()
     got = source.__name__ if isinstance(source, type) else type(made).__name__
-    remedy = "Return one from the factory where env_config has a render_mode, or film none: num_videos=0."
+    remedy = "Return one from the factory where env_config has a render_mode, or record none: num_videos=0."
     raise RuntimeError(explain_error(where, expected="a single env", got=got, remedy=remedy))
 
 
@@ -236,7 +236,7 @@ def _cannot_render(where: str, expected: str, error: Exception) -> Exception:
     elif type(error).__module__.startswith("mujoco"):
         remedy = "Where there is no display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts."
     else:
-        remedy = f"An env is filmed if it takes render_mode={MODE!r}, and render() then returns a picture."
+        remedy = f"An env is recorded if it takes render_mode={MODE!r}, and render() then returns a picture."
     return kind(explain_error(where, expected=f"{expected} render_mode={MODE!r}", got=got, remedy=remedy))
 
 
@@ -256,7 +256,7 @@ def _window(env: gym.Env[Any, Any]) -> HumanRendering[Any, Any]:
     else:
         if "SDL_VIDEODRIVER" in os.environ or pygame.display.get_driver() not in ("dummy", "offscreen"):
             return window
-    remedy = "Film it instead: rlmodule evaluate CKPT --video films, or algo.evaluate(num_videos=1)."
+    remedy = "Record it instead: rlmodule evaluate CKPT --video videos, or algo.evaluate(num_videos=1)."
     raise RuntimeError(
         explain_error("watch()", expected="a display to open a window on", got=got or "none", remedy=remedy)
     )
@@ -280,16 +280,16 @@ def _in_memory() -> Iterator[None]:
 def _require_writer() -> None:
     if importlib.util.find_spec("moviepy") is None:
         remedy = 'Run: pip install "catalog-rl[video]"'
-        raise ImportError(explain_error("films", expected="the package moviepy", got="none", remedy=remedy))
+        raise ImportError(explain_error("videos", expected="the package moviepy", got="none", remedy=remedy))
 
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A name for a new folder inside ``folder``, which is made, for films whose return is not known yet."""
+    """A name for a new folder inside ``folder``, which is made, for videos whose return is not known yet."""
     _require_writer()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix=".film-", dir=folder)
+        made = tempfile.TemporaryDirectory(prefix=".video-", dir=folder)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     with made as path:

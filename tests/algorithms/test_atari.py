@@ -164,14 +164,14 @@ def test_dqn_takes_updates_on_pong_and_stores_each_frame_once() -> None:
     assert result["replay_buffer"]["num_bytes"] < 2 * 800 * 84 * 84
 
 
-def test_games_are_filmed_as_the_policy_sees_them(tmp_path: Path) -> None:
+def test_games_are_recorded_as_the_policy_sees_them(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     pytest.importorskip("moviepy")
     config = small_pong(PPOConfig.preset("ALE/Pong-v5"), max_num_frames_per_episode=80, img_height=42, img_width=42)
     with config.evaluation(evaluation_num_envs=1).build() as algorithm:
         algorithm.evaluate(num_episodes=1, num_videos=1, video_dir=tmp_path)
-    (film,) = tmp_path.glob("*.mp4")
-    assert film.stat().st_size > 1000
+    (video,) = tmp_path.glob("*.mp4")
+    assert video.stat().st_size > 1000
 
 
 def test_the_python_that_is_told_after_a_run_makes_the_game() -> None:

@@ -1,4 +1,4 @@
-"""``rlmodule evaluate``: which checkpoint it takes, what it needs of the training, what it tells, films and shows."""
+"""``rlmodule evaluate``: which checkpoint it takes, what it needs of the training, what it tells, records and shows."""
 
 from __future__ import annotations
 
@@ -208,20 +208,20 @@ def test_an_env_that_could_not_be_saved_leads_to_python(capsys: pytest.CaptureFi
     assert "Algorithm.from_checkpoint('saved', env=...).evaluate()" in line
 
 
-# --- films and windows ------------------------------------------------------------------------------------------------
+# --- videos and windows -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("args", "count"), [([], 1), (["--num-videos", "2"], 2)])
-def test_films_are_written_and_named(
+def test_videos_are_written_and_named(
     trained: Path, capsys: pytest.CaptureFixture[str], args: list[str], count: int
 ) -> None:
-    assert main(["evaluate", str(trained), "--episodes", "1", "--video", "films", *args]) == 0
-    told = re.findall(r"^film +(\S+) \(return (\S+)\)$", capsys.readouterr().out, re.M)
-    assert sorted(path for path, _ in told) == sorted(map(str, Path("films").iterdir()))
+    assert main(["evaluate", str(trained), "--episodes", "1", "--video", "videos", *args]) == 0
+    told = re.findall(r"^video +(\S+) \(return (\S+)\)$", capsys.readouterr().out, re.M)
+    assert sorted(path for path, _ in told) == sorted(map(str, Path("videos").iterdir()))
     assert len(told) == count
 
 
-def test_a_window_shows_the_episodes_that_a_film_would(
+def test_a_window_shows_the_episodes_that_a_video_would(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
@@ -266,7 +266,7 @@ def test_without_a_display_there_is_no_window(
         (["--env-config", '{"graviti": 1}'], 1, ["graviti"]),
         (["--seed", "-1"], 1, ["--seed: expected", ">= 0, got -1"]),
         (["--num-videos", "2"], 2, ["--num-videos: expected --video with it"]),
-        (["--render", "--video", "films"], 2, ["--video: expected no --render with it"]),
+        (["--render", "--video", "videos"], 2, ["--video: expected no --render with it"]),
         (["--render", "--num-envs", "2"], 2, ["--num-envs: expected no --render with it"]),
         (["--episode", "2"], 2, ["Did you mean '--episodes'?"]),
     ],

@@ -123,16 +123,16 @@ def test_two_algorithms_in_one_process_are_two_wandb_runs(begin: Begin, offline:
     assert sorted(row["a"] for row in told["history"]) == [1, 2, 3]
 
 
-def test_wandb_gets_the_films_of_evaluations(begin: Begin, offline: Path, tmp_path: Path) -> None:
-    film = tmp_path / "episode.mp4"
-    film.write_bytes(b"not really one")
+def test_wandb_gets_the_videos_of_evaluations(begin: Begin, offline: Path, tmp_path: Path) -> None:
+    video = tmp_path / "episode.mp4"
+    video.write_bytes(b"not really one")
     logger = WandbLogger(begin())
-    logger.log({"evaluation/videos": [{"path": str(film), "episode_return": 9.0, "episode_len": 9}]}, 64)
+    logger.log({"evaluation/videos": [{"path": str(video), "episode_return": 9.0, "episode_len": 9}]}, 64)
     logger.close()
     (row,) = sent(offline)["history"]
     assert row["evaluation/videos/captions"] == ["return 9"]
     (copy,) = offline.rglob("*.mp4")
-    assert copy.read_bytes() == film.read_bytes()
+    assert copy.read_bytes() == video.read_bytes()
 
 
 def test_wandb_ends_what_it_cannot_begin(begin: Begin, offline: Path, tmp_path: Path) -> None:

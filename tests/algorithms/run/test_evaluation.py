@@ -257,7 +257,7 @@ def everything(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "metrics": state["metrics"] | untimed, "evaluation": None}
 
 
-def test_training_is_the_same_to_the_bit_with_evaluations_and_films(tmp_path: Path) -> None:
+def test_training_is_the_same_to_the_bit_with_evaluations_and_videos(tmp_path: Path) -> None:
     watched: dict[str, Any] = {
         "evaluation_interval": 1,
         "evaluation_duration": 2,
@@ -290,20 +290,20 @@ def test_noisy_nets_train_the_same_too(tmp_path: Path) -> None:
     assert differences(*states) == []
 
 
-def test_films_change_no_figure(tmp_path: Path) -> None:
+def test_videos_change_no_figure(tmp_path: Path) -> None:
     results = []
     for num_videos in (0, 2):
         with build(evaluation_explore=True, run_dir=str(tmp_path)) as algorithm:
             results.append([algorithm.evaluate(num_episodes=3, num_videos=num_videos) for _ in range(2)])
-    plain, filmed = results
-    assert [list(result) for result in filmed] == [["env_runners", "videos"]] * 2
-    assert [result["env_runners"] for result in filmed] == [result["env_runners"] for result in plain]
+    plain, recorded = results
+    assert [list(result) for result in recorded] == [["env_runners", "videos"]] * 2
+    assert [result["env_runners"] for result in recorded] == [result["env_runners"] for result in plain]
 
 
-# --- films ------------------------------------------------------------------------------------------------------------
+# --- videos -----------------------------------------------------------------------------------------------------------
 
 
-def test_films_stand_in_the_run_folder_by_step(tmp_path: Path) -> None:
+def test_videos_stand_in_the_run_folder_by_step(tmp_path: Path) -> None:
     lengths = new_lengths(4)
     with build(lengths, run_dir=str(tmp_path / "run"), evaluation_interval=1, evaluation_num_videos=2) as algorithm:
         results = [algorithm.train()["evaluation"] for _ in range(2)]
@@ -315,20 +315,20 @@ def test_films_stand_in_the_run_folder_by_step(tmp_path: Path) -> None:
     assert lengths.closed == lengths.made
 
 
-def test_films_go_where_the_call_says(tmp_path: Path) -> None:
+def test_videos_go_where_the_call_says(tmp_path: Path) -> None:
     with build(new_lengths(4), run_dir=str(tmp_path / "run"), evaluation_duration=1) as algorithm:
-        (video,) = algorithm.evaluate(num_videos=1, video_dir=tmp_path / "films")["videos"]
-    assert video["path"] == str(tmp_path / "films" / "episode-0-return-4.mp4")
+        (video,) = algorithm.evaluate(num_videos=1, video_dir=tmp_path / "videos")["videos"]
+    assert video["path"] == str(tmp_path / "videos" / "episode-0-return-4.mp4")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_could_not_be_filmed_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_could_not_be_recorded_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Blind(Lengths):
         def render(self) -> None:
             return None
 
     settings: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "evaluation_interval": 9, "evaluation_num_videos": 1}
-    with build(Blind, **settings) as algorithm, pytest.raises(RuntimeError, match="films of env Blind: expected pict"):
+    with build(Blind, **settings) as algorithm, pytest.raises(RuntimeError, match="videos of env Blind: expected pict"):
         algorithm.train()
     monkeypatch.setitem(sys.modules, "moviepy", None)
     with build(**settings) as algorithm, pytest.raises(ImportError, match=r"catalog-rl\[video\]"):
@@ -337,7 +337,7 @@ def test_a_run_that_could_not_be_filmed_does_not_begin(tmp_path: Path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_filmed_is_found_before_anything_is_played(tmp_path: Path, lengths: type[Lengths]) -> None:
+def test_what_cannot_be_recorded_is_found_before_anything_is_played(tmp_path: Path, lengths: type[Lengths]) -> None:
     (tmp_path / "file").write_text("")
     with build(lengths) as algorithm:
         with pytest.raises(OSError, match=r"video_dir '.+file': expected a folder to write to"):
@@ -359,8 +359,8 @@ def test_what_cannot_be_filmed_is_found_before_anything_is_played(tmp_path: Path
         ({"num_videos": -1}, r"num_videos=\): expected an int >= 0, got -1"),
         ({"num_videos": "2"}, r"num_videos=\): expected an int >= 0, got '2'"),
         ({"explore": "no"}, r"evaluate\(explore=\): expected a bool or None, got 'no'\. Pass explore=True"),
-        ({"num_videos": 1}, r"video_dir=\): expected a folder for the films, got None\. Pass video_dir='films'"),
-        ({"video_dir": "films"}, r"num_videos=\): expected films for video_dir='films', got none\. Pass num_videos=1"),
+        ({"num_videos": 1}, r"video_dir=\): expected a folder for the videos, got None\. Pass video_dir='videos'"),
+        ({"video_dir": "videos"}, r"num_videos=\): expected videos for video_dir='videos', got none\. Pass num"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_refused(wrong: dict[str, Any], text: str, lengths: type[Lengths]) -> None:
@@ -375,7 +375,7 @@ def test_the_settings_fill_up_what_the_call_leaves_out() -> None:
     assert EvaluationPlan.of(config, None, None, None, None, None) == EvaluationPlan(7, True, True, 2, None)
     told = EvaluationPlan.of(config, None, 9, False, 0, None)
     assert told == EvaluationPlan(9, False, False, 0, None)
-    assert EvaluationPlan.of(config, None, None, None, None, "films").video_dir == Path("films")
+    assert EvaluationPlan.of(config, None, None, None, None, "videos").video_dir == Path("videos")
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(
         algorithm.evaluate(num_env_steps=200, progress=True)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     told = [
-        "filmed 1/2 episodes", "filmed 2/2 episodes", "evaluated 2/4 episodes", "evaluated 4/4 episodes",
+        "recorded 1/2 episodes", "recorded 2/2 episodes", "evaluated 2/4 episodes", "evaluated 4/4 episodes",
         "evaluated 128/200 steps", "evaluated 200/200 steps",
     ]  # fmt: skip
     assert [shown.index(text) for text in told] == sorted(shown.index(text) for text in told)

@@ -1,4 +1,4 @@
-"""Films: what is played, what is written, what is refused."""
+"""Videos: what is played, what is written, what is refused."""
 
 import os
 import re
@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imageio_ffmpeg import count_frames_and_secs
 
-import algorithms.run.video as films_module
+import algorithms.run.video as video_module
 from algorithms.ppo import PPO, PPOConfig
-from algorithms.run.video import Film, _plain, check_filming, film, watch
+from algorithms.run.video import Video, _plain, check_recording, record_videos, watch
 from rlmodule.modules.policy import Policy
 from rlmodule.seeding import int_seed
 
@@ -78,16 +78,16 @@ def policy_for(env: Any, **settings: Any) -> Policy:
         return algorithm.policy
 
 
-def shoot(env: Any, folder: Path, policy: Policy | None = None, num_episodes: int = 1, **how: Any) -> list[Film]:
-    """Films of ``env`` with the policy of an untrained PPO."""
+def shoot(env: Any, folder: Path, policy: Policy | None = None, num_episodes: int = 1, **how: Any) -> list[Video]:
+    """Videos of ``env`` with the policy of an untrained PPO."""
     settings = {name: how.pop(name) for name in ("env_config", "model_config") if name in how}
     policy = policy or policy_for(env, **settings)
     how = {"seed": 1} | how
-    return film(policy, config_for(env, **settings), num_episodes=num_episodes, folder=folder, **how)
+    return record_videos(policy, config_for(env, **settings), num_episodes=num_episodes, folder=folder, **how)
 
 
 def assert_frames(path: Path, expected: int) -> float:
-    """That a film has so many frames, or one less, which moviepy leaves out at some lengths; its seconds."""
+    """That a video has so many frames, or one less, which moviepy leaves out at some lengths; its seconds."""
     frames, seconds = count_frames_and_secs(str(path))
     assert expected - 1 <= frames <= expected
     return seconds
@@ -109,7 +109,7 @@ def played(make: Callable[[], gym.Env], policy: Policy, seed: int) -> tuple[floa
 # --- what is written --------------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_filmed_at_the_speed_of_its_env(tmp_path: Path) -> None:
+def test_an_id_is_recorded_at_the_speed_of_its_env(tmp_path: Path) -> None:
     (one,) = shoot("CartPole-v1", tmp_path)
     assert one.length == one.episode_return >= 8
     assert one.path == tmp_path / f"episode-0-return-{one.length}.mp4"
@@ -118,7 +118,7 @@ def test_an_id_is_filmed_at_the_speed_of_its_env(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["class", "factory"])
-def test_classes_and_factories_are_filmed_with_their_config(how: str, tmp_path: Path, painted: type[Painted]) -> None:
+def test_classes_and_factories_are_recorded_with_their_config(how: str, tmp_path: Path, painted: type[Painted]) -> None:
     given: list[dict[str, Any]] = []
 
     def factory(env_config: dict[str, Any]) -> Painted:
@@ -131,7 +131,7 @@ def test_classes_and_factories_are_filmed_with_their_config(how: str, tmp_path: 
     assert_frames(one.path, 8)
     assert env_config == {"length": 7}
     assert given == ([] if how == "class" else [{"length": 7}, {"length": 7, "render_mode": "rgb_array"}])
-    assert painted.closed == 2  # that of the policy's run, and that of the films, each once
+    assert painted.closed == 2  # that of the policy's run, and that of the videos, each once
 
 
 def test_a_factory_may_take_its_config_apart(tmp_path: Path, painted: type[Painted]) -> None:
@@ -140,7 +140,7 @@ def test_a_factory_may_take_its_config_apart(tmp_path: Path, painted: type[Paint
 
     config = config_for(factory, env_config={"how": {"long": 7}}).freeze()
     with config.build() as algorithm:
-        (one,) = film(algorithm.policy, config, num_episodes=1, seed=1, folder=tmp_path)
+        (one,) = record_videos(algorithm.policy, config, num_episodes=1, seed=1, folder=tmp_path)
     assert one.length == 7
 
 
@@ -152,17 +152,17 @@ def test_an_env_that_names_no_speed_has_one(tmp_path: Path, painted: type[Painte
 
 def test_each_episode_is_told_when_it_is_written(tmp_path: Path, painted: type[Painted]) -> None:
     seen: list[tuple[int, int]] = []
-    films = shoot(
-        painted, tmp_path / "deep" / "films", num_episodes=3, show=lambda done: seen.append((done, len(os.listdir(
-            tmp_path / "deep" / "films"
+    videos = shoot(
+        painted, tmp_path / "deep" / "videos", num_episodes=3, show=lambda done: seen.append((done, len(os.listdir(
+            tmp_path / "deep" / "videos"
         ))))
     )  # fmt: skip
     assert [done for done, _ in seen] == [1, 2, 3]
     assert [count for _, count in seen] == [2, 3, 4]  # with the folder of what is not done
-    assert [one.path.name.partition("-return-")[0] for one in films] == ["episode-0", "episode-1", "episode-2"]
+    assert [one.path.name.partition("-return-")[0] for one in videos] == ["episode-0", "episode-1", "episode-2"]
 
 
-def test_a_film_of_the_same_name_is_replaced(tmp_path: Path, painted: type[Painted]) -> None:
+def test_a_video_of_the_same_name_is_replaced(tmp_path: Path, painted: type[Painted]) -> None:
     policy = policy_for(painted)
     (first,) = shoot(painted, tmp_path, policy)
     first.path.write_bytes(b"")
@@ -171,13 +171,13 @@ def test_a_film_of_the_same_name_is_replaced(tmp_path: Path, painted: type[Paint
     assert second.path.stat().st_size > 0
 
 
-def test_a_long_episode_is_filmed_from_its_beginning(
+def test_a_long_episode_is_recorded_from_its_beginning(
     tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(films_module, "FRAMES", 10)
-    films = shoot(painted, tmp_path, num_episodes=2, env_config={"length": 25})
-    assert [one.length for one in films] == [25, 25]
-    for one in films:
+    monkeypatch.setattr(video_module, "FRAMES", 10)
+    videos = shoot(painted, tmp_path, num_episodes=2, env_config={"length": 25})
+    assert [one.length for one in videos] == [25, 25]
+    for one in videos:
         assert_frames(one.path, 10)
 
 
@@ -187,7 +187,7 @@ def test_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_id_that_renders_is_filmed_whatever_its_metadata_say(
+def test_an_id_that_renders_is_recorded_whatever_its_metadata_say(
     tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     painted.metadata = {"render_modes": []}  # of which gymnasium.make would warn
@@ -216,17 +216,17 @@ def test_the_seed_decides_and_each_episode_has_its_own(tmp_path: Path, painted: 
         shoot(painted, tmp_path, policy, count, seed=seed)
     # the first of each is that of the look at its picture
     assert painted.seeds == [
-        0, *(int_seed(1, "film", index) for index in (0, 1, 2)),
-        0, *(int_seed(1, "film", index) for index in (0, 1)),
-        0, int_seed(2, "film", 0),
+        0, *(int_seed(1, "video", index) for index in (0, 1, 2)),
+        0, *(int_seed(1, "video", index) for index in (0, 1)),
+        0, int_seed(2, "video", 0),
     ]  # fmt: skip
 
 
-def test_what_is_filmed_is_what_the_policy_does(tmp_path: Path) -> None:
+def test_what_is_recorded_is_what_the_policy_does(tmp_path: Path) -> None:
     policy = policy_for("Pendulum-v1")
-    films = shoot("Pendulum-v1", tmp_path, policy, 2, env_config={"max_episode_steps": 20})
-    for index, one in enumerate(films):
-        assert played(lambda: gym.make("Pendulum-v1", max_episode_steps=20), policy, int_seed(1, "film", index)) == (
+    videos = shoot("Pendulum-v1", tmp_path, policy, 2, env_config={"max_episode_steps": 20})
+    for index, one in enumerate(videos):
+        assert played(lambda: gym.make("Pendulum-v1", max_episode_steps=20), policy, int_seed(1, "video", index)) == (
             one.episode_return,
             one.length,
         )
@@ -258,9 +258,9 @@ def test_memory_previous_rewards_and_masks_are_kept_up(tmp_path: Path) -> None:
     with torch.no_grad():  # so that its actions differ with what it remembers
         for p in policy.module.parameters():
             p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
-    films = shoot(Recalling, tmp_path, policy, 2, model_config=model, env_config={"length": 40})
-    for index, one in enumerate(films):
-        by_hand = played(lambda: Recalling(length=40), policy, int_seed(1, "film", index))
+    videos = shoot(Recalling, tmp_path, policy, 2, model_config=model, env_config={"length": 40})
+    for index, one in enumerate(videos):
+        by_hand = played(lambda: Recalling(length=40), policy, int_seed(1, "video", index))
         assert by_hand == (one.episode_return, one.length)
 
 
@@ -332,22 +332,22 @@ MADE, RENDERS = (
 @pytest.mark.parametrize(
     ("env", "text"),
     [
-        (Blind, rf"films of env Blind: {MADE}, got TypeError: .+'render_mode'. An env is filmed if it takes"),
+        (Blind, rf"videos of env Blind: {MADE}, got TypeError: .+'render_mode'. An env is recorded if it takes"),
         (Deaf, r"env Deaf: expected an env whose render_mode is 'rgb_array', got None. Hand env_config\['rend"),
         (plain_factory, r"env plain_factory: expected an env whose render_mode is 'rgb_array', got None. Hand"),
         (Wordy, r"env Wordy: expected pictures, uint8 \[H, W, 3\], got str. Return one in render\(\), if"),
         (Flat, r"env Flat: expected pictures, uint8 \[H, W, 3\], got uint8 \(3, 3\). Return one"),
-        (Broken, rf"env Broken: {RENDERS}, got RuntimeError: no more colours. An env is filmed if"),
+        (Broken, rf"env Broken: {RENDERS}, got RuntimeError: no more colours. An env is recorded if"),
         (vector_factory, r"env vector_factory: expected a single env, got SyncVectorEnv. Return one from the factory"),
         (Vector, r"env Vector: expected a single env, got Vector. Return one from the factory"),
-        ("CliffWalking-v7", rf"films of env CliffWalking-v7: {MADE}, got "),
+        ("CliffWalking-v7", rf"videos of env CliffWalking-v7: {MADE}, got "),
     ],
 )  # fmt: skip
-def test_an_env_that_cannot_be_filmed_is_refused(env: Any, text: str, tmp_path: Path) -> None:
+def test_an_env_that_cannot_be_recorded_is_refused(env: Any, text: str, tmp_path: Path) -> None:
     policy = policy_for(Painted)
     for attempt in (
         lambda: shoot(env, tmp_path, policy),
-        lambda: check_filming(config_for(env)),
+        lambda: check_recording(config_for(env)),
         lambda: watch(policy, config_for(env), num_episodes=1, seed=1),
     ):
         with pytest.raises(RuntimeError, match=text):
@@ -364,8 +364,8 @@ def test_a_package_that_the_env_misses_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("DISPLAY" in os.environ or "MUJOCO_GL" in os.environ, reason="it may render here")
 def test_mujoco_without_a_display_names_its_setting() -> None:
-    with pytest.raises(RuntimeError, match=r"films of env HalfCheetah-v5: .+ set MUJOCO_GL=egl or MUJOCO_GL=osmesa"):
-        check_filming(config_for("HalfCheetah-v5"))
+    with pytest.raises(RuntimeError, match=r"videos of env HalfCheetah-v5: .+ set MUJOCO_GL=egl or MUJOCO_GL=osmesa"):
+        check_recording(config_for("HalfCheetah-v5"))
 
 
 def test_a_missing_recorder_is_named_before_anything_is_played(
@@ -374,9 +374,10 @@ def test_a_missing_recorder_is_named_before_anything_is_played(
     policy = policy_for(painted)
     painted.seeds.clear()
     monkeypatch.setitem(sys.modules, "moviepy", None)
-    for attempt in (lambda: shoot(painted, tmp_path / "films", policy), lambda: check_filming(config_for(painted))):
+    for attempt in (lambda: shoot(painted, tmp_path / "videos", policy), lambda: check_recording(config_for(painted))):
         with pytest.raises(
-            ImportError, match=r'films: expected the package moviepy, got none. Run: pip install "catalog-rl\[video\]"$'
+            ImportError,
+            match=r'videos: expected the package moviepy, got none. Run: pip install "catalog-rl\[video\]"$',
         ):
             attempt()
     assert painted.seeds == []
@@ -386,7 +387,7 @@ def test_a_missing_recorder_is_named_before_anything_is_played(
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, painted: type[Painted]) -> None:
     (tmp_path / "file").write_text("")
     policy = policy_for(painted)
-    for folder in (tmp_path / "file", tmp_path / "file" / "films"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "videos"):
         with pytest.raises(OSError, match=r"video_dir '.+': expected a folder to write to, got .+\. Choose") as raised:
             shoot(painted, folder, policy)
         assert len(str(raised.value).splitlines()) == 1
@@ -395,9 +396,11 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, painted: 
 def test_an_episode_that_never_ends_is_given_up(
     tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(films_module, "LIMIT", 50)
+    monkeypatch.setattr(video_module, "LIMIT", 50)
     assert shoot(painted, tmp_path, env_config={"length": 50})[0].length == 50
-    with pytest.raises(RuntimeError, match=r"film\(\): expected episodes that end, got one that did not in 50 steps"):
+    with pytest.raises(
+        RuntimeError, match=r"record_videos\(\): expected episodes .*, got one that did not in 50 steps"
+    ):
         shoot(painted, tmp_path, env_config={"length": 51})
     assert painted.closed == 4
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]  # what was begun is gone
@@ -418,7 +421,7 @@ def test_the_choice_of_a_display_is_left_alone(
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_watched_is_what_would_be_filmed(
+def test_what_is_watched_is_what_would_be_recorded(
     tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -432,7 +435,7 @@ def test_what_is_watched_is_what_would_be_filmed(
 def test_a_window_needs_a_display(painted: type[Painted], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
     with pytest.raises(
-        RuntimeError, match=r"watch\(\): expected a display to open a window on, got .+ Film it instead"
+        RuntimeError, match=r"watch\(\): expected a display to open a window on, got .+ Record it instead"
     ):
         watch(policy_for(painted), config_for(painted), num_episodes=1, seed=1)
     assert painted.closed == 2

@@ -1,6 +1,6 @@
-"""Film a policy as it learns, and once it has learned. Needs ``pip install "catalog-rl[video]"``.
+"""Record videos of a policy as it learns, and once it has learned. Needs ``pip install "catalog-rl[video]"``.
 
-Run it as ``python examples/film.py``.
+Run it as ``python examples/video.py``.
 """
 
 from algorithms import new_run_dir
@@ -22,4 +22,4 @@ with config.build() as algo:
 
 for path in sorted((run_dir / "videos").rglob("*.mp4")):
     print(path)
-print(f"Filmed episodes change no figure: mean return of 20 others {best['env_runners']['episode_return_mean']:g}")
+print(f"Recorded episodes change no figure: mean return of 20 others {best['env_runners']['episode_return_mean']:g}")
