@@ -24,12 +24,13 @@ from rlmodule.distributed.workers import (
     WorkerFailed,
     WorkerGroup,
 )
-from tests.waiting import is_running, wait_for
+from tests.waiting import PATIENCE_S, is_running, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
 PROMPT = RestartPolicy(max_in_a_row=2)
 TIMEOUT_S = 2.0
+"""Of tests in which a worker shall be given up; others have time for machines that are busy."""
 
 
 class Toy:
@@ -123,7 +124,7 @@ def made() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[RayWorkers]:
     """Two workers for all tests; who ends one waits for the next."""
-    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=TIMEOUT_S, policy=PROMPT)
+    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=PATIENCE_S, policy=PROMPT)
     yield group
     group.stop()
 
@@ -135,6 +136,16 @@ def wait_until_up(group: WorkerGroup, worker: int = 0) -> None:
 
     wait_for(is_up)
     group.call("sleep", 0.02, 0.01, workers=[worker])  # gets on: what failed before does not count
+
+
+@pytest.fixture
+def impatient(pair: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorkers]:
+    """The same workers, which are soon given up. The first one may end."""
+    monkeypatch.setattr(pair, "_timeout_s", TIMEOUT_S)
+    monkeypatch.setattr(pair, "_poll_s", TIMEOUT_S / 4)
+    yield pair
+    monkeypatch.undo()
+    wait_until_up(pair)
 
 
 def one(answers: list[Answer]) -> Answer:
@@ -231,42 +242,39 @@ def test_who_raised_is_made_again_in_its_process_the_first_time(
     wait_until_up(pair)
 
 
-def test_a_worker_without_progress_is_found_and_replaced(pair: RayWorkers) -> None:
-    failure = one(pair.call("sleep", 60.0, workers=[0])).failure
+def test_a_worker_without_progress_is_found_and_replaced(impatient: RayWorkers) -> None:
+    failure = one(impatient.call("sleep", 60.0, workers=[0])).failure
     assert failure is not None
     assert failure.kind == "hung"
     assert re.fullmatch(r"no progress for 2 s, in sleep \(.*test_ray_workers\.py:\d+\)", failure.message)
-    wait_until_up(pair)
 
 
-def test_a_slow_worker_that_gets_on_is_waited_for(pair: RayWorkers) -> None:
-    assert pair.call("sleep", 2 * TIMEOUT_S, 0.1, workers=[0])[0].value == "awake"
+def test_a_slow_worker_that_gets_on_is_waited_for(impatient: RayWorkers) -> None:
+    assert impatient.call("sleep", 2 * TIMEOUT_S, 0.1, workers=[0])[0].value == "awake"
 
 
-def test_a_worker_nobody_looked_after_is_not_taken_for_hung(pair: RayWorkers) -> None:
-    pair.submit(0, "sleep", 1.5 * TIMEOUT_S, 0.1)
+def test_a_worker_nobody_looked_after_is_not_taken_for_hung(impatient: RayWorkers) -> None:
+    impatient.submit(0, "sleep", 1.5 * TIMEOUT_S, 0.1)
     time.sleep(1.25 * TIMEOUT_S)
-    assert one(pair.collect()).value == "awake"
+    assert one(impatient.collect()).value == "awake"
 
 
-def test_a_pause_before_a_call_gives_no_more_time_to_it(pair: RayWorkers) -> None:
-    pair._watched_at -= 1000.0  # nobody looked for so long
-    pair.submit(0, "sleep", 60.0)
-    pair.collect(0.0)
-    assert pair._states[0].sign_of_life_at <= time.monotonic()
-    assert one(pair.collect()).failure is not None
-    wait_until_up(pair)
+def test_a_pause_before_a_call_gives_no_more_time_to_it(impatient: RayWorkers) -> None:
+    impatient._watched_at -= 1000.0  # nobody looked for so long
+    impatient.submit(0, "sleep", 60.0)
+    impatient.collect(0.0)
+    assert impatient._states[0].sign_of_life_at <= time.monotonic()
+    assert one(impatient.collect()).failure is not None
 
 
-def test_a_stopped_process_is_found_and_ended(pair: RayWorkers) -> None:
-    pid = pair.pids()[0]
+def test_a_stopped_process_is_found_and_ended(impatient: RayWorkers) -> None:
+    pid = impatient.pids()[0]
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    failure = one(pair.call("add", 1, workers=[0])).failure
+    failure = one(impatient.call("add", 1, workers=[0])).failure
     assert failure is not None
     assert failure.kind == "hung"
     wait_for(lambda: not is_running(pid))
-    wait_until_up(pair)
 
 
 def test_all_calls_of_a_worker_that_dies_have_failed(pair: RayWorkers) -> None:

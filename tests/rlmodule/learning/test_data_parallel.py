@@ -180,7 +180,7 @@ def learn_with_a_fault(collective: Collective, rollout: Rollout, way: str, was_t
 def test_peers_of_a_learner_that_fails_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
     """At once if it raises, when the time is up if it hangs; in either case while it is still there."""
     args = [(rollout_of(seed), way, tmp_path / "was told") for seed in range(2)]
-    timeout_s = 2 * PATIENCE_S if way == "raises" else 4.0  # busy cores may take seconds to meet
+    timeout_s = 2 * PATIENCE_S if way == "raises" else 10.0  # busy cores may take seconds to meet
     assert fleet.values(learn_with_a_fault, *args, peer_timeout_s=timeout_s) == [
         ("CollectiveError", 2),
         ("ValueError", 2),
