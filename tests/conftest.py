@@ -3,6 +3,7 @@ fails because a machine is busy."""
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from tests.together import Fleet, fleet_of
 torch.set_num_threads(1)
 # Ray starts workers at the lowest priority, at which they get next to nothing of cores that others use.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# A shell starts what it runs in the background with Ctrl-C ignored, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
