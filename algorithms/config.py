@@ -10,14 +10,13 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
-import torch
 from gymnasium import Space
 from gymnasium.vector import VectorEnv
 
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
 from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callbacks, listens
-from algorithms.run.threads import one_thread
+from algorithms.run.threads import building
 from algorithms.settings.checks import Schedule
 from algorithms.settings.encoding import encode
 from algorithms.settings.fields import SettingsBase, on_the_class, setting, settings
@@ -27,7 +26,6 @@ from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.seeding import int_seed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -384,8 +382,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         if spaces is None:
             spaces = config._spaces_of(env)
         run_seed = secrets.randbits(31) if self.seed is None else self.seed
-        with torch.random.fork_rng(devices=[]), one_thread():
-            torch.default_generator.manual_seed(int_seed(run_seed, "module"))
+        with building(run_seed):
             return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec, run_seed: int) -> LearnerGroup:

@@ -294,7 +294,7 @@ class DQN(Algorithm):
     def sample(self) -> Rollout:
         """See :meth:`Algorithm.sample`; what it returns is not remembered, so that new episodes start after it."""
         rollout = super().sample()
-        self._reset_runners()
+        self.env_runner_group.reset()
         return rollout
 
     def _update(self, seconds: dict[str, float]) -> Mapping[str, Metrics]:

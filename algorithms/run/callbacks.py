@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -50,6 +51,17 @@ class FinishedEpisode:
     env_index: int
     info: dict[str, Any]
     in_evaluation: bool
+
+
+def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
+    """The episodes that ended in ``rollout``, in order of time; with ``info`` if its runner recorded it."""
+    stats = rollout.stats
+    returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
+    infos = stats.get("episode_infos", [{}] * len(returns))
+    return [
+        FinishedEpisode(episode_return, length, slot, info, in_evaluation)
+        for episode_return, length, slot, info in zip(returns, lengths, slots, infos, strict=True)
+    ]
 
 
 class Callbacks:
@@ -135,6 +147,10 @@ class CallbackCaller:
     Args:
         callbacks_class: See :class:`Callbacks`; made here. None for none.
         functions: Callback name → function; those that are None do not listen.
+
+    Attributes:
+        listen_to_rollouts: Whether any of them wants rollouts, or the episodes that ended in them.
+        listen_to_results: Whether any of them wants the results of iterations.
     """
 
     def __init__(
@@ -151,10 +167,12 @@ class CallbackCaller:
                 listeners.append(("callbacks_class", getattr(made, name)))
             if (function := functions.get(name)) is not None:
                 listeners.append((name, function))
+        self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
+        self.listen_to_results = self.listens("on_train_result")
 
-    def listens(self, *names: str) -> bool:
+    def listens(self, name: str) -> bool:
         """Whether anything is to be called."""
-        return any(self._listeners[name] for name in names)
+        return bool(self._listeners[name])
 
     def call(self, name: str, **arguments: Any) -> None:
         """Call all that listens to ``name``, the class first.
@@ -163,6 +181,38 @@ class CallbackCaller:
             RuntimeError: If one raises; names it, and has the error as its cause.
         """
         _call_all(name, self._listeners[name], arguments)
+
+    def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Rollout]) -> None:
+        """Call ``on_sample_end`` and ``on_episode_end``. If one raises, new episodes start: the rollouts are lost to a
+        replay, which must not take the next ones for their continuation.
+
+        Raises:
+            RuntimeError: See :meth:`call`.
+        """
+        try:
+            for rollout in rollouts:
+                self.call("on_sample_end", algorithm=algorithm, rollout=rollout)
+                if self.listens("on_episode_end"):
+                    for episode in finished_episodes(rollout, in_evaluation=False):
+                        self.call("on_episode_end", algorithm=algorithm, episode=episode)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to raise
+                algorithm.env_runner_group.reset()
+            raise
+
+    def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
+        """Call ``on_train_result`` with ``result``, which also gets what was logged so far.
+
+        Raises:
+            RuntimeError: See :meth:`call`.
+            ValueError: If a section is gone that the run needs.
+        """
+        result |= algorithm.metrics.logged_means()
+        self.call("on_train_result", algorithm=algorithm, result=result)
+        if "env_runners" not in result:
+            remedy = "Add to the result, and leave what is there."
+            where, expected, got = "result after on_train_result", "the section env_runners", ", ".join(result)
+            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
         """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None

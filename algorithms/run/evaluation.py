@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from algorithms.run.callbacks import CallbackCaller, FinishedEpisode
+from algorithms.run.callbacks import CallbackCaller, FinishedEpisode, finished_episodes
 from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, record_videos
+from algorithms.run.wrong_calls import already_stopped
 from catalog.errors import explain_error
-from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.seeding import int_seed
 
@@ -136,19 +136,26 @@ class Evaluation:
         Returns:
             See :meth:`algorithms.Algorithm.evaluate`.
         """
-        # videos come first: it is they that may fail
-        videos = self._record(plan, progress) if plan.num_videos else []
-        unit = "episodes" if plan.in_episodes else "steps"
+        if self._algorithm.is_stopped:
+            raise already_stopped(self._algorithm, "evaluate")
+        metrics, unit = self._algorithm.metrics, "episodes" if plan.in_episodes else "steps"
         play = self._episodes if plan.in_episodes else self._timesteps
-        with display(plan.count, enabled=progress, lines=False, waiting=f"evaluating {plan.count:,} {unit}") as show:
+        waiting = f"evaluating {plan.count:,} {unit}"
+        with metrics.logging_apart():
+            # videos come first: it is they that may fail
+            videos = self._record(plan, progress) if plan.num_videos else []
+            with display(plan.count, enabled=progress, lines=False, waiting=waiting) as show:
 
-            def told(done: int, steps: int) -> None:
-                also = f", {steps:,} steps" if plan.in_episodes else ""  # an episode may be long
-                show(done, f"evaluated {done:,}/{plan.count:,} {unit}{also}")
+                def told(done: int, steps: int) -> None:
+                    also = f", {steps:,} steps" if plan.in_episodes else ""  # an episode may be long
+                    show(done, f"evaluated {done:,}/{plan.count:,} {unit}{also}")
 
-            played = play(plan.count, plan.explore, told)
-        evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
-        return evaluation | self._algorithm.metrics.logged_means()
+                played = play(plan.count, plan.explore, told)
+            evaluation: dict[str, Any] = {"env_runners": played} | ({"videos": videos} if videos else {})
+            evaluation |= metrics.logged_means()
+            self._callbacks.call("on_evaluate_end", algorithm=self._algorithm, evaluation=evaluation)
+            metrics.add_logged(evaluation)
+        return evaluation
 
     def _record(self, plan: EvaluationPlan, progress: bool) -> list[dict[str, Any]]:
         algorithm = self._algorithm
@@ -240,14 +247,3 @@ class Evaluation:
         """Close its envs."""
         if self._made is not None:
             self._made.stop()
-
-
-def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
-    """The episodes that ended in ``rollout``, in order of time; with ``info`` if its runner recorded it."""
-    stats = rollout.stats
-    returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
-    infos = stats.get("episode_infos", [{}] * len(returns))
-    return [
-        FinishedEpisode(episode_return, length, slot, info, in_evaluation)
-        for episode_return, length, slot, info in zip(returns, lengths, slots, infos, strict=True)
-    ]

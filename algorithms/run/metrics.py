@@ -4,7 +4,7 @@ import math
 import numbers
 import textwrap
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,11 +55,6 @@ class RunMetrics:
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 
-    def add_timers(self, seconds: Mapping[str, float]) -> None:
-        """Add seconds by phase, which are reported under ``timers`` beside those of sampling."""
-        for phase, value in seconds.items():
-            self._timers[phase] = self._timers.get(phase, 0.0) + value
-
     def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
         """Report a number of your own.
 
@@ -89,10 +84,11 @@ class RunMetrics:
         means = {name: total / number for name, (total, number) in self._logged.items()}
         return {"custom_metrics": means} if means else {}
 
-    def take_logged(self) -> dict[str, dict[str, float]]:
-        """What :meth:`logged_means` tells; begins anew."""
-        means, self._logged = self.logged_means(), {}
-        return means
+    def add_logged(self, result: dict[str, Any]) -> None:
+        """Add :meth:`logged_means` to ``result``, and forget what was logged."""
+        if self._logged:
+            result.setdefault("custom_metrics", {}).update(self.logged_means()["custom_metrics"])
+            self._logged = {}
 
     @contextmanager
     def logging_apart(self) -> Iterator[None]:
@@ -103,20 +99,20 @@ class RunMetrics:
         finally:
             self._logged = before
 
-    def note_evaluation(self, mean: float) -> None:
-        """Remember the mean return of an evaluation; NaN is never the best."""
-        self.last_evaluation = mean
-        if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
-            self.best_evaluation = mean
+    def note_evaluation(self, result: Mapping[str, Any]) -> None:
+        """Remember the mean return of the evaluation in ``result``, if it has one; NaN is never the best."""
+        if (mean := evaluation_return(result)) is not None:
+            self.last_evaluation = mean
+            if mean > (-math.inf if self.best_evaluation is None else self.best_evaluation):
+                self.best_evaluation = mean
 
-    def finish_iteration(self, seconds: float) -> dict[str, Any]:
-        """The counters' part of an iteration's result; starts the next iteration.
-
-        Args:
-            seconds: Wall time of the iteration.
-        """
+    def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
+        """The result of an iteration that took ``seconds``: the counters, and ``sections``, of which the ``timers`` are
+        added to those of sampling. Starts the next iteration."""
         self.iterations += 1
         self.seconds += seconds
+        for phase, value in sections.pop("timers", {}).items():
+            self._timers[phase] = self._timers.get(phase, 0.0) + value
         result = {
             "training_iteration": self.iterations,
             "time_total_s": self.seconds,
@@ -129,9 +125,8 @@ class RunMetrics:
             },
             "timers": self._timers,
         }
-        result |= self.logged_means()
         self._begin()
-        return result
+        return result | sections
 
     def get_state(self) -> dict[str, Any]:
         """Counters and window, JSON-able."""
@@ -160,19 +155,20 @@ def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError
     return TypeError(explain_error(f"log_value({what})", expected=expected, got=shown, remedy=remedy))
 
 
-def episode_summary(returns: Any, lengths: Any) -> dict[str, float]:
+def episode_summary(returns: Collection[float], lengths: Collection[int]) -> dict[str, float]:
     """Mean, least and greatest return and mean length; NaN before the first episode ends."""
-    if not len(returns):
-        nan = float("nan")
-        return {
-            "episode_return_mean": nan,
-            "episode_return_min": nan,
-            "episode_return_max": nan,
-            "episode_len_mean": nan,
-        }
+    returns, lengths = returns or (math.nan,), lengths or (math.nan,)
     return {
         "episode_return_mean": sum(returns) / len(returns),
         "episode_return_min": min(returns),
         "episode_return_max": max(returns),
         "episode_len_mean": sum(lengths) / len(lengths),
     }
+
+
+def evaluation_return(result: Mapping[str, Any]) -> float | None:
+    """The mean return of the evaluation in ``result``; None if there is none, or one of a callback's own making."""
+    evaluation = result.get("evaluation")
+    played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
+    mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None
+    return mean if isinstance(mean, float) else None

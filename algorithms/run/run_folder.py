@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
@@ -31,6 +30,7 @@ from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_fil
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
 from algorithms.run.folder_lock import FolderLock
+from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
 from catalog.errors import explain_error
@@ -206,8 +206,6 @@ class RunReport:
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
         self._checkpoint_is_last = False
         mean = evaluation_return(result)
-        if mean is not None:
-            algorithm.metrics.note_evaluation(mean)
         if self.folder is not None:  # first what must not be lost, should a logger fail
             keeps_best = algorithm.config.keep_best_checkpoint
             if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
@@ -250,14 +248,6 @@ class RunReport:
         finally:
             if self.folder is not None:
                 self.folder.release()
-
-
-def evaluation_return(result: Mapping[str, Any]) -> float | None:
-    """The mean return of the evaluation in ``result``; None if there is none, or one of a callback's own making."""
-    evaluation = result.get("evaluation")
-    played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
-    mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None
-    return mean if isinstance(mean, float) else None
 
 
 def best_return_in(checkpoint: Path) -> float:

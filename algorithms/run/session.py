@@ -13,9 +13,11 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from algorithms.run.metrics import evaluation_return
 from algorithms.run.progress import Show, display, return_text
-from algorithms.run.run_folder import RunFolder, evaluation_return, new_run_dir, run_name
+from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.signals import stop_requests
+from algorithms.run.wrong_calls import already_stopped
 from catalog.errors import explain_error
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class TrainingSession:
             KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
+        if self.algorithm.is_stopped:
+            raise already_stopped(self.algorithm, "learn")
         self.folder = self.algorithm.report.folder
         self.algorithm.learning_stopped = False
         waiting = "first iteration …"
@@ -158,6 +162,7 @@ class TrainingSession:
             "env_runners": {"num_env_steps_sampled_lifetime": metrics.env_steps},
             "evaluation": self.evaluation,
         }
+        metrics.note_evaluation(row)
         self.algorithm.report.write(row)
         if self.folder is not None:
             self._save()

@@ -1,10 +1,13 @@
 """Set how many threads torch computes on, of which each thread of the process has its own count, and give it back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
+from torch import nn
+
+from rlmodule.seeding import int_seed
 
 SMALL_NET = 1_000_000
 """Parameters below which one thread is faster than handing the work out to several."""
@@ -14,26 +17,27 @@ class Threads:
     """torch's threads, as one run sets them: where it is built, and in whichever thread it computes (:meth:`used`).
 
     Args:
-        wanted: What the run wants, given how many there were before any run.
+        asked: How many; None chooses by the size of ``module``, which the run trains.
+
+    Attributes:
+        count: How many the run computes on.
     """
 
     _last: ClassVar[tuple[int, int]] = (0, 0)  # found and set by the last run, which may never have been stopped
 
-    def __init__(self, wanted: Callable[[int], int]) -> None:
+    def __init__(self, asked: int | None, module: nn.Module) -> None:
         now, (found, by_a_run) = torch.get_num_threads(), Threads._last
         self._found = found if now == by_a_run else now
-        self._set = wanted(self._found)
-        Threads._last = self._found, self._set
-        torch.set_num_threads(self._set)
+        size = sum(parameter.numel() for parameter in module.parameters())
+        self.count = asked or (1 if size < SMALL_NET else self._found)
+        Threads._last = self._found, self.count
+        torch.set_num_threads(self.count)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Compute on the run's number of threads in the thread that calls."""
         found = torch.get_num_threads()
-        if found == self._set:
-            yield
-            return
-        torch.set_num_threads(self._set)
+        torch.set_num_threads(self.count)
         try:
             yield
         finally:
@@ -41,16 +45,21 @@ class Threads:
 
     def give_back(self) -> None:
         """What there was before, unless somebody has changed it since."""
-        if torch.get_num_threads() == self._set:
+        if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Orthogonal weights differ by the number of threads, which an earlier run in this process may have changed."""
+def building(run_seed: int) -> Iterator[None]:
+    """Draw the weights of new modules from the run's seed, and leave torch's generator and threads as they were.
+
+    One thread, as orthogonal weights differ by their number, which another run in this process may have changed.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int_seed(run_seed, "module"))
+            yield
     finally:
         torch.set_num_threads(threads)

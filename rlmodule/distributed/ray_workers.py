@@ -33,6 +33,7 @@ from rlmodule.distributed.workers import (
     WorkerFailed,
     WorkerGroup,
 )
+from rlmodule.settings import LearnerGroupSettings, RunnerGroupSettings
 
 OLDEST_RAY = (2, 55)
 """Before it, a Ray cluster could be taken over by a web page (CVE-2026-27482, CVE-2026-41486)."""
@@ -99,6 +100,21 @@ def check_resources(asked: Mapping[str, float], settings: str, each: Sequence[Ma
     import ray
 
     check_asked(asked, settings, each, present=ray.cluster_resources(), nodes=_nodes())
+
+
+def check_resources_of(runners: RunnerGroupSettings, learners: LearnerGroupSettings) -> None:
+    """Check, if there are any workers, that the cluster has what all of a run ask for together.
+
+    Raises:
+        ValueError: See :func:`check_resources`.
+    """
+    runner = {"CPU": runners.num_cpus_per_env_runner}
+    learner = {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}
+    workers = [(runners.num_env_runners, runner), (learners.num_learners, learner)]
+    if each := [one for number, one in workers if number]:
+        asked = {name: sum(number * one.get(name, 0) for number, one in workers) for name in ("CPU", "GPU")}
+        where = f"num_env_runners={runners.num_env_runners}, num_learners={learners.num_learners}"
+        check_resources(asked, where, each)
 
 
 def _nodes() -> list[Mapping[str, float]]:

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from algorithms import Algorithm
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
+from algorithms.run.evaluation import Evaluation
+from algorithms.run.run_folder import RunReport
 from rlmodule import Columns, RLModule, RLModuleSpec
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing.data import clone, differences, global_random_state
@@ -327,7 +329,7 @@ def test_set_state_takes_over_every_number(tmp_path: Path) -> None:
             used.train()
         for each in (used, fresh):
             each.evaluate()
-        used.metrics.note_evaluation(1.0)
+        used.metrics.note_evaluation({"evaluation": {"env_runners": {"episode_return_mean": 1.0}}})
         save_checkpoint(tmp_path / "c", used.get_state())
         state, before = load_checkpoint(tmp_path / "c"), clone(fresh.get_state())
         changed = differences(before, state)
@@ -467,9 +469,9 @@ NOT_SAVED = (
     # left over from the last step
     ".grad", "._grad", "._pooled",
     # found out from env_steps when it is used, and from the metrics when the report begins
-    "entropy_coeff", "['lr']", "_report._best",
+    "entropy_coeff", "['lr']", "report._best",
     # of this process alone: calls that were made, steps that were tallied, seconds that passed, failed checkpoints
-    "_report._failed", "_tickets", ".progress", "_step_counter", "seconds_waited", "seconds_sending",
+    "report._failed", "_tickets", ".progress", "_step_counter", "seconds_waited", "seconds_sending",
 )  # fmt: skip
 
 
@@ -608,14 +610,14 @@ def test_all_is_closed_even_if_something_does_not_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed: list[str] = []
+    for part, name in ((RunReport, "close"), (Evaluation, "stop")):
+        end = getattr(part, name)
+        monkeypatch.setattr(part, name, lambda self, end=end: (end(self), closed.append(type(self).__name__)))
     with_folder = build(lambda config: Stubborn(), run_dir=str(tmp_path / "run"))
     with_folder.train()
-    for name, part in (("close", with_folder.report), ("stop", with_folder._evaluation)):
-        end = getattr(part, name)
-        monkeypatch.setattr(part, name, lambda end=end, part=part: (end(), closed.append(type(part).__name__)))
     with_folder.stop()
     assert "OSError: no" in caplog.text  # told, and no reason to leave anything open
-    assert closed == ["Evaluation", "RunReport"]
+    assert sorted(closed) == ["Evaluation", "RunReport"]
 
 
 def test_a_result_that_a_callback_takes_apart_is_told() -> None:

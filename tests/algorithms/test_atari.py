@@ -86,7 +86,6 @@ def test_clipping_leaves_the_rollout_as_it_is() -> None:
     columns = {Columns.REWARDS: torch.tensor([[-3.0]]), Columns.VALID: torch.ones(1, 1, dtype=torch.bool)}
     none = torch.empty(0, 2, dtype=torch.int64)
     rollout = Rollout(columns=columns, last_obs=torch.zeros(1, 1), final_index=none, final_obs=torch.zeros(0, 1))
-    assert clipped_rewards(rollout, None) is rollout
     assert clipped_rewards(rollout, 2.0)[Columns.REWARDS].item() == -2
     assert rollout[Columns.REWARDS].item() == -3
 

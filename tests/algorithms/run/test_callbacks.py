@@ -213,7 +213,7 @@ def test_a_run_without_callbacks_calls_nothing(monkeypatch: pytest.MonkeyPatch) 
     with config_for().build() as algorithm:
         assert not algorithm.config.records_episode_infos
         monkeypatch.setattr(CallbackCaller, "call", count)
-        monkeypatch.setattr("algorithms.algorithm.finished_episodes", calls.append)
+        monkeypatch.setattr("algorithms.run.callbacks.finished_episodes", calls.append)
         monkeypatch.setattr(evaluation, "FinishedEpisode", calls.append)
         algorithm.training_step()
         assert calls == []
@@ -224,7 +224,7 @@ def test_a_run_without_callbacks_calls_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 def test_only_who_hears_of_episodes_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr("algorithms.algorithm.finished_episodes", made.append)
+    monkeypatch.setattr("algorithms.run.callbacks.finished_episodes", made.append)
     seen = Seen()
     with config_for(**seen.functions("on_sample_end", "on_train_result")).build() as algorithm:
         algorithm.train()

@@ -27,11 +27,11 @@ def test_only_valid_rows_are_counted() -> None:
     metrics = RunMetrics(10)
     metrics.add_rollout(rollout([True, False, True], [1.0], [2]))
     metrics.add_rollout(rollout([True, True, True], [], []))
-    first = metrics.finish_iteration(2.0)["env_runners"]
+    first = metrics.finish_iteration(2.0, {})["env_runners"]
     assert (first["num_env_steps_sampled"], first["num_env_steps_sampled_lifetime"]) == (5, 5)
     assert first["num_env_steps_per_second"] == 2.5
     metrics.add_rollout(rollout([True], [], []))
-    second = metrics.finish_iteration(1.0)
+    second = metrics.finish_iteration(1.0, {})
     assert second["env_runners"]["num_env_steps_sampled"] == 1
     assert second["env_runners"]["num_env_steps_sampled_lifetime"] == 6
     assert (second["training_iteration"], second["time_total_s"]) == (2, 3.0)
@@ -41,14 +41,14 @@ def test_summary_is_over_the_most_recent_episodes() -> None:
     metrics = RunMetrics(3)
     metrics.add_rollout(rollout([True], [100.0, 1.0], [50, 4]))
     metrics.add_rollout(rollout([True], [2.0, 6.0], [5, 6]))
-    result = metrics.finish_iteration(1.0)["env_runners"]
+    result = metrics.finish_iteration(1.0, {})["env_runners"]
     assert result["episode_return_mean"] == 3.0
     assert (result["episode_return_min"], result["episode_return_max"], result["episode_len_mean"]) == (1.0, 6.0, 5.0)
     assert result["num_episodes_lifetime"] == 4
 
 
 def test_nan_before_the_first_episode_ends() -> None:
-    result = RunMetrics(3).finish_iteration(1.0)["env_runners"]
+    result = RunMetrics(3).finish_iteration(1.0, {})["env_runners"]
     names = [name for name, value in result.items() if isinstance(value, float) and math.isnan(value)]
     assert names == ["episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean"]
     assert episode_summary([2.0], [1])["episode_return_mean"] == 2.0
@@ -58,28 +58,28 @@ def test_timers_add_up_within_an_iteration() -> None:
     metrics = RunMetrics(3)
     metrics.add_rollout(rollout([True], [], [], env_step=1.0, forward=2.0))
     metrics.add_rollout(rollout([True], [], [], env_step=0.5))
-    metrics.add_timers({"update": 3.0, "replay": 0.5})
-    metrics.add_timers({"update": 1.0})
-    expected = {"env_step": 1.5, "forward": 2.0, "bookkeeping": 0.0, "update": 4.0, "replay": 0.5}
-    assert metrics.finish_iteration(1.0)["timers"] == expected
-    assert metrics.finish_iteration(1.0)["timers"] == dict.fromkeys(RUNNER_PHASES, 0.0)
+    timers = {"update": 3.0, "forward": 0.5}
+    result = metrics.finish_iteration(1.0, {"timers": timers, "mine": {"a": 1}})
+    assert result["timers"] == {"env_step": 1.5, "forward": 2.5, "bookkeeping": 0.0, "update": 3.0}
+    assert result["mine"] == {"a": 1}
+    assert metrics.finish_iteration(1.0, {})["timers"] == dict.fromkeys(RUNNER_PHASES, 0.0)
 
 
 def test_no_time_is_no_division_by_zero() -> None:
     metrics = RunMetrics(3)
     metrics.add_rollout(rollout([True], [], []))
-    assert metrics.finish_iteration(0.0)["env_runners"]["num_env_steps_per_second"] > 0
+    assert metrics.finish_iteration(0.0, {})["env_runners"]["num_env_steps_per_second"] > 0
 
 
 def test_state_round_trip() -> None:
     metrics, other = RunMetrics(2), RunMetrics(2)
     metrics.add_rollout(rollout([True, True], [1.0, 2.0, 3.0], [7, 8, 9]))
-    metrics.finish_iteration(2.0)
+    metrics.finish_iteration(2.0, {})
     other.set_state(json.loads(json.dumps(metrics.get_state())))
     assert other.get_state() == metrics.get_state()
     for each in (metrics, other):
         each.add_rollout(rollout([True], [5.0], [1]))
-    assert metrics.finish_iteration(1.0) == other.finish_iteration(1.0)
+    assert metrics.finish_iteration(1.0, {}) == other.finish_iteration(1.0, {})
     assert other.get_state()["returns"] == [3.0, 5.0]
 
 
@@ -87,10 +87,16 @@ def test_a_smaller_window_keeps_the_most_recent() -> None:
     metrics, other = RunMetrics(3), RunMetrics(1)
     metrics.add_rollout(rollout([True], [1.0, 2.0], [1, 1]))
     other.set_state(metrics.get_state())
-    assert other.finish_iteration(1.0)["env_runners"]["episode_return_mean"] == pytest.approx(2.0)
+    assert other.finish_iteration(1.0, {})["env_runners"]["episode_return_mean"] == pytest.approx(2.0)
 
 
 # --- numbers of one's own ---------------------------------------------------------------------------------------------
+
+
+def taken(metrics: RunMetrics) -> dict[str, Any]:
+    """What was logged, as a result gets it."""
+    metrics.add_logged(result := {})
+    return result
 
 
 def test_what_is_logged_is_reported_once_as_its_mean() -> None:
@@ -98,17 +104,19 @@ def test_what_is_logged_is_reported_once_as_its_mean() -> None:
     for value in (1, 0.0, True, np.float32(0.5), np.bool_(False), torch.tensor(1.0), torch.ones(1, 1), np.array([2])):
         metrics.log_value("mine/score", value)
     metrics.log_value("other", -3)
-    assert metrics.finish_iteration(1.0)["custom_metrics"] == {"mine/score": 6.5 / 8, "other": -3.0}
+    assert metrics.logged_means() == {"custom_metrics": {"mine/score": 6.5 / 8, "other": -3.0}}
     metrics.log_value("other", -1)  # by a callback that saw the result
-    assert metrics.take_logged()["custom_metrics"] == {"mine/score": 6.5 / 8, "other": -2.0}
-    assert "custom_metrics" not in metrics.finish_iteration(1.0)
+    result: dict[str, Any] = {"custom_metrics": {"added": 1.0}}
+    metrics.add_logged(result)
+    assert result == {"custom_metrics": {"added": 1.0, "mine/score": 6.5 / 8, "other": -2.0}}
+    assert taken(metrics) == {}
 
 
 def test_nan_and_infinity_are_taken_as_they_are() -> None:
     metrics = RunMetrics(3)
     for name, value in (("a", math.nan), ("a", 1.0), ("b", math.inf), ("b", 1.0), ("c", 1.0)):
         metrics.log_value(name, value)
-    logged = metrics.take_logged()["custom_metrics"]
+    logged = taken(metrics)["custom_metrics"]
     assert math.isnan(logged["a"])
     assert (logged["b"], logged["c"]) == (math.inf, 1.0)
 
@@ -129,7 +137,7 @@ def test_what_is_no_number_or_has_no_name_is_refused(name: Any, value: Any, text
     metrics = RunMetrics(3)
     with pytest.raises(TypeError, match=text):
         metrics.log_value(name, value)
-    assert metrics.take_logged() == {}
+    assert taken(metrics) == {}
 
 
 def test_what_is_logged_apart_stays_apart() -> None:
@@ -137,16 +145,16 @@ def test_what_is_logged_apart_stays_apart() -> None:
     metrics.log_value("a", 1)
     with contextlib.suppress(ZeroDivisionError), metrics.logging_apart():
         metrics.log_value("a", 5)
-        assert metrics.take_logged() == {"custom_metrics": {"a": 5.0}}
+        assert taken(metrics) == {"custom_metrics": {"a": 5.0}}
         metrics.log_value("b", 7)
         raise ZeroDivisionError
-    assert metrics.take_logged() == {"custom_metrics": {"a": 1.0}}
+    assert taken(metrics) == {"custom_metrics": {"a": 1.0}}
 
 
 def test_the_best_evaluation_is_the_greatest_that_is_a_number() -> None:
     metrics, best = RunMetrics(3), []
     for mean in (math.nan, -5.0, math.nan, -7.0, 2.0, 1.0):
-        metrics.note_evaluation(mean)
+        metrics.note_evaluation({"evaluation": {"env_runners": {"episode_return_mean": mean}}})
         best.append(metrics.best_evaluation)
     assert best == [None, -5.0, -5.0, -5.0, 2.0, 2.0]
     other = RunMetrics(3)

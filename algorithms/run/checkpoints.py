@@ -1,0 +1,91 @@
+"""What the checkpoint of an algorithm holds: writes it, and builds the algorithm from it again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from algorithms.loggers.base import file_logger
+from algorithms.registry import config_class, name_of
+from algorithms.run.run_folder import last_checkpoint, run_folder_of
+from catalog.errors import explain_error
+from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+    from algorithms.config import AlgorithmConfig
+
+logger = logging.getLogger(__name__)
+
+_saved: WeakSet[Algorithm] = WeakSet()
+
+
+def save_algorithm(algorithm: Algorithm, path: str | os.PathLike[str]) -> Path:
+    """See :meth:`algorithms.Algorithm.save`."""
+    if algorithm not in _saved:
+        _saved.add(algorithm)
+        _warn_of_script(algorithm.config)
+    module = algorithm.get_module()
+    parameters = [name for name, _ in module.named_parameters()]  # all other tensors are buffers
+    content = {
+        "algorithm": name_of(algorithm.config),
+        "run_seed": algorithm.run_seed,
+        "config": algorithm.config.to_dict(),
+        "modules": {DEFAULT_MODULE_ID: {"class": type(module).__name__, "parameters": parameters}},
+        "state": algorithm.get_state(),
+    }
+    return save_checkpoint(path, content)
+
+
+def _warn_of_script(config: AlgorithmConfig) -> None:
+    """Warn the caller of ``algorithm.save()`` if a setting names code of the running script."""
+    if names := config.modules_to_allow().get("__main__", []):
+        objects = ", ".join(f"{name}=..." for name in names)
+        expected, got = "code in modules, which other programs can import", f"{', '.join(names)} of this script"
+        remedy = f"Move it to a module of its own, or pass it again: from_checkpoint(path, {objects})."
+        warnings.warn(explain_error("save()", expected=expected, got=got, remedy=remedy), stacklevel=4)
+
+
+def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
+    """See :meth:`algorithms.Algorithm.from_checkpoint`."""
+    folder = last_checkpoint(path)
+    content = load_checkpoint(folder)
+    if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
+        got, remedy = f"one with {', '.join(content) or 'nothing'}", "Pass the folder that algo.save(path) wrote."
+        where = f"from_checkpoint({str(path)!r})"
+        raise ValueError(explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy))
+    config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
+    if config.run_dir is not None and "run_dir" not in objects:
+        _write_only_where_it_lies(config, folder)
+    if config.seed is None:
+        config.seed = content["run_seed"]
+    if config.seed != content["run_seed"]:  # the saved state of evaluations is that of another seed
+        content["state"]["evaluation"] = None
+    algorithm = config.build()
+    try:
+        algorithm.set_state(content["state"])
+    except BaseException as error:
+        algorithm.stop()
+        if isinstance(error, ValueError) and objects.keys() & {"env", "env_config"}:
+            where, expected = "from_checkpoint(env=)", "an env with the spaces of the one that was trained on"
+            remedy = f"For another env, begin another run: {type(config).__name__}(env=...).build(). {error}"
+            raise ValueError(explain_error(where, expected=expected, got=repr(config.env), remedy=remedy)) from error
+        raise
+    return algorithm
+
+
+def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:
+    """Continue a run in the folder that holds its checkpoint, and in no other that the file may name."""
+    folder = run_folder_of(checkpoint)
+    if folder is None:
+        lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"
+        logger.warning("%s has %s unless you pass run_dir=%r.", checkpoint, lost, config.run_dir)
+        loggers = [one for one in config.loggers or () if file_logger(one) is None]
+        config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
+    config.run_dir = None if folder is None else str(folder)

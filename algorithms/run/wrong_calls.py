@@ -1,0 +1,64 @@
+"""Errors for wrong calls of an algorithm, most of them written as another library would have it."""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from algorithms.settings.fields import SettingsBase
+from catalog.errors import closest, explain_error
+from catalog.migration import remedy_for
+
+
+def explain_unknown(owner: Any, name: str) -> Any:
+    """``__getattr__`` of algorithms and their classes: explain ``algo.predict`` and ``PPO.load``."""
+    cls = owner if isinstance(owner, type) else type(owner)
+    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError, which says more
+        return (type if owner is cls else object).__getattribute__(owner, name)
+    public = [one for one in known if not one.startswith("_")]
+    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
+    where, expected = f"{cls.__name__}.{name}", "a method or attribute of an algorithm"
+    raise AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+
+
+if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and arguments
+    AlgorithmType = ABCMeta
+else:
+
+    class AlgorithmType(ABCMeta):
+        """Explains how to make an algorithm where ``PPO.load(path)`` or ``PPO("MlpPolicy", env)`` is called."""
+
+        __getattr__ = explain_unknown
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            values = (*args, *kwargs.values())
+            if any(isinstance(value, SettingsBase) for value in values):
+                return super().__call__(*args, **kwargs)
+            ids = [value for value in values if isinstance(value, str) and not value.endswith("Policy")]
+            remedy = f"Write {cls.__name__}Config().environment({', '.join(map(repr, ids[:1])) or '...'}).build()."
+            got = ", ".join(map(repr, values)) or "nothing"
+            raise TypeError(explain_error(f"{cls.__name__}()", expected="a config", got=got, remedy=remedy))
+
+
+def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
+    """The error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
+    steps = args[0] if args else foreign.get("total_timesteps", "...")
+    remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
+    got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
+    where = f"{type(algorithm).__name__}.learn()"
+    return TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))
+
+
+def no_sections(algorithm: object, got: object) -> TypeError:
+    """The error for a ``training_step`` that returns ``got``."""
+    where, expected = f"{type(algorithm).__name__}.training_step()", "a dict of sections of the result"
+    remedy = "Return {'learners': ...}."
+    return TypeError(explain_error(where, expected=expected, got=type(got).__name__, remedy=remedy))
+
+
+def already_stopped(algorithm: object, method: str) -> RuntimeError:
+    """The error for a call of ``method`` after ``algorithm.stop()``."""
+    where = f"{type(algorithm).__name__}.{method}()"
+    remedy = "Build another, or load one: from_checkpoint(path). Callbacks end learn() by stop_learning()."
+    return RuntimeError(explain_error(where, expected="a run that goes on", got="one that was stopped", remedy=remedy))
