@@ -66,6 +66,11 @@ def reduced(graph: Graph) -> Graph:
     return {room: targets - set().union(*map(reachable, targets)) for room, targets in graph.items()}
 
 
+def text_of(graph: Graph) -> str:
+    """``graph`` as text, a line for each room."""
+    return "\n".join(f"{room}: {', '.join(sorted(targets))}" for room, targets in sorted(graph.items()))
+
+
 def depth(room: str, graph: Graph) -> int:
     """Length of the longest chain of imports below ``room``."""
     return max((depth(target, graph) + 1 for target in graph[room]), default=0)
@@ -128,7 +133,7 @@ def draw(path: Path) -> None:
         if package != "algorithms":
             arrow(axes, (width / 2, bottom), (width / 2, bottom - 0.45))
             label(axes, width / 2 + 0.45, bottom - 0.22, "imports")
-    figure.savefig(path, dpi=130, transparent=True, metadata={"Software": None})
+    figure.savefig(path, dpi=130, transparent=True, metadata={"Software": None, "Description": text_of(whole)})
 
 
 if __name__ == "__main__":
