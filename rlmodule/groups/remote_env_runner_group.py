@@ -144,19 +144,18 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def sample_all(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         rollouts = list[Rollout]()
-        with uninterrupted():  # each step that an env made is counted
-            try:
+        try:
+            with uninterrupted():  # each step that an env made is counted: Ctrl-C raises at the end
                 for rollout in self.sample(num_steps, explore=explore, policy_version=policy_version):
                     rollouts.append(rollout)
-            except BaseException as error:
-                if rollouts:
-                    self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                    if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
-                        with suppress(Exception):  # the first error is the one to raise
-                            self.reset()
-                raise
-            rollouts.sort(key=lambda rollout: rollout.first_env_index)  # they came as they were ready
-            return rollouts
+            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they came as they were ready
+        except BaseException as error:
+            if rollouts:
+                self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
+                if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
+                    with suppress(Exception):  # the first error is the one to raise
+                        self.reset()
+            raise
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
         incarnation, version = self.workers.incarnation(worker), self._version
