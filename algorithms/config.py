@@ -388,7 +388,7 @@ class AlgorithmConfig(SettingsBase, ABC):
     def learner_group_for(self, spec: RLModuleSpec, run_seed: int) -> LearnerGroup:
         """Build the learners of the module that ``spec`` describes, on this frozen config."""
         learner_class = self.learner_class or self.default_learner_class()
-        return LearnerGroup(
+        return LearnerGroup.create(
             self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
         )
 

@@ -144,19 +144,20 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
-) -> Iterator[dict[str, Tree] | None]:
+) -> Iterator[dict[str, Tree]]:
     """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None.
 
-    If it is a ``share``, the pieces are those of all sequences, and of each come those in ``batch``; None for none.
+    If it is a ``share``, the pieces are those of all sequences, and of each come those in ``batch``; an empty dict for
+    none.
     """
     length, count = batch[Columns.STARTS].shape
     total, longest = (count, length) if share is None else (share.total, share.length)
     order = torch.randperm(total, generator=generator)
-    bounds = [*range(0, total, total if size is None else max(1, size // longest)), total]
+    bounds = [*range(0, total, max(1, total if size is None else size // longest)), total]
     if share is not None:
         order, bounds = share.of(order, bounds)
         if not count:
-            yield from [None] * (len(bounds) - 1)
+            yield from [{}] * (len(bounds) - 1)
             return
     pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
     # Rows are gathered so that those of a minibatch lie together: one gather per column and epoch, and all
@@ -175,7 +176,7 @@ def sequence_minibatches(
     for piece, kept in zip(pieces, valid_rows, strict=True):
         end = begin + len(piece)
         if begin == end:
-            yield None
+            yield {}
             continue
         minibatch = {
             name: map_leaves(lambda x, b=begin, e=end: x[b * length : e * length].unflatten(0, (length, e - b)), column)

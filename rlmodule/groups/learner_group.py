@@ -4,124 +4,96 @@ from __future__ import annotations
 
 import functools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
+from typing_extensions import Never
 
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.remote_learners import Reduce, RemoteLearners, State
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
-from rlmodule.learning.reports import Metrics, merge_metrics
-from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
-from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
+from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import LearnerGroupSettings
 
+Reduce = Callable[[list[Any]], Any]
 
-class LearnerGroup:
-    """The learners of a run.
+_UPDATES: dict[type[Learner], tuple[str, ...]] = {
+    EpisodeLearner: ("update_from_episodes",),
+    BatchLearner: ("update_from_batch", "step_on_batch", "summarize_updates"),
+}
+"""Methods of a group, by the kind of learner that has them."""
+
+
+class LearnerGroup(ABC):
+    """The learners of a run; :meth:`create` makes the group that the settings ask for.
 
     With ``num_learners=0`` there is one, in this process. Otherwise there are as many processes on Ray, which take the
-    same gradient steps on a part of the data each; all have the same weights at any time. What they come to is handed
-    over to :attr:`module` after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of
-    :meth:`step_on_batch`.
+    same gradient steps on a part of the data each; all have the same weights at any time. :attr:`module` gets these
+    after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
 
-    If a learner dies or hangs, all are made again with the state that was last handed over, and what they did since is
-    done again; nothing is lost.
+    If a learner process dies or hangs, all are restarted with the state that :attr:`module` was last updated with, and
+    repeat what they did since then; nothing is lost.
+
+    Override points: none.
 
     Args:
-        settings: Learning rate, clipping, minibatches, how many.
         learner_class: What learns.
-        spec: The modules.
-        run_seed: Seed of the run.
 
     Attributes:
         module: The modules, on the CPU of this process; a learner in this process and on the CPU trains these very
             ones.
-        processes: The learners elsewhere; None if there are none.
     """
 
-    def __init__(
-        self, settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
-    ) -> None:
+    module: MultiRLModule
+
+    def __init__(self, learner_class: type[Learner]) -> None:
         self._learner_class = learner_class
-        self.processes: RemoteLearners | None = None
-        self._learner: Learner | None = None
-        self._counted = {"num_learner_restarts": 0, "num_env_steps_dropped": 0}  # where there are no processes
-        self._num_updates: int | None = None  # of the weights that were handed over
-        if settings.num_learners:
-            self.module: MultiRLModule = spec.build()
-            self.processes = RemoteLearners(settings, learner_class, spec, run_seed=run_seed, keep=self._keep)
-            return
-        self._learner = learner_class(settings, spec, run_seed=run_seed)
-        self.module = self._learner.module
-        if self._learner.device.type != "cpu":
-            self.module = spec.build()
-            self._keep(self._learner.get_state())
+        for kind, methods in _UPDATES.items():
+            if not issubclass(learner_class, kind):
+                for method in methods:
+                    setattr(self, method, functools.partial(self._refuse, method))
+
+    @staticmethod
+    def create(
+        settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+    ) -> LearnerGroup:
+        """Build the learners of a run, in this process or in others.
+
+        Args:
+            settings: Learning rate, clipping, minibatches, how many.
+            learner_class: What learns.
+            spec: The modules.
+            run_seed: Seed of the run.
+
+        Raises:
+            WorkerFailed: If a learner in another process cannot be built.
+        """
+        from rlmodule.groups.local_learner_group import LocalLearnerGroup
+        from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
+
+        group = RemoteLearnerGroup if settings.num_learners else LocalLearnerGroup
+        return group(settings, learner_class, spec, run_seed=run_seed)
 
     @property
+    @abstractmethod
     def learner(self) -> Learner:
         """The learner in this process.
 
         Raises:
             RuntimeError: If there is none.
         """
-        if self._learner is None:
-            remedy = "Set num_learners=0 to have one here, for example to debug a loss."
-            where, got = "LearnerGroup.learner", "learners in processes of their own"
-            raise RuntimeError(explain_error(where, expected="a learner in this process", got=got, remedy=remedy))
-        return self._learner
 
     @property
+    @abstractmethod
     def num_updates(self) -> int:
         """Gradient steps taken so far: the version of the weights of :attr:`module`."""
-        return self.learner.num_updates if self._num_updates is None else self._num_updates
-
-    @property
-    def num_restarts(self) -> int:
-        """How many learners were made again."""
-        return 0 if self.processes is None else self.processes.workers.num_restarts
-
-    @property
-    def num_env_steps_dropped(self) -> int:
-        """Rows of data that learners elsewhere had no room for, or that they failed on."""
-        return 0 if self.processes is None else self.processes.num_env_steps_dropped
-
-    @property
-    def seconds_waited(self) -> float:
-        """For learners elsewhere, in all."""
-        return 0.0 if self.processes is None else self.processes.seconds_waited
-
-    def report(self) -> dict[str, Any]:
-        """What a result has on learners under ``workers``; nothing where there are no processes."""
-        if self.processes is None:
-            return {}
-        return {
-            "num_learner_restarts_lifetime": self.num_restarts,
-            "num_env_steps_dropped_lifetime": self.num_env_steps_dropped,
-            "waited_for_learners_s": self.seconds_waited,
-        }
-
-    def get_counters(self) -> dict[str, int]:
-        """What was counted in the whole run, whichever processes it was in."""
-        if self.processes is None:
-            return dict(self._counted)
-        return {"num_learner_restarts": self.num_restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
-
-    def set_counters(self, counters: Mapping[str, int]) -> None:
-        """Restore what :meth:`get_counters` gave."""
-        self._counted = {name: counters[name] for name in self._counted}
-        if self.processes is not None:
-            self.processes.workers.num_restarts = counters["num_learner_restarts"]
-            self.processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -133,6 +105,19 @@ class LearnerGroup:
             data = batch if episodes is None else episodes
         return (self.update_from_episodes if from_episodes else self.update_from_batch)(data, **kwargs)
 
+    def _refuse(self, called: str, *args: object, **kwargs: object) -> Never:
+        """Raise the error of a method that groups of another kind of learner have."""
+        right = next(methods[0] for kind, methods in _UPDATES.items() if issubclass(self._learner_class, kind))
+        raise TypeError(
+            explain_error(
+                f"LearnerGroup.{called}()",
+                expected=f"a learner that offers {called}",
+                got=f"{self._learner_class.__name__}, which does not",
+                remedy=f"Call {right}() for this algorithm.",
+            )
+        )
+
+    @abstractmethod
     def update_from_episodes(
         self,
         episodes: Rollout | Sequence[Episode],
@@ -147,16 +132,16 @@ class LearnerGroup:
         """See :meth:`EpisodeLearner.update_from_episodes`.
 
         Args:
-            episodes: The data, which is shared out among the learners.
+            episodes: The data, which is divided among the learners.
             env_steps: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
             module_id: Which module learns from it.
             num_epochs: Passes over the data; None takes the setting.
             minibatch_size: Rows of each gradient step of one learner; None takes the setting.
-            async_update: Do not wait for learners elsewhere: return a list of the results of updates that were asked
-                for earlier and are done by now, each once. If they have two to do already, the data is dropped, and
-                counted. A learner in this process is always done at once.
-            reduce_fn: What makes one result of the list of those of all learners; by default the first is taken, since
-                all tell of the whole.
+            async_update: Do not wait for learners in other processes: return a list of the results of earlier updates
+                that are done by now, each once. If two are still to do, the data is dropped, and counted. A learner in
+                this process is always done at once.
+            reduce_fn: Makes one result of the list of those of all learners; by default the first is taken, since each
+                is about the data of all.
 
         Returns:
             The result, or with ``async_update`` a list of results.
@@ -164,23 +149,10 @@ class LearnerGroup:
         Raises:
             TypeError: If the learner learns from batches.
             KeyError: If there is no module of that id; names those there are.
-            WorkerFailed: If a learner elsewhere raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, EpisodeLearner):
-            raise _wrong_data(self._learner_class, "update_from_episodes", "update_from_batch")
-        kwargs: dict[str, Any] = {"env_steps": env_steps, "module_id": module_id}
-        kwargs |= {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
-        if (learner := self._learner) is not None:
-            assert isinstance(learner, EpisodeLearner)
-            result: Any = learner.update_from_episodes(episodes, **kwargs)
-            if self._num_updates is not None:
-                self._keep(learner.get_state())
-            return _told(result, async_update, reduce_fn)
-        check_episodes(episodes, "LearnerGroup.update_from_episodes()")
-        split: Any = shard_rollout if isinstance(episodes, Rollout) else shard_episodes
-        data = functools.partial(split, episodes), num_steps_in(episodes)
-        return self._update_remote("update_from_episodes", data, kwargs, reduce_fn or _first, async_update)
 
+    @abstractmethod
     def update_from_batch(
         self,
         batch: Batch,
@@ -195,72 +167,31 @@ class LearnerGroup:
         Raises:
             TypeError: If the learner learns from episodes.
             KeyError: If there is no module of that id; names those there are.
-            WorkerFailed: If a learner elsewhere raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise _wrong_data(self._learner_class, "update_from_batch", "update_from_episodes")
-        if (learner := self._learner) is not None:
-            assert isinstance(learner, BatchLearner)
-            result = learner.update_from_batch(batch, env_steps=env_steps, module_id=module_id)
-            if self._num_updates is not None:
-                self._keep(learner.get_state())
-            return _told(result, async_update, reduce_fn)
-        check_batch(batch, "LearnerGroup.update_from_batch()")
-        kwargs = {"env_steps": env_steps, "module_id": module_id}
-        data = functools.partial(shard_batch, batch), num_rows(batch)
-        return self._update_remote("update_from_batch", data, kwargs, reduce_fn or _first, async_update)
 
+    @abstractmethod
     def step_on_batch(
         self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> Mapping[str, Metrics]:
         """See :meth:`BatchLearner.step_on_batch`; the results of several learners are merged by :func:`merge_metrics`.
-        Their tensors are on the CPU, or where a learner in this process computes, which nobody waits for.
+        Their tensors are on the CPU, or where a learner in this process computes, without waiting for it.
 
         Raises:
             TypeError: If the learner learns from episodes.
             KeyError: If there is no module of that id; names those there are.
-            WorkerFailed: If a learner elsewhere raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise _wrong_data(self._learner_class, "step_on_batch", "update_from_episodes")
-        kwargs = {"env_steps": env_steps, "module_id": module_id}
-        if (learner := self._learner) is not None:
-            assert isinstance(learner, BatchLearner)
-            return learner.step_on_batch(batch, **kwargs)
-        data = functools.partial(shard_batch, batch), num_rows(batch)
-        return self._update_remote("step_on_batch", data, kwargs, functools.partial(_merged, batch))
 
-    def _update_remote(
-        self,
-        method: str,
-        data: tuple[Callable[[int], Sequence[Any]], int],
-        kwargs: dict[str, Any],
-        reduce_fn: Reduce,
-        async_update: bool = False,
-    ) -> Any:
-        """Let the learners' ``method`` run on ``data``: a function that splits it among so many, and its rows."""
-        assert self.processes is not None
-        self.module[kwargs["module_id"]]  # raises if there is none
-        (split, rows), update = data, self.processes.update_later if async_update else self.processes.update
-        return update(method, split(self.processes.workers.size), kwargs, rows, reduce_fn)
-
+    @abstractmethod
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. Learners elsewhere, or on
-        a GPU, hand over their weights, too.
+        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. :attr:`module` has the
+        latest weights afterwards.
 
         Raises:
             TypeError: If the learner learns from episodes.
-            WorkerFailed: If a learner elsewhere raises, or fails too often.
+            WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise _wrong_data(self._learner_class, "summarize_updates", "update_from_episodes")
-        if self.processes is not None:
-            return self.processes.call("summarize_updates", history) if history else {}
-        assert isinstance(self._learner, BatchLearner)
-        summary = self._learner.summarize_updates(history)
-        if self._num_updates is not None:
-            self._keep(self._learner.get_state())
-        return summary
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
@@ -272,46 +203,24 @@ class LearnerGroup:
         """
         return self.module[module_id]
 
+    @abstractmethod
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Let a further module be trained from now on. Its weights go by the run's seed and its id.
+        """Let a further module be trained from now on. Its weights depend on the run's seed and its id.
 
         Raises:
             ValueError: If there is one of that id, or the id cannot be one.
             TypeError: If it lacks an ability that the learner requires.
-            WorkerFailed: If learners elsewhere cannot take it.
+            WorkerFailed: If learners in other processes cannot add it.
         """
-        if self._learner is not None:
-            self._learner.add_module(module_id, spec)
-            if self._num_updates is not None:
-                self._add_copy(module_id, spec)
-                self._keep(self._learner.get_state())
-            return
-        assert self.processes is not None
-        self._add_copy(module_id, spec)
-        try:
-            self.processes.call("add_module", module_id, spec)
-        except BaseException:
-            self.module.remove(module_id)
-            raise
 
-    def _add_copy(self, module_id: str, spec: RLModuleSpec) -> None:
-        with torch.random.fork_rng(devices=[]):  # its weights are replaced, and shall cost no random numbers
-            self.module.add(module_id, spec.build())
-
+    @abstractmethod
     def remove_module(self, module_id: str) -> None:
         """Forget a module.
 
         Raises:
             KeyError: If there is none of that id; names those there are.
-            WorkerFailed: If learners elsewhere fail too often.
+            WorkerFailed: If learners in other processes fail too often.
         """
-        self.module[module_id]  # which tells if there is none
-        if self.processes is not None:
-            self.processes.call("remove_module", module_id)
-        else:
-            self.learner.remove_module(module_id)
-        if module_id in self.module:  # a copy
-            self.module.remove(module_id)
 
     def load_modules(
         self,
@@ -339,61 +248,41 @@ class LearnerGroup:
             for module_id in wanted:
                 self.module[module_id].check_state(_of(saved, module_id, source))
                 states[module_id] = saved[module_id]
-        for module_id, state in states.items():
-            if self.processes is not None:
-                self.processes.call("load_module_state", module_id, state)
-            else:
-                self.learner.load_module_state(module_id, state)
-        if self._learner is not None and self._num_updates is not None:
-            self._keep(self._learner.get_state())
+        self._load_module_states(states)
+
+    @abstractmethod
+    def _load_module_states(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy the checked states into the modules of these ids."""
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def _keep(self, state: State) -> None:
-        """Take over what learners with memory of their own came to."""
-        self._num_updates = state["num_updates"]
-        self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
-
-    def get_state(self) -> State:
-        """State of the learners, which is one and the same. If they failed for good: what they handed over last.
+    @abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """State of the learners, which is one and the same. If they failed for good: that of :attr:`module`.
 
         Raises:
-            WorkerFailed: If learners elsewhere fail too often while it waits for them.
+            WorkerFailed: If learners in other processes fail too often while it waits for them.
         """
-        if self.processes is None:
-            return self.learner.get_state()
-        state = self.processes.get_state()
-        # what this process set in its copy, such as how much to explore, counts
-        return state | {"module": self.module.get_state()} if self.processes.has_handed_over else state
 
-    def set_state(self, state: State) -> None:
+    @abstractmethod
+    def set_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_state` gave."""
-        if self.processes is not None:
-            self.processes.call("set_state", state)
-            return
-        self.learner.set_state(state)
-        if self._num_updates is not None:
-            self._keep(state)
 
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """Numbers of learners in other processes for the ``workers`` section of a result; none if there are none."""
+
+    @abstractmethod
+    def get_counters(self) -> dict[str, int]:
+        """``num_learner_restarts`` and ``num_env_steps_dropped`` of the whole run, whichever processes it was in."""
+
+    @abstractmethod
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        """Restore what :meth:`get_counters` gave, also of a group of the other kind."""
+
+    @abstractmethod
     def stop(self) -> None:
-        """End the processes."""
-        if self.processes is not None:
-            self.processes.stop()
-
-
-def _told(result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
-    """The result of the one learner that there is."""
-    if reduce_fn is not None:
-        result = reduce_fn([result])
-    return [result] if async_update else result
-
-
-def _first(results: list[Any]) -> Any:
-    return results[0]
-
-
-def _merged(batch: Batch, results: list[Any]) -> Any:
-    return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}
+        """End the processes of learners."""
 
 
 def _sources(
@@ -433,14 +322,3 @@ def _of(saved: dict[str, dict[str, Tensor]], module_id: str, source: str | os.Pa
         expected, got = f"one of {', '.join(saved)}, which this checkpoint has", repr(module_id)
         raise KeyError(explain_error(where, expected=expected, got=got, remedy=remedy))
     return saved[module_id]
-
-
-def _wrong_data(learner_class: type[Learner], called: str, right: str) -> TypeError:
-    return TypeError(
-        explain_error(
-            f"LearnerGroup.{called}()",
-            expected=f"a learner that offers {called}",
-            got=f"{learner_class.__name__}, which does not",
-            remedy=f"Call {right}() for this algorithm.",
-        )
-    )

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
+from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Batch, Learner, warn_of_update
-from rlmodule.learning.reports import Metrics, join_metrics
-from rlmodule.learning.update_data import check_batch, columns_named
+from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
+from rlmodule.learning.reports import ROWS, Metrics
+from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
@@ -66,11 +68,15 @@ class BatchLearner(Learner):
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
-        with self.collective, columns_named(where, batch or {}):
-            if env_steps is None:
-                env_steps = self._steps_after(0 if batch is None else num_rows(batch))
-            step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
-            joined = self._joined(module_id, [step[module_id]])
+        try:
+            with self._together:
+                if env_steps is None:
+                    env_steps = self._steps_after(0 if batch is None else num_rows(batch))
+                step = self.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
+                joined = self._joined(module_id, [step[module_id]])
+        except KeyError as error:
+            explain_missing_column(error, where, batch or {})
+            raise
         self.module.eval()
         return {module_id: self._summary(module_id, joined, {})}
 
@@ -95,20 +101,24 @@ class BatchLearner(Learner):
         module = self.module[module_id]
         if batch is None and self.collective.size == 1:
             raise no_data()
-        with self.collective:
+        with self._together:
             self._begin(env_steps)
             if batch is not None and self.device.type != "cpu":
                 batch = {name: moved(column, self.device) for name, column in batch.items()}
             if not module.training:  # to ask costs less than to walk over all its parts each time
                 self.module.train()
-            with self._noise():
+            with self._noise:
                 with torch.no_grad():
                     self.before_gradient_step(module_id)
                     if batch is not None:
                         batch = self.prepare_batch(module_id, batch)
-                metrics = self._gradient_step(module_id, batch)
+                metrics = self._gradient_step(module_id, batch or {})
             self.num_updates += 1
             with torch.no_grad():
+                if batch is None:
+                    leading = (0, 0) if self._stateful[module_id] else (0,)
+                    obs = moved(as_tensors(allocate_observations(module.input_space, *leading)), self.device)
+                    batch = {Columns.OBS: obs}
                 self._update_statistics(module_id, batch)
                 self.after_gradient_step(module_id)
         return {module_id: metrics}
@@ -119,7 +129,9 @@ class BatchLearner(Learner):
         if not history:
             return {}
         self.module.eval()  # not after each update, which would walk over all parts each time
-        return {
-            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
-            for module_id in history[0]
-        }
+        results = {}
+        for module_id in history[0]:
+            joined = join_metrics([metrics[module_id] for metrics in history])
+            joined.pop(ROWS, None)
+            results[module_id] = self._summary(module_id, joined, {})
+        return results

@@ -102,6 +102,11 @@ def gradient_pass(
     return partial(_differentiate, chosen, parameters)
 
 
+def is_plain(settings: LearnerSettings) -> bool:
+    """Whether the settings want forward and backward pass computed as they stand."""
+    return not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
+
+
 def _differentiate(
     compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,11 @@ from rlmodule.collective import Collective
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.learning.reports import Metrics, merge_parts, part_of
+from rlmodule.learning.compilation import GradientPass
+from rlmodule.learning.flat_optimizer import FlatParameters
+from rlmodule.learning.reports import ROWS, Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
 from rlmodule.modules.apis import EpsilonGreedyAPI
-from rlmodule.seeding import GlobalStream
 
 
 class DataParallel:
@@ -37,14 +39,32 @@ class DataParallel:
         self._own_buffers: dict[str, list[Tensor]] = {}
         self._slots = 0, 0
 
-    def take_up(self, module_id: str, module: nn.Module) -> None:
-        """Have the running moments of a module taken over the rows of all, and know its other buffers."""
+    def register(
+        self, module_id: str, module: nn.Module, gradient_pass: GradientPass, parameters: FlatParameters
+    ) -> GradientPass:
+        """Have the running moments of a module taken over the rows of all, and know its other buffers.
+
+        Returns:
+            ``gradient_pass`` with the loss and the gradient of the mean over the rows of all. Without rows here it only
+            takes part in the all-reduce.
+        """
         alike = _set_by_who_samples(module)
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
             alike |= {id(buffer) for buffer in moments.buffers()}
         kept = module.state_dict()
         self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in alike]
+
+        def pooled_pass(batch: dict[str, Tree]) -> tuple[Tensor, Metrics]:
+            rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
+            if rows:
+                loss, metrics = gradient_pass(batch)
+            else:
+                parameters.zero_grad()
+            loss = parameters.pool(self._collective, loss.detach(), rows)
+            return loss, metrics | {ROWS: torch.tensor(float(rows))}
+
+        return pooled_pass
 
     def forget(self, module_id: str) -> None:
         """Let go of a module."""
@@ -95,17 +115,6 @@ class DataParallel:
             keys = torch.arange(count)
         return Share(keys[0] if keys.dim() > 1 else keys, length, self._collective)
 
-    @contextmanager
-    def own_noise(self, stream: GlobalStream) -> Iterator[None]:
-        """torch's global generators on numbers that differ from learner to learner; ``stream`` goes on alike."""
-        with stream:
-            *seeds, following = torch.randint(2**62, (self._collective.size + 1,)).tolist()
-            torch.manual_seed(seeds[self._collective.rank])
-            try:
-                yield
-            finally:
-                torch.manual_seed(following)
-
     def join_metrics(self, history: Sequence[Metrics], extra: frozenset[str]) -> tuple[Metrics, frozenset[str]]:
         """The metrics of several minibatches as one, those of all learners. ``extra`` are names of some that only those
         who had rows have heard of."""
@@ -140,6 +149,27 @@ class DataParallel:
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
         return self._collective.all_reduce(table)
+
+
+class OwnNoise:
+    """torch's global generators on numbers that differ from learner to learner within ``with`` blocks.
+
+    Args:
+        stream: Sets the generators to where all learners stand; goes on alike.
+        collective: The learners.
+    """
+
+    def __init__(self, stream: AbstractContextManager[None], collective: Collective) -> None:
+        self._stream, self._collective = stream, collective
+
+    def __enter__(self) -> None:
+        self._stream.__enter__()
+        *seeds, self._following = torch.randint(2**62, (self._collective.size + 1,)).tolist()
+        torch.manual_seed(seeds[self._collective.rank])
+
+    def __exit__(self, *exc_info: Any) -> None:
+        torch.manual_seed(self._following)
+        self._stream.__exit__(*exc_info)
 
 
 def no_data(got: str = "None") -> ValueError:

@@ -12,7 +12,7 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
@@ -29,32 +29,55 @@ from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves
-from rlmodule.data.sequences import (
-    batch_norms,
-    cut_into_sequences,
-    flatten_sequences,
-    num_rows,
-    over_valid_rows,
-    sequence_minibatches,
-)
-from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
-from rlmodule.learning.data_parallel import DataParallel, no_data
+from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.sequences import batch_norms, cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
+from rlmodule.learning.compilation import GradientPass, gradient_pass, is_plain, learner_device
+from rlmodule.learning.data_parallel import DataParallel, OwnNoise, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
-from rlmodule.learning.losses import add_extra_losses, check_names, checked_loss, name_taken
-from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, join_metrics, too_many_skipped
+from rlmodule.learning.losses import add_extra_losses, check_names, name_taken, wrong_loss
+from rlmodule.learning.reports import SKIPPED, Metrics, count_in_a_row, too_many_skipped
 from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
-from rlmodule.learning.update_data import check_episodes, check_preprocessed, columns_named, num_steps_in
-from rlmodule.modules.apis import ExtraLossAPI, QNetAPI, ValueFunctionAPI, check_apis
-from rlmodule.modules.recurrent import embeddings_of, values_along, with_states
+from rlmodule.learning.update_data import check_episodes, check_preprocessed, explain_missing_column, num_steps_in
+from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
+from rlmodule.modules.recurrent import forward_sequences, values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
 from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.seeding import GlobalStream, int_seed, torch_stream
+from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
 
 Batch = dict[str, Tree]
+
+
+class GlobalStream:
+    """torch's global generators (the CPU's, and that of a GPU) on a stream of the run within ``with`` blocks, for what
+    draws from nothing else, such as dropout. A block goes on where the last one ended."""
+
+    def __init__(self, run_seed: int, role: str, device: torch.device | str = "cpu") -> None:
+        self._generators = [torch.default_generator]
+        if (device := torch.device(device)).type == "cuda":
+            torch.cuda.init()
+            self._generators.append(torch.cuda.default_generators[device.index])
+        seed = int_seed(run_seed, role)
+        self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
+
+    def _swap(self, *exc_info: object) -> None:
+        """Exchange the generators' states for those kept here. torch.random.fork_rng takes as long as an update."""
+        states, self._states = self._states, [generator.get_state() for generator in self._generators]
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
+    __enter__ = __exit__ = _swap
+
+    def get_state(self) -> Tensor:
+        """Where the stream stands: the CPU's generator, and after it that of the GPU."""
+        return torch.cat(self._states)
+
+    def set_state(self, state: Tensor) -> None:
+        """Restore what :meth:`get_state` gave; also of a stream with a GPU, or without, where this one is not so."""
+        saved = state.cpu().tensor_split([len(self._states[0])])
+        self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
 
 class Learner(Hooks, ABC):
@@ -95,19 +118,22 @@ class Learner(Hooks, ABC):
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
         self._data_parallel: DataParallel | None = None  # if there are others
+        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
+        self._together: AbstractContextManager[None] = nullcontext()
+        self._noise: AbstractContextManager[None] = self._module_noise
         self.progress = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
         self._batch_norms: dict[str, list[_BatchNorm]] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
+        self._other_passes: dict[str, GradientPass] = {}  # of modules whose minibatches take more than the plain pass
         self._skipped_in_a_row: dict[str, int] = {}
         for module_id in self.module:
             self._register_module(module_id)
         self._extra_metrics: dict[str, frozenset[str]] = {}
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
-        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
         self.env_steps = 0
         self.num_updates = 0
 
@@ -128,8 +154,17 @@ class Learner(Hooks, ABC):
             self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
         )
         self._skipped_in_a_row[module_id] = 0
+        self._choose_pass(module_id)
+
+    def _choose_pass(self, module_id: str) -> None:
+        """Find out whether the minibatches of a module take more than the plain pass that ``_gradient_step`` has."""
+        chosen = self._gradient_passes[module_id]
         if self._data_parallel is not None:
-            self._data_parallel.take_up(module_id, module)
+            chosen = self._data_parallel.register(module_id, self.module[module_id], chosen, self.parameters[module_id])
+        elif is_plain(self.settings):
+            self._other_passes.pop(module_id, None)
+            return
+        self._other_passes[module_id] = chosen
 
     def _check_own_parameters(self, module_id: str) -> None:
         """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
@@ -156,10 +191,13 @@ class Learner(Hooks, ABC):
         self.collective.close()
         if self._data_parallel is not None:
             self._data_parallel.leave(self.module)
-        self.collective, self._data_parallel = collective, DataParallel(collective) if collective.size > 1 else None
-        if self._data_parallel is not None:
-            for module_id in self.module:
-                self._data_parallel.take_up(module_id, self.module[module_id])
+        self.collective, self._data_parallel = collective, None
+        self._together, self._noise = nullcontext(), self._module_noise
+        if collective.size > 1:
+            self._data_parallel = DataParallel(collective)
+            self._together, self._noise = collective, OwnNoise(self._module_noise, collective)
+        for module_id in self.module:
+            self._choose_pass(module_id)
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         """Let a further module be trained from now on. Its weights go by the run's seed and its id.
@@ -185,6 +223,7 @@ class Learner(Hooks, ABC):
         """
         self.module.remove(module_id)
         self._extra_metrics.pop(module_id, None)
+        self._other_passes.pop(module_id, None)
         of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
         for kept in (*of_modules, self._skipped_in_a_row):
             del kept[module_id]
@@ -230,54 +269,36 @@ class Learner(Hooks, ABC):
             ValueError: If a recurrent module is given rows, or predicts values and returns no ``embeddings``.
         """
         module = self.module[module_id]
-        if not self._stateful[module_id]:
-            return batch, module.forward_train(batch)
-        if Columns.STATE_IN not in batch:
-            raise ValueError(
-                explain_error(
-                    f"{type(self).__name__} with the recurrent module {module_id!r}",
-                    expected=f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}",
-                    got=f"one of rows, with {', '.join(batch)}",
-                    remedy="Make the train batch with pack().",
-                )
-            )
-        valid_rows, norms = batch.get(Columns.VALID_ROWS), self._batch_norms[module_id]
-        if valid_rows is None or not norms:
-            fwd_out = module.forward_train(batch)
-        else:
-            with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
-                fwd_out = module.forward_train(batch)
-        if isinstance(module, ValueFunctionAPI | QNetAPI):
-            embeddings_of(module, fwd_out)
-        return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
+        if self._stateful[module_id]:
+            where = f"{type(self).__name__} with the recurrent module {module_id!r}"
+            return forward_sequences(module, batch, self._batch_norms[module_id], where)
+        return batch, module.forward_train(batch)
 
     def _loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
         """The algorithm's loss and those of the module itself, and what they report."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
-        loss, metrics = checked_loss(returned, type(self).__name__)
+        loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+        if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
+            raise wrong_loss(returned, type(self).__name__)
         if isinstance(module := self.module[module_id], ExtraLossAPI):
             loss, extra = add_extra_losses(loss, metrics, module, rows, fwd_out)
             check_names(module, extra, self._extra_metrics.setdefault(module_id, frozenset(extra)))
             metrics |= extra
         return loss, metrics
 
-    def _gradient_step(self, module_id: str, batch: Batch | None) -> Metrics:
+    def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
         """One gradient step: forward, loss, backward, clip, step. Nothing here waits for the device.
 
-        With ``batch=None`` this learner only takes part in the all-reduce. The step is left out, and the optimizer
-        untouched, where the loss or the gradient is not finite.
+        The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
         """
-        parameters, metrics = self.parameters[module_id], Metrics()
-        if batch is None:
-            parameters.zero_grad()
-            loss = parameters.grad.new_zeros(())
+        parameters, settings = self.parameters[module_id], self.settings
+        if module_id in self._other_passes:
+            loss, metrics = self._other_passes[module_id](batch)
         else:
-            loss, metrics = self._gradient_passes[module_id](batch)
-        if self._data_parallel is not None:
-            rows = 0 if batch is None else num_rows(batch)
-            loss = parameters.pool(self.collective, loss.detach(), rows)
-            metrics[ROWS] = torch.tensor(float(rows))
-        norm = parameters.clip(self.settings.grad_clip, self.settings.grad_clip_by)
+            loss, metrics = self._loss(module_id, *self.forward_rows(module_id, batch))
+            parameters.zero_grad()
+            loss.backward()
+        norm = parameters.clip(settings.grad_clip, settings.grad_clip_by)
         both = norm + loss.detach()
         skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
         if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
@@ -288,37 +309,27 @@ class Learner(Hooks, ABC):
         metrics |= {"gradient_norm": norm, "total_loss": loss, SKIPPED: skip}
         return {name: value.detach() for name, value in metrics.items()}
 
-    def _update_statistics(self, module_id: str, batch: Batch | None) -> None:
+    def _update_statistics(self, module_id: str, batch: Batch) -> None:
         """Let the module take in the observations it was just trained on, and have its buffers equal everywhere."""
-        module = self.module[module_id]
-        if batch is None:
-            obs = moved(as_tensors(allocate_observations(module.input_space, 0)), self.device)
-        else:
-            obs = batch[Columns.OBS]
-            if self._stateful[module_id]:
-                obs = flatten_sequences({Columns.OBS: obs}, batch.get(Columns.VALID_ROWS))[Columns.OBS]
-        module.update_observation_statistics(obs)
+        rows = {Columns.OBS: batch[Columns.OBS]}
+        if self._stateful[module_id]:
+            rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
+        self.module[module_id].update_observation_statistics(rows[Columns.OBS])
         if self._data_parallel is not None:
-            self._data_parallel.average_buffers(module_id, 0 if batch is None else num_rows(batch))
-
-    def _noise(self) -> AbstractContextManager[None]:
-        """Where modules draw from torch's global generators."""
-        return self._module_noise if self._data_parallel is None else self._data_parallel.own_noise(self._module_noise)
+            self._data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
         rate, and the means of what the module's own losses reported."""
-        extra = self._extra_metrics.get(module_id, frozenset())
-        metrics = dict(metrics)
-        metrics.pop(ROWS, None)
-        skipped, limit = metrics.pop(SKIPPED), self.settings.max_nonfinite_updates_in_a_row
-        in_a_row = count_in_a_row(skipped, self._skipped_in_a_row[module_id], limit)
-        self._skipped_in_a_row[module_id] = in_a_row
+        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED)
+        before, limit = self._skipped_in_a_row[module_id], self.settings.max_nonfinite_updates_in_a_row
+        num_skipped = float(skipped.sum())
+        self._skipped_in_a_row[module_id] = in_a_row = count_in_a_row(skipped, before, limit) if num_skipped else 0
         if in_a_row >= limit:
             raise too_many_skipped(limit, module_id, self.module[module_id])
         lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
-        more = {**more, "learning_rate": lr, "num_updates_skipped": float(skipped.sum())}
-        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra}) | more
+        results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
+        results |= {**more, "learning_rate": lr, "num_updates_skipped": num_skipped}
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
@@ -394,6 +405,7 @@ class EpisodeLearner(Learner):
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
         self._added_columns: list[str] = []
+        self._preprocesses = type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
@@ -469,65 +481,62 @@ class EpisodeLearner(Learner):
             ValueError: If there is no data.
             CollectiveError: If another learner did not take part to the end.
         """
-        module = self.module[module_id]
-        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
-        with self.collective:
-            self._begin(self._steps_after(num_steps_in(episodes)) if env_steps is None else env_steps)
-            rollout = self._rollout_of(episodes)
+        self.module[module_id]  # raises if there is none
+        rollout = episodes if isinstance(episodes, Rollout) else self._packed(episodes)
+        with self._together:
+            self._begin(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
+            if self._data_parallel is not None:
+                rollout = self._data_parallel.take_part(rollout, self.generator, self.num_updates, self.env_steps)
+            if rollout is None:
+                raise no_data()
             start = perf_counter()
             self.module.eval()
-            with torch.no_grad(), columns_named(f"{type(self).__name__}.update_from_episodes()", rollout.columns):
-                rollout = with_states(module, self._preprocessed(rollout.to(self.device)))
-                batch, reported = self.make_train_batch(module_id, rollout)
+            batch, reported = self._train_batch(module_id, rollout.to(self.device))
             share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
-            if not (num_rows(batch) if share is None else share.total):
-                raise no_data("no valid row")
             prepared = perf_counter()
             self.module.train()
-            history, steps, before = list[Metrics](), list[Metrics](), self.progress
-            with self._noise():
+            history = list[Metrics]()
+            with self._noise:
                 for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
-                    steps += [
-                        self._gradient_step(module_id, minibatch)
-                        for minibatch in self._minibatches(batch, share, minibatch_size)
-                    ]
-                    if not self.may_stop():
-                        continue  # to put the metrics of several learners together takes as long as some steps
-                    history.append(self._joined(module_id, steps))
-                    steps = []
-                    if self._stops(module_id, history[-1]):
+                    before = len(history)
+                    for minibatch in self._minibatches(batch, share, minibatch_size):
+                        history.append(self._gradient_step(module_id, minibatch))
+                    if not history:
+                        raise no_data("no valid row")
+                    if self.may_stop() and self._stops(module_id, self._joined(module_id, history[before:])):
                         break
-                if steps:
-                    history.append(self._joined(module_id, steps))
-            self.num_updates += self.progress - before
-            metrics = {name: torch.cat([part[name] for part in history]) for name in history[0]}
-            results = self._summary(module_id, metrics, reported)
+            self.num_updates += len(history)
+            results = self._summary(module_id, self._joined(module_id, history), reported)
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
 
-    def _preprocessed(self, rollout: Rollout) -> Rollout:
-        """Call :meth:`preprocess_train_data`, and note the columns that it adds."""
-        known = [*rollout.columns]  # it may add them in place
-        rollout = self.preprocess_train_data(rollout)
-        self._added_columns = check_preprocessed(rollout, known, f"{type(self).__name__}.preprocess_train_data()")
-        return rollout
+    @torch.no_grad()
+    def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+        """The train batch of a rollout, preprocessed, and numbers to report."""
+        try:
+            if self._preprocesses:
+                known = [*rollout.columns]  # it may add some in place
+                rollout = self.preprocess_train_data(rollout)
+                where = f"{type(self).__name__}.preprocess_train_data()"
+                self._added_columns = check_preprocessed(rollout, known, where)
+            if self._stateful[module_id]:
+                rollout = with_states(self.module[module_id], rollout)
+            return self.make_train_batch(module_id, rollout)
+        except KeyError as error:
+            explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
+            raise
 
-    def _rollout_of(self, data: Rollout | Sequence[Episode] | None) -> Rollout:
-        """The data in one piece; with others, who may have all of it, what stands for it."""
-        if data is not None and not isinstance(data, Rollout):
-            data = Rollout.from_episodes(data) if len(data) or self._data_parallel is None else None
-        if self._data_parallel is not None:
-            data = self._data_parallel.take_part(data, self.generator, self.num_updates, self.env_steps)
-        if data is None:
-            raise no_data()
-        return data
+    def _packed(self, episodes: Sequence[Episode] | None) -> Rollout | None:
+        """The episodes as a rollout; None if there are none, for learners of which others may have some."""
+        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
+        return Rollout.from_episodes(episodes) if episodes else None
 
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
-    ) -> Iterator[Batch | None]:
+    ) -> Iterator[Batch]:
         """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
@@ -539,6 +548,11 @@ class EpisodeLearner(Learner):
         return stop if self._data_parallel is None else self._data_parallel.any(stop)
 
 
+def join_metrics(steps: Sequence[Metrics]) -> Metrics:
+    """Metrics of several gradient steps as one: scalars stacked, rows concatenated."""
+    return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in steps[0].items()}
+
+
 def warn_of_update(owner: type, right: str) -> None:
     """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
     warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)
@@ -546,24 +560,21 @@ def warn_of_update(owner: type, right: str) -> None:
 
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
-) -> Iterator[Batch | None]:
+) -> Iterator[Batch]:
     """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (all if it is None). The last may be smaller, but a single
     row joins the piece before: batch norm takes two.
 
-    If it is a ``share``, the pieces are those of all rows, and of each come those in ``batch``; None for none.
+    If it is a ``share``, the pieces are those of all rows, and of each come those in ``batch``, which may be none.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
     order = torch.randperm(rows, generator=generator)
-    size = rows if size is None else size
-    bounds = [start for start in range(0, rows, size) if start == 0 or rows - start > 1] + [rows]
+    bounds = [start for start in range(0, rows, size or rows or 1) if start == 0 or rows - start > 1] + [rows]
     if share is not None:
         order, bounds = share.of(order, bounds)
-    order = moved(order, first.device)
+    if first.device.type != "cpu":
+        order = moved(order, first.device)
     # one gather per column and epoch; the minibatches are views
     shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
     for start, stop in itertools.pairwise(bounds):
-        if start == stop:
-            yield None
-            continue
         yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}

@@ -13,15 +13,11 @@ from rlmodule.learning.reports import OWN_NAMES, Metrics
 from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
 
-def checked_loss(returned: Any, learner: str) -> tuple[Tensor, Metrics]:
-    """What ``compute_loss_for_module()`` of ``learner`` returned, if it is a scalar tensor and a dict."""
-    if isinstance(returned, tuple) and len(returned) == 2:
-        loss, metrics = returned
-        if isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict):
-            return loss, metrics
+def wrong_loss(returned: Any, learner: str) -> TypeError:
+    """The error of a ``compute_loss_for_module()`` that returned something else than a loss and metrics."""
     parts = returned if isinstance(returned, tuple) else (returned,)
     shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
-    raise TypeError(
+    return TypeError(
         explain_error(
             f"{learner}.compute_loss_for_module()",
             expected="a scalar tensor and a dict of tensors to report",

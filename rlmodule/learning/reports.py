@@ -22,14 +22,6 @@ OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
 """Metrics of each gradient step, whatever the loss."""
 
 
-def join_metrics(history: Sequence[Metrics]) -> Metrics:
-    """Metrics of several minibatches as one: scalars stacked, rows concatenated."""
-    return {
-        name: torch.stack([m[name] for m in history]) if value.dim() == 0 else torch.cat([m[name] for m in history])
-        for name, value in history[0].items()
-    }
-
-
 def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
     """What ``step_on_batch`` reported for a module on each learner, as one would have on the whole ``batch``:
     scalars as means over all rows, entries per row in the order of its rows."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tree
@@ -88,18 +87,9 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
     return added
 
 
-@contextmanager
-def columns_named(where: str, columns: Collection[str]) -> Iterator[None]:
-    """Explain the KeyError of a column that is missing; ``columns`` are those of the data.
-
-    Raises:
-        KeyError: Names the column, and those of the data.
-    """
-    try:
-        yield
-    except KeyError as error:
-        name = error.args[0] if len(error.args) == 1 else None
-        if name not in _NAMES or name in columns:
-            raise
+def explain_missing_column(error: KeyError, where: str, columns: Collection[str]) -> None:
+    """Raise a KeyError that explains ``error``, if it is that of a column missing among the ``columns`` of the data."""
+    name = error.args[0] if len(error.args) == 1 else None
+    if name in _NAMES and name not in columns:
         expected, remedy = f"the column {name!r}, which the learner reads", "Add it to the data."
         raise KeyError(explain_error(where, expected=expected, got=", ".join(columns), remedy=remedy)) from error

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import torch
 import tree
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.modules.apis import ValueFunctionAPI
+from rlmodule.data.sequences import flatten_sequences, over_valid_rows
+from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
-
-if TYPE_CHECKING:
-    pass
-from rlmodule.data.sequences import flatten_sequences
 
 
 def initial_states(module: RLModule, num: int) -> Tree:
@@ -62,6 +59,35 @@ def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
             )
         )
     return fwd_out[Columns.STATE_OUT]
+
+
+def forward_sequences(
+    module: RLModule, batch: dict[str, Tree], norms: Sequence[_BatchNorm], where: str
+) -> tuple[dict[str, Tree], dict[str, Tree]]:
+    """Sequences and what ``module.forward_train`` makes of them, both as rows ``[B, ...]``.
+
+    Args:
+        module: A recurrent module.
+        batch: The sequences.
+        norms: The batch norms of the module.
+        where: Who asks, for errors.
+
+    Raises:
+        ValueError: If the batch is one of rows, or the module predicts values and returns no ``embeddings``.
+    """
+    if Columns.STATE_IN not in batch:
+        expected = f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}"
+        got, remedy = f"one of rows, with {', '.join(batch)}", "Make the train batch with pack()."
+        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    valid_rows = batch.get(Columns.VALID_ROWS)
+    if valid_rows is None or not norms:
+        fwd_out = module.forward_train(batch)
+    else:
+        with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
+            fwd_out = module.forward_train(batch)
+    if isinstance(module, ValueFunctionAPI | QNetAPI):
+        embeddings_of(module, fwd_out)
+    return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
 
 def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from algorithms.ppo import PPOConfig
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
 
 def main(folder: Path, num_epochs: int) -> None:
@@ -37,7 +38,7 @@ def main(folder: Path, num_epochs: int) -> None:
             return train()
 
         algorithm.train = and_tell  # type: ignore[method-assign]
-        assert algorithm.learner_group.processes is not None
+        assert isinstance(algorithm.learner_group, RemoteLearnerGroup)
         runners: Any = algorithm.env_runner_group.workers
         tell("built", pids=[*runners.pids(), *algorithm.learner_group.processes.workers.pids()])
         try:

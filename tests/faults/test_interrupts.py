@@ -13,6 +13,7 @@ import pytest
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
 DRIVER = tuple(
     f"/rlmodule/{name}.py"
@@ -78,9 +79,9 @@ def check_accounts(algorithm: Algorithm, where: str) -> None:
 
 def pids(algorithm: Algorithm) -> list[int | None]:
     runners: Any = algorithm.env_runner_group.workers
-    learners = algorithm.learner_group.processes
+    learners = algorithm.learner_group
     found = [] if algorithm.config.num_env_runners == 0 else runners.pids()
-    return found if learners is None else [*found, *learners.workers.pids()]
+    return [*found, *learners.processes.workers.pids()] if isinstance(learners, RemoteLearnerGroup) else found
 
 
 @pytest.mark.faults

@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rlmodule import Columns, Learner, LearnerGroup, RLModuleSpec, Rollout
 from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Small
@@ -41,7 +42,7 @@ class Run:
 
     @property
     def processes(self) -> Any:
-        assert self.group.processes is not None
+        assert isinstance(self.group, RemoteLearnerGroup)
         return self.group.processes
 
     def learn(self, data: Sequence[Rollout | dict[str, Any]], first: int = 0) -> list[Any]:
@@ -68,14 +69,14 @@ class Run:
         expected, bits = [told(each) for each in self.learn(data)], self.digests()
         self.group.set_state(self.initial)
         (self.plan.folder / "plan").write_text(planned)
-        before = self.group.num_restarts
+        before = self.processes.workers.num_restarts
         results = [told(each) for each in self.learn(data)]
         assert self.plan.times_left == 0
-        assert self.group.num_restarts - before == restarts * strikes
+        assert self.processes.workers.num_restarts - before == restarts * strikes
         assert self.digests() == bits
         assert len({*bits}) == 1
         assert results == expected
-        assert self.group.num_env_steps_dropped == 0
+        assert self.processes.num_env_steps_dropped == 0
 
 
 def told(result: dict[str, Any]) -> Any:
@@ -91,7 +92,7 @@ def make(folder: Path, cls: type[Learner] = FaultReinforce, **settings: Any) -> 
     folder.mkdir(exist_ok=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        group = LearnerGroup(FaultSettings(folder=str(folder), **settings), cls, SPEC.as_multi(), run_seed=0)
+        group = LearnerGroup.create(FaultSettings(folder=str(folder), **settings), cls, SPEC.as_multi(), run_seed=0)
     return Run(group, Plan(folder), clone(group.get_state()))
 
 
@@ -142,7 +143,7 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
     run.plan.clear()
     run.group.set_state(run.initial)
     size, (data,) = len(run.pids()), rollouts(1)
-    before, restarts = run.group.num_env_steps_dropped, run.group.num_restarts
+    before, restarts = run.processes.num_env_steps_dropped, run.processes.workers.num_restarts
     run.plan.write("die", rank=size - 1, step=1)
     told_of, num_calls = list[Any](), 0
     while len(told_of) < 2:
@@ -150,8 +151,8 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
         num_calls += 1
         time.sleep(0.02)
     assert run.plan.times_left == 0
-    assert run.group.num_restarts - restarts == size
-    dropped = (run.group.num_env_steps_dropped - before) // data.num_env_steps
+    assert run.processes.workers.num_restarts - restarts == size
+    dropped = (run.processes.num_env_steps_dropped - before) // data.num_env_steps
     assert dropped > 0  # calls that returned while the learners were away
     bits, learned = run.digests(), num_calls - dropped
     run.processes.num_env_steps_dropped = 0
@@ -176,7 +177,7 @@ def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
     assert caught.value.failure.kind == "raised"
     assert caught.value.name == f"learner {len(run.pids()) - 1}"
     assert "compute_loss_for_module" in str(caught.value)
-    dropped, run.processes.num_env_steps_dropped = run.group.num_env_steps_dropped, 0
+    dropped, run.processes.num_env_steps_dropped = run.processes.num_env_steps_dropped, 0
     assert dropped == data[1].num_env_steps
     assert run.digests() == before
     run.learn(data[1:], first=1)
@@ -257,7 +258,7 @@ def test_a_crash_loop_ends(made: Any) -> None:
     with pytest.raises(WorkerFailed, match=r"learner 0.*from_checkpoint"):
         run.learn(rollouts(1))
     assert run.plan.times_left == 98
-    assert run.group.num_restarts == 1
+    assert run.processes.workers.num_restarts == 1
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -269,7 +270,7 @@ def test_shards_may_be_ragged_or_empty(run: Run, slots: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         settings = FaultSettings(folder=str(run.plan.folder), num_learners=0, minibatch_size=8 * len(run.pids()))
-        local = LearnerGroup(settings, FaultReinforce, SPEC.as_multi(), run_seed=0)
+        local = LearnerGroup.create(settings, FaultReinforce, SPEC.as_multi(), run_seed=0)
     local.set_state(clone(run.initial))
     for i, rollout in enumerate(rollouts(2, slots)):
         local.update_from_episodes(rollout, env_steps=i)

@@ -12,6 +12,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -106,7 +107,7 @@ def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> 
         group, state = algorithm.learner_group, clone(algorithm.get_state()["learners"])
         batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
         group.step_on_batch(batch, env_steps=500)  # which is never handed over
-        assert group.processes is not None
+        assert isinstance(group, RemoteLearnerGroup)
         (pid,) = group.processes.workers.pids()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)

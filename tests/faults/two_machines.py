@@ -16,6 +16,7 @@ import ray
 import torch
 
 from algorithms.ppo import PPOConfig
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
 CPUS = 3
 """Of each machine: for one runner and one learner, which takes 2."""
@@ -43,9 +44,10 @@ def main(folder: Path, how: str) -> None:
     if "RAY_ADDRESS" not in os.environ:
         ray.init("local", num_cpus=2 * CPUS, include_dashboard=False, object_store_memory=150_000_000)
     with config(how).build() as algorithm:
-        processes = algorithm.learner_group.processes
-        weights = []
-        groups: list[Any] = [algorithm.env_runner_group.workers, *([processes.workers] if processes else [])]
+        weights, learners = [], algorithm.learner_group
+        groups: list[Any] = [algorithm.env_runner_group.workers]
+        if isinstance(learners, RemoteLearnerGroup):
+            groups.append(learners.processes.workers)
         while True:
             result = algorithm.train()
             weights.append(digest(algorithm.get_module()))

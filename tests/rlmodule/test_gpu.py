@@ -16,9 +16,8 @@ from algorithms.ppo import PPOConfig, PPOLearner
 from rlmodule import Columns, Learner
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.learning.compilation import waiting_is_an_error
-from rlmodule.learning.learner import Metrics
+from rlmodule.learning.learner import GlobalStream, Metrics
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.seeding import GlobalStream
 from rlmodule.testing.data import clone, random_rollout
 from tests.rlmodule.toys import Regression, Settings, Small
 from tests.tensor_envs import TensorCartPole

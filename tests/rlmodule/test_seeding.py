@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from rlmodule.seeding import _ROLES, GlobalStream, int_seed, numpy_stream, seed_sequence, torch_stream
+from rlmodule.learning.learner import GlobalStream
+from rlmodule.seeding import _ROLES, int_seed, numpy_stream, seed_sequence, torch_stream
 from rlmodule.testing.data import differences, global_random_state
 
 

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from rlmodule import BatchLearner, Columns, EpisodeLearner, Learner, LearnerGroup, RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
+from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
@@ -27,7 +28,7 @@ Make = Callable[..., LearnerGroup]
 def learners(cls: type[Learner], seed: int = 0, settings: Settings | None = None) -> LearnerGroup:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LearnerGroup(settings or Settings(), cls, SPEC.as_multi(), run_seed=seed)
+        return LearnerGroup.create(settings or Settings(), cls, SPEC.as_multi(), run_seed=seed)
 
 
 def batch(target: float = 1.0, rows: int = 4) -> dict[str, Any]:
@@ -120,7 +121,8 @@ def test_a_learner_here_is_always_done_at_once() -> None:
         results = group.update_from_batch(batch(), env_steps=0, async_update=True)
         assert len(results) == 1
         assert group.num_updates == number
-    assert group.num_env_steps_dropped == 0
+    assert group.get_counters()["num_env_steps_dropped"] == 0
+    assert group.report() == {}
 
 
 # --- here and elsewhere -----------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def test_learners_elsewhere_come_to_what_one_here_does(make: Make, folder: Path)
 
 def test_weights_and_their_version_are_handed_over_together(make: Make) -> None:
     group = make(FaultRegression)
-    elsewhere = group.processes is not None
+    elsewhere = isinstance(group, RemoteLearnerGroup)
     before = clone(group.get_module(ID).get_state())
     history = [group.step_on_batch(batch(), env_steps=0) for _ in range(2)]
     assert group.num_updates == (0 if elsewhere else 2)
@@ -166,7 +168,7 @@ def test_weights_are_handed_over_after_64_updates_at_the_latest(make: Make) -> N
     group = make(FaultRegression)
     for _ in range(66):
         group.step_on_batch(batch(), env_steps=0)
-    assert group.num_updates == (66 if group.processes is None else 64)
+    assert group.num_updates == (64 if isinstance(group, RemoteLearnerGroup) else 66)
     assert group.get_state()["num_updates"] == 66
 
 
@@ -188,7 +190,7 @@ def test_an_unknown_module_is_told_with_those_there_are(make: Make) -> None:
 
 def test_results_are_reduced_by_a_function_of_ones_own(make: Make) -> None:
     group = make(FaultRegression)
-    size = 1 if group.processes is None else 2
+    size = 2 if isinstance(group, RemoteLearnerGroup) else 1
     assert group.update_from_batch(batch(), env_steps=0, reduce_fn=len) == size
     errors = group.update_from_batch(
         batch(rows=5), env_steps=0, reduce_fn=lambda results: [each[ID]["error_of_row"] for each in results]
@@ -276,6 +278,17 @@ def test_a_module_that_is_to_come_from_two_places_is_named(tmp_path: Path) -> No
     assert differences(group.get_state(), before) == []
 
 
+def test_what_was_counted_of_learner_processes_is_kept(make: Make) -> None:
+    group, counters = make(FaultRegression), {"num_learner_restarts": 3, "num_env_steps_dropped": 40}
+    group.set_counters(counters)
+    assert group.get_counters() == counters
+    group.update_from_batch(batch(), env_steps=0)
+    assert group.get_counters() == counters
+    if isinstance(group, RemoteLearnerGroup):
+        assert group.report()["num_learner_restarts_lifetime"] == 3
+        group.set_counters(dict.fromkeys(counters, 0))
+
+
 # --- without waiting --------------------------------------------------------------------------------------------------
 
 
@@ -285,13 +298,12 @@ def test_updates_that_nobody_waits_for_are_told_once_and_dropped_where_there_are
     group, plan = remote[FaultReinforce], Plan(folder)
     group.set_state(learners(FaultReinforce).get_state())
     rollout = random_rollout(group.get_module(ID), 8, 4)
-    assert group.processes is not None
-    group.processes.num_env_steps_dropped = 0
+    group.set_counters({"num_learner_restarts": 0, "num_env_steps_dropped": 0})
     before = group.num_updates
     plan.write("sleep")  # so that the first one takes a while
     for _ in range(4):
         assert group.update_from_episodes(rollout, env_steps=0, async_update=True) == []
-    assert group.num_env_steps_dropped == 2 * rollout.num_env_steps
+    assert group.get_counters()["num_env_steps_dropped"] == 2 * rollout.num_env_steps
     assert group.num_updates == before
     own = group.update_from_episodes(rollout, env_steps=5)  # waits for its own result, after the others
     assert own[ID]["learning_rate"] == 0.01
@@ -315,6 +327,6 @@ def test_there_is_no_learner_here_where_they_are_elsewhere(remote: dict[type[Lea
 def test_learners_elsewhere_compute_on_as_many_threads_as_the_settings_say(
     remote: dict[type[Learner], LearnerGroup],
 ) -> None:
-    processes = remote[FaultReinforce].processes
-    assert processes is not None
-    assert processes.call("num_threads") == 3
+    group = remote[FaultReinforce]
+    assert isinstance(group, RemoteLearnerGroup)
+    assert group.processes.call("num_threads") == 3

@@ -21,10 +21,9 @@ from rlmodule.data.device import moved
 from rlmodule.learning import compilation
 from rlmodule.learning.compilation import gradient_pass, learner_device
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters
-from rlmodule.learning.learner import Batch, Metrics, row_minibatches
+from rlmodule.learning.learner import Batch, GlobalStream, Metrics, row_minibatches
 from rlmodule.learning.schedules import Coefficient
 from rlmodule.modules.spec import RLModuleSpec
-from rlmodule.seeding import GlobalStream
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Settings, Small
 

@@ -14,8 +14,7 @@ from algorithms.ppo import PPOConfig, PPOLearner
 from catalog.base import Tree
 from rlmodule import Columns, Episode, Learner, Rollout, ValueFunctionAPI
 from rlmodule.learning.flat_optimizer import load_optimizer_state, optimizer_state
-from rlmodule.learning.learner import Batch, row_minibatches
-from rlmodule.learning.reports import join_metrics
+from rlmodule.learning.learner import Batch, join_metrics, row_minibatches
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

@@ -216,7 +216,7 @@ def test_minibatches_are_what_each_has_of_those_of_one(
         generator = torch.Generator().manual_seed(seed)
         cut = sequence_minibatches if length else row_minibatches
         found = list(cut(batch_of(rows), size, generator, share))
-        return [[] if each is None else (each["x"][0] if length else each["x"]).tolist() for each in found]
+        return [[] if not each else (each["x"][0] if length else each["x"]).tolist() for each in found]
 
     whole = pieces(torch.arange(total), None)
     mine = [(of == rank).nonzero().squeeze(1) for rank in range(3)]

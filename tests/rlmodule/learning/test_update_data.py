@@ -21,7 +21,7 @@ def batch(rows: int = 8) -> Batch:
 
 
 def group_of(cls: type[Learner]) -> LearnerGroup:
-    return LearnerGroup(Settings(), cls, spec(Small, fcnet_hiddens=[8]), run_seed=0)
+    return LearnerGroup.create(Settings(), cls, spec(Small, fcnet_hiddens=[8]), run_seed=0)
 
 
 # --- columns of one's own ---------------------------------------------------------------------------------------------

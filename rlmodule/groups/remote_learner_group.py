@@ -1,0 +1,168 @@
+"""RemoteLearnerGroup: learners in processes of their own, each with a part of the data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catalog.errors import explain_error
+from rlmodule.data.episode import Episode
+from rlmodule.data.rollout import Rollout
+from rlmodule.data.sequences import num_rows
+from rlmodule.distributed.remote_learners import RemoteLearners, State
+from rlmodule.groups.learner_group import LearnerGroup, Reduce
+from rlmodule.learning.learner import Batch, Learner
+from rlmodule.learning.reports import Metrics, merge_metrics
+from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
+from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
+from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.settings import LearnerGroupSettings
+
+
+class RemoteLearnerGroup(LearnerGroup):
+    """Learners on Ray; see :class:`LearnerGroup`.
+
+    Attributes:
+        processes: The learners.
+    """
+
+    def __init__(
+        self, settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+    ) -> None:
+        super().__init__(learner_class)
+        self.module = spec.build()
+        self.processes = RemoteLearners(settings, learner_class, spec, run_seed=run_seed, keep=self._update_module)
+
+    def _update_module(self, state: State) -> None:
+        """Copy the weights of the learners from their ``state``."""
+        self._num_updates: int = state["num_updates"]
+        self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
+
+    @property
+    def learner(self) -> Learner:
+        remedy = "Set num_learners=0 to have one here, for example to debug a loss."
+        where, got = "LearnerGroup.learner", "learners in processes of their own"
+        raise RuntimeError(explain_error(where, expected="a learner in this process", got=got, remedy=remedy))
+
+    @property
+    def num_updates(self) -> int:
+        return self._num_updates
+
+    def update_from_episodes(
+        self,
+        episodes: Rollout | Sequence[Episode],
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
+    ) -> Any:
+        check_episodes(episodes, "LearnerGroup.update_from_episodes()")
+        size = self.processes.workers.size
+        parts = shard_rollout(episodes, size) if isinstance(episodes, Rollout) else shard_episodes(episodes, size)
+        kwargs = {"env_steps": env_steps, "module_id": module_id}
+        kwargs |= {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
+        rows = num_steps_in(episodes)
+        return self._update("update_from_episodes", parts, kwargs, rows, reduce_fn or _first, async_update)
+
+    def update_from_batch(
+        self,
+        batch: Batch,
+        *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
+    ) -> Any:
+        check_batch(batch, "LearnerGroup.update_from_batch()")
+        parts, kwargs = (
+            shard_batch(batch, self.processes.workers.size),
+            {"env_steps": env_steps, "module_id": module_id},
+        )
+        return self._update("update_from_batch", parts, kwargs, num_rows(batch), reduce_fn or _first, async_update)
+
+    def step_on_batch(
+        self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
+    ) -> Mapping[str, Metrics]:
+        parts, kwargs = (
+            shard_batch(batch, self.processes.workers.size),
+            {"env_steps": env_steps, "module_id": module_id},
+        )
+        return self._update("step_on_batch", parts, kwargs, num_rows(batch), functools.partial(_merged, batch))
+
+    def _update(
+        self,
+        method: str,
+        parts: Sequence[Any],
+        kwargs: dict[str, Any],
+        rows: int,
+        reduce_fn: Reduce,
+        async_update: bool = False,
+    ) -> Any:
+        self.module[kwargs["module_id"]]  # raises if there is none
+        update = self.processes.update_later if async_update else self.processes.update
+        return update(method, parts, kwargs, rows, reduce_fn)
+
+    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
+        return self.processes.call("summarize_updates", history) if history else {}
+
+    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        with torch.random.fork_rng(devices=[]):  # its weights are replaced
+            self.module.add(module_id, spec.build())
+        try:
+            self.processes.call("add_module", module_id, spec)
+        except BaseException:
+            self.module.remove(module_id)
+            raise
+
+    def remove_module(self, module_id: str) -> None:
+        self.module[module_id]  # raises if there is none
+        self.processes.call("remove_module", module_id)
+        self.module.remove(module_id)
+
+    def _load_module_states(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
+        for module_id, state in states.items():
+            self.processes.call("load_module_state", module_id, state)
+
+    def get_state(self) -> State:
+        state = self.processes.get_state()
+        # what this process set in its copy, such as how much to explore, counts
+        return state | {"module": self.module.get_state()} if self.processes.has_handed_over else state
+
+    def set_state(self, state: State) -> None:
+        self.processes.call("set_state", state)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "num_learner_restarts_lifetime": self.processes.workers.num_restarts,
+            "num_env_steps_dropped_lifetime": self.processes.num_env_steps_dropped,
+            "waited_for_learners_s": self.processes.seconds_waited,
+        }
+
+    def get_counters(self) -> dict[str, int]:
+        return {
+            "num_learner_restarts": self.processes.workers.num_restarts,
+            "num_env_steps_dropped": self.processes.num_env_steps_dropped,
+        }
+
+    def set_counters(self, counters: Mapping[str, int]) -> None:
+        self.processes.workers.num_restarts = counters["num_learner_restarts"]
+        self.processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
+
+    def stop(self) -> None:
+        self.processes.stop()
+
+
+def _first(results: list[Any]) -> Any:
+    return results[0]
+
+
+def _merged(batch: Batch, results: list[Any]) -> Any:
+    return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}
