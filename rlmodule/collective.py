@@ -52,10 +52,6 @@ class Collective(ABC):
     def close(self) -> None:
         """Leave the others, who then need not wait for this one any longer."""
 
-    def gather_rows(self, rows: Tensor) -> Tensor:
-        """The ``rows`` ``[n, ...]`` of all, those of rank 0 first."""
-        return rows if self.size == 1 else torch.cat(self.all_gather(rows))
-
     def all_reduce_mean(self, value: Tensor, rows: int) -> Tensor:
         """A mean over all rows, from ``value``, that over the ``rows`` here; of no rows it may be anything."""
         if self.size == 1:

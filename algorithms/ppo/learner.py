@@ -36,21 +36,21 @@ class PPOLearner(EpisodeLearner):
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
-        self.kl_coeff, self.entropy_coeff = Coefficient(self.device), Coefficient(self.device)
+        self.kl_coeff = Coefficient(self.device)
         for module_id in self.module:
-            self._start_coefficients(module_id)
-
-    def _start_coefficients(self, module_id: str) -> None:
-        self.kl_coeff[module_id] = self.settings.kl_coeff
-        self.entropy_coeff[module_id] = value_at(self.settings.entropy_coeff, self.env_steps)
+            self.kl_coeff[module_id] = settings.kl_coeff
+        coefficient = settings.entropy_coeff
+        if not isinstance(coefficient, float):
+            coefficient = torch.full((), value_at(coefficient, self.env_steps), device=self.device)
+        self.entropy_coeff: float | Tensor = coefficient
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super().add_module(module_id, spec)
-        self._start_coefficients(module_id)
+        self.kl_coeff[module_id] = self.settings.kl_coeff
 
     def remove_module(self, module_id: str) -> None:
         super().remove_module(module_id)
-        del self.kl_coeff[module_id], self.entropy_coeff[module_id]
+        del self.kl_coeff[module_id]
 
     def _register_module(self, module_id: str) -> None:
         super()._register_module(module_id)
@@ -79,7 +79,7 @@ class PPOLearner(EpisodeLearner):
         vf_loss = self._value_error(module, batch, fwd_out).mean()
         entropy = dist.entropy().mean()
 
-        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff[module_id] * entropy
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
         if config.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
@@ -113,7 +113,6 @@ class PPOLearner(EpisodeLearner):
         """One value pass over all observations, then advantages (eq. 11) standardised over the valid rows."""
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
-        self.entropy_coeff[module_id] = value_at(config.entropy_coeff, self.env_steps)
         values, following = self.value_pass(module_id, rollout)
         advantages = generalized_advantages(
             rollout[Columns.REWARDS],
@@ -125,16 +124,16 @@ class PPOLearner(EpisodeLearner):
             gamma=config.gamma,
             lambda_=config.lambda_,
         )
-        targets = (values + advantages)[rollout.valid]
-        rows, all_targets = self.collective.gather_rows(
-            torch.stack([advantages[rollout.valid], targets], -1)
-        ).T.contiguous()
-        explained = explained_variance(all_targets - rows, all_targets)
+        targets = values + advantages
+        rows = torch.stack([advantages[rollout.valid], targets[rollout.valid]])
+        if self.collective.size > 1:
+            rows = torch.cat(self.collective.all_gather(rows.T)).T.contiguous()
+        explained = explained_variance(rows[1] - rows[0], rows[1])
         computed = {
-            Columns.ADVANTAGES: (advantages - rows.mean()) / (rows.std(unbiased=False) + 1e-8),
-            Columns.VALUE_TARGETS: values + advantages,
+            Columns.ADVANTAGES: (advantages - rows[0].mean()) / (rows[0].std(unbiased=False) + 1e-8),
+            Columns.VALUE_TARGETS: targets,
         }
-        module.update_value_statistics(targets)
+        module.update_value_statistics(targets[rollout.valid])
         if config.vf_clip_param is not None:
             # asked again, since the statistics have just moved what the same weights predict in units of reward
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
@@ -144,8 +143,9 @@ class PPOLearner(EpisodeLearner):
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
-        if not isinstance(config.entropy_coeff, float):
-            reported["entropy_coeff"] = self.entropy_coeff.number(module_id)
+        if isinstance(self.entropy_coeff, Tensor):
+            reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
+            self.entropy_coeff.fill_(coefficient)
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:

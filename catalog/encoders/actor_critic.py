@@ -9,6 +9,9 @@ from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig,
 from catalog.encoders.memory import encode_steps
 from catalog.errors import explain_error
 
+_call = nn.Module.__call__
+"""Calls an encoder and its hooks without the explanation that one called on its own gives of wrong inputs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticEncoderConfig(ModelConfig):
@@ -72,6 +75,7 @@ class ActorCriticEncoder(nn.Module):
         self.shared = critic is None
         self.actor_is_stateful = actor.get_initial_state() is not None
         self.critic_is_stateful = critic is not None and critic.get_initial_state() is not None
+        self.is_stateful = self.actor_is_stateful or self.critic_is_stateful
 
     def get_initial_state(self) -> Tree | None:
         """State of one sequence before its first step, without a batch dim; None if stateless."""
@@ -92,12 +96,22 @@ class ActorCriticEncoder(nn.Module):
             critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
         """
         if self.shared:
-            latent, state = self.actor_encoder(obs, state, starts=starts)
+            latent, state = _call(self.actor_encoder, obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
+        seen = obs if critic_obs is None else critic_obs
+        if self.is_stateful:
+            return self._forward_stateful(obs, seen, state, starts)
+        actor = _call(self.actor_encoder, obs).latent
+        return ActorCriticOutput(
+            actor, None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
+        )
+
+    def _forward_stateful(self, obs: Tree, seen: Tree, state: Tree | None, starts: Tensor | None) -> ActorCriticOutput:
+        """Both latents of separate encoders; the critic observes ``seen``."""
         actor = self._run(self.actor_encoder, "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
-        critic = self._run(self._critic(), "critic", obs if critic_obs is None else critic_obs, state, starts)
+        critic = self._run(self._critic(), "critic", seen, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(
@@ -109,7 +123,7 @@ class ActorCriticEncoder(nn.Module):
         """
         actor = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
         assert actor is not None
-        if self.shared:
+        if self.shared or not self.is_stateful:
             return actor.forward(obs, state, starts=starts)
         latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
         critic_state = None
@@ -125,20 +139,17 @@ class ActorCriticEncoder(nn.Module):
             RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
         """
         if self.shared:
-            return self.actor_encoder(obs, state, starts=starts).latent
-        return self._run(self._critic(), "critic", obs, state, starts).latent
+            return _call(self.actor_encoder, obs, state, starts=starts).latent
+        if self.is_stateful or self.critic_encoder is None:
+            return self._run(self._critic(), "critic", obs, state, starts).latent
+        return _call(self.critic_encoder, obs).latent
 
     def _critic(self) -> Encoder:
         """The critic's own encoder."""
         if self.critic_encoder is None:
-            raise RuntimeError(
-                explain_error(
-                    "ActorCriticEncoder",
-                    expected="an encoder with a critic",
-                    got="an inference-only copy",
-                    remedy="Compute values with the learner's module.",
-                )
-            )
+            where, remedy = "ActorCriticEncoder", "Compute values with the learner's module."
+            expected, got = "an encoder with a critic", "an inference-only copy"
+            raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
         return self.critic_encoder
 
     def _run(
@@ -149,12 +160,10 @@ class ActorCriticEncoder(nn.Module):
         state: Tree | None,
         starts: Tensor | None,
     ) -> EncoderOutput:
-        """``encoder``, one of separate ones: with what it has of the state, or on all steps beside a stateful one."""
+        """Run ``encoder``, one of two of which one is stateful, with its part of the state or on all steps at once."""
         if self.actor_is_stateful if function == "actor" else self.critic_is_stateful:
             return encoder(obs, self._part(state, function), starts=starts)
-        if self.actor_is_stateful or self.critic_is_stateful:
-            return EncoderOutput(encode_steps(encoder, obs))
-        return encoder(obs)
+        return EncoderOutput(encode_steps(encoder, obs))
 
     def _part(self, state: Tree | None, function: str) -> Tree | None:
         """What ``function``, which is stateful, has of the state of separate encoders; None if they are to begin."""

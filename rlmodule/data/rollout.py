@@ -63,16 +63,12 @@ class Rollout:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
         shifted = [r.final_index + r.final_index.new_tensor([0, n]) for r, n in zip(rollouts, offsets, strict=True)]
-
-        def join(parts: Sequence[Tree], dim: int) -> Tree:
-            return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
-
         return cls(
-            columns={name: join([r.columns[name] for r in rollouts], 1) for name in rollouts[0].columns},
-            last_obs=join([r.last_obs for r in rollouts], 0),
+            columns=_cat([r.columns for r in rollouts], 1),
+            last_obs=_cat([r.last_obs for r in rollouts], 0),
             final_index=torch.cat(shifted),
-            final_obs=join([r.final_obs for r in rollouts], 0),
-            state_in=None if rollouts[0].state_in is None else join([r.state_in for r in rollouts], 1),
+            final_obs=_cat([r.final_obs for r in rollouts], 0),
+            state_in=None if rollouts[0].state_in is None else _cat([r.state_in for r in rollouts], 1),
             policy_version=min(r.policy_version for r in rollouts),
             first_env_index=rollouts[0].first_env_index,
         )
@@ -81,14 +77,9 @@ class Rollout:
         """The rollout with all tensors on ``device``; itself if they are there. Nobody waits for the copies."""
         if self.valid.device == device == self.final_index.device:
             return self
-        return dataclasses.replace(
-            self,
-            columns={name: moved(column, device) for name, column in self.columns.items()},
-            last_obs=moved(self.last_obs, device),
-            final_index=moved(self.final_index, device),
-            final_obs=moved(self.final_obs, device),
-            state_in=None if self.state_in is None else moved(self.state_in, device),
-        )
+        names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **moved(parts, device))
 
     @property
     def valid(self) -> Tensor:
@@ -108,23 +99,13 @@ class Rollout:
     def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
         """The named columns flattened to ``[B, ...]``, invalid rows left out."""
         keep = self.valid.flatten()
-        everything = bool(keep.all())
-
-        def flatten(column: Tensor) -> Tensor:
-            rows = column.flatten(0, 1)
-            return rows if everything else rows[keep]
-
-        return {name: tree.map_structure(flatten, self.columns[name]) for name in names}
+        rows = slice(None) if keep.all() else keep
+        return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
         """Every observation whose value a learner needs, in one batch ``[T·N + N + K, ...]``: the steps, the
         observation after the last step, and the true final observations. :meth:`split_values` takes it apart."""
-        return tree.map_structure(
-            lambda obs, last, final: torch.cat([obs.flatten(0, 1), last, final]),
-            self.columns[Columns.OBS],
-            self.last_obs,
-            self.final_obs,
-        )
+        return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Values ``[T, N]`` of the observations and of what followed each step, from those of :meth:`rows_to_value`.
@@ -234,6 +215,11 @@ class Rollout:
             return following
 
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
+
+
+def _cat(parts: Sequence[Tree], dim: int) -> Tree:
+    """Trees of tensors side by side along ``dim``."""
+    return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
 
 
 def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:

@@ -180,13 +180,9 @@ class RLModule(Hooks, nn.Module, ABC):
             RuntimeError: On an inference-only copy.
         """
         if self.inference_only:
+            where, remedy = f"{type(self).__name__}.forward_train()", "Train the learner's module: algo.get_module()."
             raise RuntimeError(
-                explain_error(
-                    f"{type(self).__name__}.forward_train()",
-                    expected="a full module",
-                    got="an inference-only copy",
-                    remedy="Train the learner's module: algo.get_module().",
-                )
+                explain_error(where, expected="a full module", got="an inference-only copy", remedy=remedy)
             )
         return self._forward_train(batch)
 
@@ -383,14 +379,9 @@ class MultiRLModule(nn.Module):
             KeyError: If there is none; names those there are.
         """
         if module_id not in self._by_id:
-            raise KeyError(
-                explain_error(
-                    "MultiRLModule",
-                    expected=f"one of {', '.join(self._by_id)}",
-                    got=f"the module id {module_id!r}",
-                    remedy=f"Ask for a module that exists.{closest(module_id, self._by_id)}",
-                )
-            )
+            expected, got = f"one of {', '.join(self._by_id)}", f"the module id {module_id!r}"
+            remedy = f"Ask for a module that exists.{closest(module_id, self._by_id)}"
+            raise KeyError(explain_error("MultiRLModule", expected=expected, got=got, remedy=remedy))
         return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:

@@ -293,11 +293,13 @@ def test_each_module_has_coefficients_of_its_own(make_rollout: MakeRollout) -> N
     assert learner.get_state()["kl_coeff"] == {ID: 0.6}
 
 
-def test_each_module_has_the_entropy_coefficient_of_its_own_last_update(make_rollout: MakeRollout) -> None:
+def test_the_entropy_coefficient_of_each_update_is_that_of_its_env_steps(make_rollout: MakeRollout) -> None:
     learner = build(entropy_coeff=[[0, 0.4], [100, 0.0]])
     learner.add_module("other", RLModuleSpec(PPOModule, BOX, spaces.Discrete(2), None, PPOCatalog))
-    learner.update_from_episodes(make_rollout(learner.module["other"]), env_steps=50, module_id="other")
-    assert [learner.entropy_coeff.number(module_id) for module_id in (ID, "other")] == [0.4, 0.2]
+    for module_id, env_steps, coefficient in (("other", 50, 0.2), (ID, 0, 0.4), ("other", 75, 0.1)):
+        rollout = make_rollout(learner.module[module_id])
+        report = learner.update_from_episodes(rollout, env_steps=env_steps, module_id=module_id)[module_id]
+        assert report["entropy_coeff"] == pytest.approx(coefficient, rel=1e-15)
 
 
 def test_kl_coefficient_rests_without_the_penalty(make_rollout: MakeRollout) -> None:
@@ -314,8 +316,7 @@ def test_schedules_go_by_env_steps(make_rollout: MakeRollout) -> None:
         report = learner.update_from_episodes(rollout, env_steps=env_steps)[ID]
         assert report["learning_rate"] == pytest.approx(lr)
         assert learner.optimizers[ID].param_groups[0]["lr"] == pytest.approx(lr)
-        assert learner.entropy_coeff[ID] == pytest.approx(entropy_coeff)
-        assert report["entropy_coeff"] == learner.entropy_coeff.number(ID)
+        assert float(learner.entropy_coeff) == pytest.approx(entropy_coeff)
         assert report["entropy_coeff"] == pytest.approx(entropy_coeff, rel=1e-15)  # with all digits
         assert torch.equal(before, weights(learner)) is (lr == 0)
 

@@ -42,7 +42,6 @@ def exchange(collective: Collective, here: dict[str, Any]) -> dict[str, Any]:
         "rank": (collective.rank, collective.size),
         "sum": tensor,
         "gather": collective.all_gather(here["rows"]),
-        "all_rows": collective.gather_rows(here["rows"]),
         "share": collective.all_gather_object({"of": (collective.rank, [here["rows"]])}),
         "mean": collective.all_reduce_mean(here["value"], here["count"]),
     }
@@ -64,7 +63,6 @@ def test_each_learns_of_all(fleet: Fleet) -> None:
         assert answer["rank"] == (rank, 3)
         assert answer["sum"].tolist() == [[6.0, 30.0]]
         assert differences(answer["gather"], rows) == []
-        assert torch.equal(answer["all_rows"], torch.cat(rows))
         assert differences(answer["share"], [{"of": (i, [x])} for i, x in enumerate(rows)]) == []
         assert float(answer["mean"]) == 5.0  # (1 · 3 + 2 · 6) / 3; what comes of no rows may be NaN
         assert answer["mean"].dtype == torch.float32
@@ -76,7 +74,6 @@ def test_one_alone_is_all() -> None:
     assert (collective.rank, collective.size) == (0, 1)
     assert collective.all_reduce(rows) is rows
     assert collective.all_gather(rows) == [rows]
-    assert collective.gather_rows(rows) is rows
     assert collective.all_reduce_mean(value, 0) is value
     assert collective.all_gather_object(value) == [value]
     collective.close()
