@@ -64,6 +64,7 @@ class ActorCriticEncoder(nn.Module):
         critic: The critic's own encoder; None shares the actor's.
 
     Attributes:
+        is_stateful: Whether one of separate encoders has a state.
         critic_is_stateful: Whether the critic has a state of its own, so that it has to run with the env: only if it
             has not may an inference-only copy go without ``critic_encoder``.
     """
@@ -75,7 +76,7 @@ class ActorCriticEncoder(nn.Module):
         self.shared = critic is None
         self.actor_is_stateful = actor.get_initial_state() is not None
         self.critic_is_stateful = critic is not None and critic.get_initial_state() is not None
-        self.is_stateful = self.actor_is_stateful or self.critic_is_stateful
+        self.is_stateful = critic is not None and (self.actor_is_stateful or self.critic_is_stateful)
 
     def get_initial_state(self) -> Tree | None:
         """State of one sequence before its first step, without a batch dim; None if stateless."""
@@ -101,9 +102,9 @@ class ActorCriticEncoder(nn.Module):
         seen = obs if critic_obs is None else critic_obs
         if self.is_stateful:
             return self._forward_stateful(obs, seen, state, starts)
-        actor = _call(self.actor_encoder, obs).latent
+        latent = _call(self.actor_encoder, obs).latent
         return ActorCriticOutput(
-            actor, None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
+            latent, None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
         )
 
     def _forward_stateful(self, obs: Tree, seen: Tree, state: Tree | None, starts: Tensor | None) -> ActorCriticOutput:
@@ -123,8 +124,10 @@ class ActorCriticEncoder(nn.Module):
         """
         actor = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
         assert actor is not None
-        if self.shared or not self.is_stateful:
+        if self.shared:
             return actor.forward(obs, state, starts=starts)
+        if not self.is_stateful:
+            return EncoderOutput(actor.forward(obs).latent)
         latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
         critic_state = None
         if self.critic_is_stateful:

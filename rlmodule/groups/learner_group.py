@@ -129,7 +129,7 @@ class LearnerGroup(ABC):
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """See :meth:`EpisodeLearner.update_from_episodes`.
+        """Learn from a rollout or episodes; see :meth:`EpisodeLearner.update_from_episodes`.
 
         Args:
             episodes: The data, which is divided among the learners.

@@ -114,6 +114,7 @@ class Learner(Hooks, ABC):
 
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.settings = settings
+        self._is_scheduled = not isinstance(settings.lr, int | float)
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
@@ -346,14 +347,12 @@ class Learner(Hooks, ABC):
         """The count of env steps where nobody passes one: the data of all learners is new."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
-    def _begin(self, env_steps: int) -> None:
-        """Note the number of env steps sampled so far and let learning rates follow their schedule."""
-        self.env_steps = env_steps
-        if isinstance(schedule := self.settings.lr, int | float):
-            return
+    def _follow_schedule(self) -> None:
+        """Set the learning rates to those of now; ``lr`` is a schedule."""
+        assert not isinstance(self.settings.lr, int | float)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+                group["lr"] = scaled(group["initial_lr"], self.settings.lr, self.env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
@@ -361,10 +360,10 @@ class Learner(Hooks, ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
-        is_scheduled = not isinstance(self.settings.lr, int | float)
+        scheduled = self._is_scheduled
         return {
             "module": self.module.get_state(),
-            "optimizers": {n: optimizer_state(opt, is_scheduled=is_scheduled) for n, opt in self.optimizers.items()},
+            "optimizers": {n: optimizer_state(opt, is_scheduled=scheduled) for n, opt in self.optimizers.items()},
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
@@ -466,11 +465,7 @@ class EpisodeLearner(Learner):
 
         Args:
             episodes: The data; of several learners the part of this one, which may be None.
-            env_steps: Env steps sampled in the whole run so far, for schedules; None adds those in the data to the
-                count of this learner.
-            module_id: Which module learns.
-            num_epochs: Passes over the data; None takes the setting.
-            minibatch_size: Rows of each gradient step; None takes the setting.
+            env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
             Module id → numbers to report; the seconds of the phases are under ``"timers"``.
@@ -484,7 +479,9 @@ class EpisodeLearner(Learner):
         self.module[module_id]  # raises if there is none
         rollout = episodes if isinstance(episodes, Rollout) else self._packed(episodes)
         with self._together:
-            self._begin(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
+            self.env_steps = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
+            if self._is_scheduled:
+                self._follow_schedule()
             if self._data_parallel is not None:
                 rollout = self._data_parallel.take_part(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
@@ -518,16 +515,20 @@ class EpisodeLearner(Learner):
         """The train batch of a rollout, preprocessed, and numbers to report."""
         try:
             if self._preprocesses:
-                known = [*rollout.columns]  # it may add some in place
-                rollout = self.preprocess_train_data(rollout)
-                where = f"{type(self).__name__}.preprocess_train_data()"
-                self._added_columns = check_preprocessed(rollout, known, where)
+                rollout = self._preprocessed(rollout)
             if self._stateful[module_id]:
                 rollout = with_states(self.module[module_id], rollout)
             return self.make_train_batch(module_id, rollout)
         except KeyError as error:
             explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
             raise
+
+    def _preprocessed(self, rollout: Rollout) -> Rollout:
+        """Call :meth:`preprocess_train_data`, and note the columns that it adds."""
+        known = [*rollout.columns]  # it may add them in place
+        rollout = self.preprocess_train_data(rollout)
+        self._added_columns = check_preprocessed(rollout, known, f"{type(self).__name__}.preprocess_train_data()")
+        return rollout
 
     def _packed(self, episodes: Sequence[Episode] | None) -> Rollout | None:
         """The episodes as a rollout; None if there are none, for learners of which others may have some."""

@@ -70,7 +70,7 @@ def forward_sequences(
         module: A recurrent module.
         batch: The sequences.
         norms: The batch norms of the module.
-        where: Who asks, for errors.
+        where: Begins the error of a batch of rows.
 
     Raises:
         ValueError: If the batch is one of rows, or the module predicts values and returns no ``embeddings``.
