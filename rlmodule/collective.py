@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    pass
 
 
 class CollectiveError(RuntimeError):

@@ -100,15 +100,10 @@ class ActorCriticEncoder(nn.Module):
             latent, state = _call(self.actor_encoder, obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
         seen = obs if critic_obs is None else critic_obs
-        if self.is_stateful:
-            return self._forward_stateful(obs, seen, state, starts)
-        latent = _call(self.actor_encoder, obs).latent
-        return ActorCriticOutput(
-            latent, None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
-        )
-
-    def _forward_stateful(self, obs: Tree, seen: Tree, state: Tree | None, starts: Tensor | None) -> ActorCriticOutput:
-        """Both latents of separate encoders; the critic observes ``seen``."""
+        if not self.is_stateful:
+            latent = _call(self.actor_encoder, obs).latent
+            critic = None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
+            return ActorCriticOutput(latent, critic)
         actor = self._run(self.actor_encoder, "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))

@@ -100,15 +100,10 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
     return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
 
 
-def batch_norms(module: nn.Module) -> list[_BatchNorm]:
-    """The layers of ``module`` that normalise by the statistics of a batch."""
-    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
-
-
 @contextmanager
-def over_valid_rows(norms: Iterable[_BatchNorm], rows: Tensor, total: int) -> Iterator[None]:
-    """Within, batch norms that are given all ``total`` rows of sequences take their statistics from the valid ``rows``
-    alone, and normalise the others by them. A single valid row has no variance: the running statistics are used."""
+def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[None]:
+    """Let batch norms of ``module`` that are given all ``total`` rows of sequences take their statistics from the valid
+    ``rows`` alone, and normalise the others by them. A single row has no variance: the running statistics are used."""
     whole: dict[nn.Module, Tensor] = {}
 
     def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
@@ -126,7 +121,9 @@ def over_valid_rows(norms: Iterable[_BatchNorm], rows: Tensor, total: int) -> It
         return others.index_copy(0, rows, out)
 
     with ExitStack() as stack:
-        for norm in norms:
+        for norm in module.modules():
+            if not isinstance(norm, _BatchNorm):
+                continue
             stack.callback(norm.register_forward_pre_hook(select).remove)
             stack.callback(norm.register_forward_hook(join).remove)
             if len(rows) == 1:

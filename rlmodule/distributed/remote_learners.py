@@ -103,31 +103,33 @@ class RemoteLearners:
         keep(self.state)
 
     def update(
-        self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], num_rows: int, reduce_fn: Reduce
+        self,
+        method: str,
+        parts: Sequence[Any],
+        kwargs: dict[str, Any],
+        num_rows: int,
+        reduce_fn: Reduce,
+        async_update: bool = False,
     ) -> Any:
-        """An update, and its result.
+        """Let all learners update.
 
         Args:
             method: Of the learners.
             parts: The data of each.
             kwargs: The same for all.
             num_rows: Rows of data in all.
-            reduce_fn: What makes one result of theirs.
+            reduce_fn: Makes one result of theirs.
+            async_update: Do not wait, and drop the data if two updates are still to do. Learners that are being
+                restarted continue with that at every call.
+
+        Returns:
+            The result, or with ``async_update`` a list of those of earlier updates, each once.
 
         Raises:
-            WorkerFailed: If a learner raises, or they fail too often.
+            WorkerFailed: If a learner raises, or they fail too often, in this update or an earlier one.
         """
-        return reduce_fn(self._finish(self._add_update(method, parts, kwargs, num_rows)))
-
-    def update_later(
-        self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], num_rows: int, reduce_fn: Reduce
-    ) -> list[Any]:
-        """Ask for an update as :meth:`update` does, unless there are two to do already; returns at once what came of
-        earlier ones, each once. Learners that are made again meanwhile get on with every call.
-
-        Raises:
-            WorkerFailed: As by :meth:`update`, also for an earlier one.
-        """
+        if not async_update:
+            return reduce_fn(self._finish(self._add_update(method, parts, kwargs, num_rows)))
         self._advance(wait=False)
         if sum(not task.is_done for task in self._tasks) < MAX_IN_FLIGHT:
             self._add_update(method, parts, kwargs, num_rows).reduce_fn = reduce_fn

@@ -108,14 +108,9 @@ class LearnerGroup(ABC):
     def _refuse(self, called: str, *args: object, **kwargs: object) -> Never:
         """Raise the error of a method that groups of another kind of learner have."""
         right = next(methods[0] for kind, methods in _UPDATES.items() if issubclass(self._learner_class, kind))
-        raise TypeError(
-            explain_error(
-                f"LearnerGroup.{called}()",
-                expected=f"a learner that offers {called}",
-                got=f"{self._learner_class.__name__}, which does not",
-                remedy=f"Call {right}() for this algorithm.",
-            )
-        )
+        where, remedy = f"LearnerGroup.{called}()", f"Call {right}() for this algorithm."
+        expected, got = f"a learner that offers {called}", f"{self._learner_class.__name__}, which does not"
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     @abstractmethod
     def update_from_episodes(
@@ -244,9 +239,26 @@ class LearnerGroup(ABC):
         """
         states: dict[str, dict[str, Tensor]] = {}
         for source, wanted in _sources(path, module_ids, paths or {}, [*self.module]):
-            saved = _saved_modules(source)
+            content, where = load_checkpoint(source), f"load_modules({str(source)!r})"
+            if "learners" not in content.get("state", ()):
+                got, remedy = (
+                    f"one with {', '.join(content) or 'nothing'}",
+                    "Pass the folder that algo.save(path) wrote.",
+                )
+                raise ValueError(
+                    explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy)
+                )
+            saved = content["state"]["learners"]["module"]
             for module_id in wanted:
-                self.module[module_id].check_state(_of(saved, module_id, source))
+                module = self.module[module_id]
+                if module_id not in saved:
+                    expected, remedy = (
+                        f"one of {', '.join(saved)}, which this checkpoint has",
+                        "Name a module that it has.",
+                    )
+                    remedy += closest(module_id, saved)
+                    raise KeyError(explain_error(where, expected=expected, got=repr(module_id), remedy=remedy))
+                module.check_state(saved[module_id])
                 states[module_id] = saved[module_id]
         self._load_module_states(states)
 
@@ -305,20 +317,3 @@ def _sources(
     if path is not None:
         found.append((path, [name for name in there if name not in paths] if module_ids is None else [*module_ids]))
     return found + [(source, [module_id]) for module_id, source in paths.items()]
-
-
-def _saved_modules(path: str | os.PathLike[str]) -> dict[str, dict[str, Tensor]]:
-    content = load_checkpoint(path)
-    if "state" not in content or "learners" not in content["state"]:
-        where, got = f"load_modules({str(path)!r})", f"one with {', '.join(content) or 'nothing'}"
-        remedy = "Pass the folder that algo.save(path) wrote."
-        raise ValueError(explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy))
-    return content["state"]["learners"]["module"]
-
-
-def _of(saved: dict[str, dict[str, Tensor]], module_id: str, source: str | os.PathLike[str]) -> dict[str, Tensor]:
-    if module_id not in saved:
-        where, remedy = f"load_modules({str(source)!r})", f"Name a module that it has.{closest(module_id, saved)}"
-        expected, got = f"one of {', '.join(saved)}, which this checkpoint has", repr(module_id)
-        raise KeyError(explain_error(where, expected=expected, got=got, remedy=remedy))
-    return saved[module_id]

@@ -14,7 +14,6 @@ from rlmodule.groups.learner_group import LearnerGroup, Reduce
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import LearnerGroupSettings
 
@@ -50,53 +49,32 @@ class LocalLearnerGroup(LearnerGroup):
         self,
         episodes: Rollout | Sequence[Episode],
         *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        num_epochs: int | None = None,
-        minibatch_size: int | None = None,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
+        **kwargs: Any,
     ) -> Any:
-        learner = self._learner
-        assert isinstance(learner, EpisodeLearner)
-        result: Any = learner.update_from_episodes(
-            episodes,
-            env_steps=env_steps,
-            module_id=module_id,
-            num_epochs=num_epochs,
-            minibatch_size=minibatch_size,
-        )
-        self._update_module()
-        result = result if reduce_fn is None else reduce_fn([result])
-        return [result] if async_update else result
+        assert isinstance(self._learner, EpisodeLearner)
+        return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def update_from_batch(
-        self,
-        batch: Batch,
-        *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
+        self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
     ) -> Any:
-        learner = self._learner
-        assert isinstance(learner, BatchLearner)
-        result: Any = learner.update_from_batch(batch, env_steps=env_steps, module_id=module_id)
+        assert isinstance(self._learner, BatchLearner)
+        return self._finish(self._learner.update_from_batch(batch, **kwargs), async_update, reduce_fn)
+
+    def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
+        """Copy the weights if need be; returns the result as the caller wants it."""
         self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
         return [result] if async_update else result
 
-    def step_on_batch(
-        self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
-    ) -> Mapping[str, Metrics]:
-        learner = self._learner
-        assert isinstance(learner, BatchLearner)
-        return learner.step_on_batch(batch, env_steps=env_steps, module_id=module_id)
+    def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
+        assert isinstance(self._learner, BatchLearner)
+        return self._learner.step_on_batch(batch, **kwargs)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        learner = self._learner
-        assert isinstance(learner, BatchLearner)
-        summary = learner.summarize_updates(history)
+        assert isinstance(self._learner, BatchLearner)
+        summary = self._learner.summarize_updates(history)
         self._update_module()
         return summary
 

@@ -57,58 +57,30 @@ class RemoteLearnerGroup(LearnerGroup):
         self,
         episodes: Rollout | Sequence[Episode],
         *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        num_epochs: int | None = None,
-        minibatch_size: int | None = None,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
+        **kwargs: Any,
     ) -> Any:
         check_episodes(episodes, "LearnerGroup.update_from_episodes()")
-        size = self.processes.workers.size
+        size, rows = self.processes.workers.size, num_steps_in(episodes)
         parts = shard_rollout(episodes, size) if isinstance(episodes, Rollout) else shard_episodes(episodes, size)
-        kwargs = {"env_steps": env_steps, "module_id": module_id}
-        kwargs |= {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
-        rows = num_steps_in(episodes)
         return self._update("update_from_episodes", parts, kwargs, rows, reduce_fn or _first, async_update)
 
     def update_from_batch(
-        self,
-        batch: Batch,
-        *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
+        self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
     ) -> Any:
         check_batch(batch, "LearnerGroup.update_from_batch()")
-        parts, kwargs = (
-            shard_batch(batch, self.processes.workers.size),
-            {"env_steps": env_steps, "module_id": module_id},
-        )
-        return self._update("update_from_batch", parts, kwargs, num_rows(batch), reduce_fn or _first, async_update)
+        parts, rows = shard_batch(batch, self.processes.workers.size), num_rows(batch)
+        return self._update("update_from_batch", parts, kwargs, rows, reduce_fn or _first, async_update)
 
-    def step_on_batch(
-        self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
-    ) -> Mapping[str, Metrics]:
-        parts, kwargs = (
-            shard_batch(batch, self.processes.workers.size),
-            {"env_steps": env_steps, "module_id": module_id},
-        )
-        return self._update("step_on_batch", parts, kwargs, num_rows(batch), functools.partial(_merged, batch))
+    def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
+        parts, merge = shard_batch(batch, self.processes.workers.size), functools.partial(_merged, batch)
+        return self._update("step_on_batch", parts, kwargs, num_rows(batch), merge)
 
-    def _update(
-        self,
-        method: str,
-        parts: Sequence[Any],
-        kwargs: dict[str, Any],
-        rows: int,
-        reduce_fn: Reduce,
-        async_update: bool = False,
-    ) -> Any:
-        self.module[kwargs["module_id"]]  # raises if there is none
-        update = self.processes.update_later if async_update else self.processes.update
-        return update(method, parts, kwargs, rows, reduce_fn)
+    def _update(self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], *rest: Any) -> Any:
+        """See :meth:`RemoteLearners.update`."""
+        self.module[kwargs.get("module_id", DEFAULT_MODULE_ID)]  # raises if there is none
+        return self.processes.update(method, parts, kwargs, *rest)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
         return self.processes.call("summarize_updates", history) if history else {}
@@ -140,11 +112,8 @@ class RemoteLearnerGroup(LearnerGroup):
         self.processes.call("set_state", state)
 
     def report(self) -> dict[str, Any]:
-        return {
-            "num_learner_restarts_lifetime": self.processes.workers.num_restarts,
-            "num_env_steps_dropped_lifetime": self.processes.num_env_steps_dropped,
-            "waited_for_learners_s": self.processes.seconds_waited,
-        }
+        counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}
+        return counters | {"waited_for_learners_s": self.processes.seconds_waited}
 
     def get_counters(self) -> dict[str, int]:
         return {

@@ -13,7 +13,7 @@ from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
 from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
-from rlmodule.learning.reports import ROWS, Metrics
+from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
@@ -131,9 +131,7 @@ class BatchLearner(Learner):
         if not history:
             return {}
         self.module.eval()  # not after each update, which would walk over all parts each time
-        results = {}
-        for module_id in history[0]:
-            joined = join_metrics([metrics[module_id] for metrics in history])
-            joined.pop(ROWS, None)
-            results[module_id] = self._summary(module_id, joined, {})
-        return results
+        return {
+            module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
+            for module_id in history[0]
+        }

@@ -39,15 +39,8 @@ class DataParallel:
         self._own_buffers: dict[str, list[Tensor]] = {}
         self._slots = 0, 0
 
-    def register(
-        self, module_id: str, module: nn.Module, gradient_pass: GradientPass, parameters: FlatParameters
-    ) -> GradientPass:
-        """Have the running moments of a module taken over the rows of all, and know its other buffers.
-
-        Returns:
-            ``gradient_pass`` with the loss and the gradient of the mean over the rows of all. Without rows here it only
-            takes part in the all-reduce.
-        """
+    def register(self, module_id: str, module: nn.Module) -> None:
+        """Have the running moments of a module taken over the rows of all, and know its other buffers."""
         alike = _set_by_who_samples(module)
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
@@ -55,16 +48,19 @@ class DataParallel:
         kept = module.state_dict()
         self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in alike]
 
-        def pooled_pass(batch: dict[str, Tree]) -> tuple[Tensor, Metrics]:
-            rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
-            if rows:
-                loss, metrics = gradient_pass(batch)
-            else:
-                parameters.zero_grad()
-            loss = parameters.pool(self._collective, loss.detach(), rows)
-            return loss, metrics | {ROWS: torch.tensor(float(rows))}
+    def gradient(
+        self, compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
+    ) -> tuple[Tensor, Metrics]:
+        """Loss and gradient of the mean over the rows of all, and what ``compute`` reports of those in ``batch``.
 
-        return pooled_pass
+        Without rows this learner only takes part in the all-reduce.
+        """
+        parameters.zero_grad()
+        rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
+        if rows:
+            loss, metrics = compute(batch)
+        loss = parameters.pool(self._collective, loss.detach(), rows)
+        return loss, metrics | {ROWS: torch.tensor(float(rows))}
 
     def forget(self, module_id: str) -> None:
         """Let go of a module."""

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import torch
 import tree
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
@@ -30,12 +29,12 @@ from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.data.sequences import batch_norms, cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
+from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
 from rlmodule.learning.compilation import GradientPass, gradient_pass, is_plain, learner_device
 from rlmodule.learning.data_parallel import DataParallel, OwnNoise, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.learning.losses import add_extra_losses, check_names, name_taken, wrong_loss
-from rlmodule.learning.reports import SKIPPED, Metrics, count_in_a_row, too_many_skipped
+from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, too_many_skipped
 from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
 from rlmodule.learning.update_data import check_episodes, check_preprocessed, explain_missing_column, num_steps_in
@@ -119,24 +118,21 @@ class Learner(Hooks, ABC):
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
         self._data_parallel: DataParallel | None = None  # if there are others
-        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
-        self._together: AbstractContextManager[None] = nullcontext()
-        self._noise: AbstractContextManager[None] = self._module_noise
         self.progress = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
-        self._batch_norms: dict[str, list[_BatchNorm]] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
-        self._other_passes: dict[str, GradientPass] = {}  # of modules whose minibatches take more than the plain pass
         self._skipped_in_a_row: dict[str, int] = {}
         for module_id in self.module:
             self._register_module(module_id)
         self._extra_metrics: dict[str, frozenset[str]] = {}
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
+        self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
         self.env_steps = 0
         self.num_updates = 0
+        self.connect(self.collective)
 
     def _register_module(self, module_id: str) -> None:
         """Keep what is kept of each module."""
@@ -149,23 +145,13 @@ class Learner(Hooks, ABC):
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
         self._stateful[module_id] = is_stateful = module.is_stateful()
-        self._batch_norms[module_id] = batch_norms(module)
         forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
         self._gradient_passes[module_id] = gradient_pass(
             self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
         )
         self._skipped_in_a_row[module_id] = 0
-        self._choose_pass(module_id)
-
-    def _choose_pass(self, module_id: str) -> None:
-        """Find out whether the minibatches of a module take more than the plain pass that ``_gradient_step`` has."""
-        chosen = self._gradient_passes[module_id]
         if self._data_parallel is not None:
-            chosen = self._data_parallel.register(module_id, self.module[module_id], chosen, self.parameters[module_id])
-        elif is_plain(self.settings):
-            self._other_passes.pop(module_id, None)
-            return
-        self._other_passes[module_id] = chosen
+            self._data_parallel.register(module_id, module)
 
     def _check_own_parameters(self, module_id: str) -> None:
         """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
@@ -193,12 +179,14 @@ class Learner(Hooks, ABC):
         if self._data_parallel is not None:
             self._data_parallel.leave(self.module)
         self.collective, self._data_parallel = collective, None
-        self._together, self._noise = nullcontext(), self._module_noise
+        self._together: AbstractContextManager[None] = nullcontext()
+        self._noise: AbstractContextManager[None] = self._module_noise
+        self._is_plain = is_plain(self.settings) and collective.size == 1
         if collective.size > 1:
             self._data_parallel = DataParallel(collective)
             self._together, self._noise = collective, OwnNoise(self._module_noise, collective)
-        for module_id in self.module:
-            self._choose_pass(module_id)
+            for module_id, module in self.module.items():
+                self._data_parallel.register(module_id, module)
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         """Let a further module be trained from now on. Its weights go by the run's seed and its id.
@@ -224,8 +212,7 @@ class Learner(Hooks, ABC):
         """
         self.module.remove(module_id)
         self._extra_metrics.pop(module_id, None)
-        self._other_passes.pop(module_id, None)
-        of_modules = (self.parameters, self.optimizers, self._stateful, self._batch_norms, self._gradient_passes)
+        of_modules = (self.parameters, self.optimizers, self._stateful, self._gradient_passes)
         for kept in (*of_modules, self._skipped_in_a_row):
             del kept[module_id]
         if self._data_parallel is not None:
@@ -272,7 +259,7 @@ class Learner(Hooks, ABC):
         module = self.module[module_id]
         if self._stateful[module_id]:
             where = f"{type(self).__name__} with the recurrent module {module_id!r}"
-            return forward_sequences(module, batch, self._batch_norms[module_id], where)
+            return forward_sequences(module, batch, where)
         return batch, module.forward_train(batch)
 
     def _loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
@@ -293,12 +280,13 @@ class Learner(Hooks, ABC):
         The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
         """
         parameters, settings = self.parameters[module_id], self.settings
-        if module_id in self._other_passes:
-            loss, metrics = self._other_passes[module_id](batch)
-        else:
+        if self._is_plain:
             loss, metrics = self._loss(module_id, *self.forward_rows(module_id, batch))
             parameters.zero_grad()
             loss.backward()
+        else:
+            compute, together = self._gradient_passes[module_id], self._data_parallel
+            loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
         norm = parameters.clip(settings.grad_clip, settings.grad_clip_by)
         both = norm + loss.detach()
         skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
@@ -551,7 +539,8 @@ class EpisodeLearner(Learner):
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
     """Metrics of several gradient steps as one: scalars stacked, rows concatenated."""
-    return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in steps[0].items()}
+    of_one = {name: value for name, value in steps[0].items() if name != ROWS}
+    return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in of_one.items()}
 
 
 def warn_of_update(owner: type, right: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 import tree
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
 from catalog.errors import explain_error
@@ -61,15 +61,12 @@ def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
     return fwd_out[Columns.STATE_OUT]
 
 
-def forward_sequences(
-    module: RLModule, batch: dict[str, Tree], norms: Sequence[_BatchNorm], where: str
-) -> tuple[dict[str, Tree], dict[str, Tree]]:
+def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> tuple[dict[str, Tree], dict[str, Tree]]:
     """Sequences and what ``module.forward_train`` makes of them, both as rows ``[B, ...]``.
 
     Args:
         module: A recurrent module.
         batch: The sequences.
-        norms: The batch norms of the module.
         where: Begins the error of a batch of rows.
 
     Raises:
@@ -79,12 +76,9 @@ def forward_sequences(
         expected = f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}"
         got, remedy = f"one of rows, with {', '.join(batch)}", "Make the train batch with pack()."
         raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
-    valid_rows = batch.get(Columns.VALID_ROWS)
-    if valid_rows is None or not norms:
+    valid_rows, total = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS].numel()
+    with nullcontext() if valid_rows is None else over_valid_rows(module, valid_rows, total):
         fwd_out = module.forward_train(batch)
-    else:
-        with over_valid_rows(norms, valid_rows, batch[Columns.STARTS].numel()):
-            fwd_out = module.forward_train(batch)
     if isinstance(module, ValueFunctionAPI | QNetAPI):
         embeddings_of(module, fwd_out)
     return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
