@@ -155,7 +155,7 @@ def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError
     return TypeError(explain_error(f"log_value({what})", expected=expected, got=shown, remedy=remedy))
 
 
-def episode_summary(returns: Collection[float], lengths: Collection[int]) -> dict[str, float]:
+def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:
     """Mean, least and greatest return and mean length; NaN before the first episode ends."""
     returns, lengths = returns or (math.nan,), lengths or (math.nan,)
     return {

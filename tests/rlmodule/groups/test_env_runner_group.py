@@ -102,6 +102,29 @@ def test_weights_are_sent_when_they_changed_and_not_else(remote: EnvRunnerGroup)
     assert 2 * size <= remote.workers.num_bytes_shared - sent < 2 * size + 8000
 
 
+@pytest.mark.parametrize("cut_short", [KeyboardInterrupt, ZeroDivisionError])
+def test_rollouts_before_sampling_is_cut_short_are_counted_as_lost(
+    remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, cut_short: type[BaseException]
+) -> None:
+    real, reset, resets = remote.sample, remote.reset, []
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        yield from real(*args, **kwargs)
+        if cut_short is ZeroDivisionError:
+            raise cut_short
+        signal.raise_signal(signal.SIGINT)  # which is held back up to the end
+
+    before = remote.num_env_steps_lost["not_learned"]
+    monkeypatch.setattr(remote, "sample", sample)
+    monkeypatch.setattr(remote, "reset", lambda: (resets.append(1), reset()))
+    with pytest.raises(cut_short):
+        remote.sample_all(32)
+    assert remote.num_env_steps_lost["not_learned"] - before == 64
+    assert resets == [1]
+    monkeypatch.undo()
+    assert [rollout.num_env_steps for rollout in remote.sample_all(5)] == [5, 5]
+
+
 @pytest.mark.parametrize("which", ["local", "remote"])
 def test_runs_go_on_from_a_state(which: str, request: pytest.FixtureRequest) -> None:
     group: EnvRunnerGroup = request.getfixturevalue(which)
