@@ -6,13 +6,14 @@ import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import Never, Self
 
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
@@ -31,25 +32,22 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
 from rlmodule.seeding import torch_stream
 
 if TYPE_CHECKING:
-    from typing_extensions import Never, Self
-
     from algorithms.config import AlgorithmConfig
 
 
 class Algorithm(metaclass=AlgorithmType):
-    """A run, made by ``config.build()``: samples, learns, evaluates, saves. Subclasses write ``training_step``."""
+    """A run, made by ``config.build()``: samples, learns, evaluates, saves. Subclasses write ``training_step``.
+    ``policy`` acts with the current weights: ``action, state = algo.policy.act(obs)``."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
-        self.learning_stopped = False
-        """Whether :meth:`stop_learning` was called since the last :meth:`learn` began."""
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
         self._callbacks = config.callback_caller()
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
-        self.is_stopped = False
+        self.is_stopped = self.learning_stopped = False
         check_resources_of(config, config)
         with ExitStack() as opened:
             with building(self.run_seed):
@@ -64,9 +62,7 @@ class Algorithm(metaclass=AlgorithmType):
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
         self.policy = Policy(runners.module, torch_stream(self.run_seed, "policy"))
-        """Acts with the current weights: ``action, state = algo.policy.act(obs)``."""
-        self._threads = Threads(config.torch_num_threads, self.get_module())
-        self._opened.callback(self._threads.give_back)
+        self._threads = self._opened.enter_context(closing(Threads(config.torch_num_threads, self.get_module())))
 
     def train(self) -> dict[str, Any]:
         """Run one iteration: sample, learn, evaluate if it is due, report.
@@ -74,9 +70,6 @@ class Algorithm(metaclass=AlgorithmType):
         Returns:
             Nested dict: ``env_runners`` (returns, lengths, step counts), ``learners`` by module id, ``timers`` in
             seconds, ``training_iteration``, ``time_total_s``, and ``evaluation`` in iterations that evaluate.
-
-        Raises:
-            RuntimeError: If a callback raises; names it. The next call goes on with another iteration.
         """
         if self.is_stopped:
             raise already_stopped(self, "train")
@@ -90,7 +83,8 @@ class Algorithm(metaclass=AlgorithmType):
                 result["workers"] = {"num_env_steps_lost_lifetime": 0} | workers
             interval = self.config.evaluation_interval
             if interval is not None and self.metrics.iterations % interval == 0:
-                result["evaluation"] = self.evaluate_for_run()
+                with self.metrics.timed():
+                    result["evaluation"] = self.evaluate()
                 result["time_total_s"] = self.metrics.seconds
             if self._callbacks.listen_to_results:
                 self._callbacks.show_result(self, result)
@@ -113,8 +107,7 @@ class Algorithm(metaclass=AlgorithmType):
     def sample_rollouts(self) -> list[Rollout]:
         """Sample and count a rollout of each env runner, in order of their envs; fewer if runners fail. Rewards are
         clipped after metrics and callbacks have seen them. If a callback raises, new episodes start."""
-        version = self.learner_group.num_updates
-        rollouts = self.env_runner_group.sample_all(self._rollout_length, policy_version=version)
+        rollouts = self.env_runner_group.sample_all(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
         if self._callbacks.listen_to_rollouts:
@@ -138,15 +131,12 @@ class Algorithm(metaclass=AlgorithmType):
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled, a return is reached, or a callback calls
         :meth:`stop_learning`. In ``run_dir`` the log grows on the way; a checkpoint and learning_curve.png follow.
         Ctrl-C finishes the iteration, saves (below ``runs/`` without a ``run_dir``) and returns; a second one raises.
-        SIGTERM saves as well, and exits with code 143.
+        SIGTERM saves as well, and exits with code 143. Returns the last iteration's result.
 
         Args:
             num_env_steps: Steps to sample from now on, over all envs; required.
             target_return: Mean return to stop at: of an evaluation, or of recent episodes where none are configured.
             progress: Show a live display (on a terminal).
-
-        Returns:
-            The last iteration's result.
         """
         if args or foreign:
             raise wrong_learn(self, args, foreign)
@@ -166,13 +156,13 @@ class Algorithm(metaclass=AlgorithmType):
         video_dir: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Play with the current weights, in envs of its own; nothing of it enters the training.
+        """Play with the current weights, in envs of its own that training never sees.
 
         Args:
             num_episodes, num_env_steps: Episodes to play, or steps over all envs within which those that end count;
                 None, here and below, takes the settings of ``evaluation``.
             explore: Whether to sample actions instead of taking the most likely ones.
-            num_videos, video_dir: Further episodes to film, and the folder for them, by default below ``run_dir``.
+            num_videos, video_dir: Further episodes to record, and the folder for them, by default below ``run_dir``.
             progress: Show a live bar (on a terminal).
 
         Returns:
@@ -180,26 +170,16 @@ class Algorithm(metaclass=AlgorithmType):
             ``videos`` (path, return and length of each) and ``custom_metrics``, which callbacks logged.
 
         Raises:
-            ValueError, RuntimeError: For a wrong argument, or films without a folder; if episodes do not end.
-            ImportError: If no package to write films is installed; says how to install it.
+            ValueError, RuntimeError, ImportError: For wrong arguments, endless episodes, a missing package.
         """
         plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
         with self._threads.used():
             return self._evaluation.run(plan, progress)
 
-    def evaluate_for_run(self, *, num_videos: int | None = None, progress: bool = False) -> dict[str, Any]:
-        """:meth:`evaluate` by the settings, as part of the run: its seconds count."""
-        start = perf_counter()
-        evaluation = self.evaluate(num_videos=num_videos, progress=progress)
-        self.metrics.seconds += perf_counter() - start
-        return evaluation
-
     @cached_property
     def report(self) -> RunReport:
-        """Writes the log and the checkpoints of ``run_dir``; opened when it is first needed, see :class:`RunReport`."""
-        report = RunReport(self)
-        self._opened.callback(report.close)
-        return report
+        """Writes the log and the checkpoints of ``run_dir``; opened when it is first needed."""
+        return self._opened.enter_context(closing(RunReport(self)))
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """The learner's module: the weights being trained, value function included."""
@@ -210,23 +190,20 @@ class Algorithm(metaclass=AlgorithmType):
         return self.get_module().explain(format)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint folder: tensors in safetensors, the rest in JSON; see :func:`save_checkpoint`. Warns once
-        if a setting names a class or function of the running script, which no other program can import."""
+        """Write a checkpoint folder, see :func:`save_checkpoint`; warn once if it needs code of the running script."""
         written = save_algorithm(self, path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 
     @staticmethod
     def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
-        """The algorithm that was saved at ``path``, ready to go on.
+        """Load the algorithm that was saved at ``path``, ready to train on.
 
         Args:
             path: A folder that :meth:`save` wrote, or that of a run, for its last checkpoint.
-            allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that its settings may import besides this
-                library's classes.
-            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``. What an
-                ``rl_module_spec=`` leaves open is as it was saved. Without ``run_dir=`` the run goes on writing in the
-                run's folder that holds the checkpoint, or nowhere.
+            allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that its settings may import besides ours.
+            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``. Without
+                ``run_dir=`` the run writes in the run's folder that holds the checkpoint, or nowhere.
 
         Raises:
             FileNotFoundError, ValueError: If there is no checkpoint, it is damaged, needs an import that is not
@@ -239,7 +216,6 @@ class Algorithm(metaclass=AlgorithmType):
         return {
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
-            "num_env_steps_lost": dict(self.env_runner_group.num_env_steps_lost),
             "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
             "metrics": self.metrics.get_state(),
             "policy": self.policy.generator.get_state(),
@@ -250,8 +226,6 @@ class Algorithm(metaclass=AlgorithmType):
         """Restore what :meth:`get_state` gave. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
-        self.env_runner_group.num_env_steps_lost.clear()
-        self.env_runner_group.num_env_steps_lost.update(state["num_env_steps_lost"])
         self.env_runner_group.set_counters(state["workers"])
         self.learner_group.set_counters(state["workers"])
         self.metrics.set_state(state["metrics"])

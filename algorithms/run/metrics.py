@@ -6,6 +6,7 @@ import textwrap
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,15 @@ class RunMetrics:
         if self._logged:
             result.setdefault("custom_metrics", {}).update(self.logged_means()["custom_metrics"])
             self._logged = {}
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of what runs inside as part of the run."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += perf_counter() - start
 
     @contextmanager
     def logging_apart(self) -> Iterator[None]:

@@ -154,8 +154,9 @@ class TrainingSession:
         ended = result["env_runners"]["num_episodes_lifetime"]  # else an evaluation might wait for an end forever
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
             return
-        self.evaluation = self.algorithm.evaluate_for_run(num_videos=0, progress=self.progress)
         metrics = self.algorithm.metrics
+        with metrics.timed():
+            self.evaluation = self.algorithm.evaluate(num_videos=0, progress=self.progress)
         row = {
             "training_iteration": metrics.iterations,
             "time_total_s": metrics.seconds,

@@ -43,7 +43,7 @@ class Threads:
         finally:
             torch.set_num_threads(found)
 
-    def give_back(self) -> None:
+    def close(self) -> None:
         """What there was before, unless somebody has changed it since."""
         if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)

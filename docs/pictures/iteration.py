@@ -29,7 +29,7 @@ LEAST = 6
 STAGES = {
     "Algorithm.sample": RUNNER,
     "update_from_episodes": LEARNER,
-    "Algorithm.evaluate_for_run": MODULE,
+    "Algorithm.evaluate": MODULE,
     "RunReport.write": SLATE,
 }
 """Ends of the names of the functions with which a stage begins → its colour."""

@@ -436,8 +436,8 @@ class VectorGuard:
         self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check one vector step: `info` always, the rest if that is due. `obs` is ``[N, ...]`` by leaf, rewards and flags
-        are ``[N]``, of NumPy or torch.
+        """Check one vector step: `info` always, the rest if that is due. `obs` is ``[N, ...]`` by leaf, the others
+        ``[N]``, of NumPy or torch.
 
         Raises:
             TypeError, ValueError: Naming the first env at fault, the step, and the leaf.
@@ -467,10 +467,10 @@ class VectorGuard:
         )
         return fault and fault.at(self._where(fault, f"step {self._steps}"))
 
-    def check_reset(self, obs: Any) -> None:
-        """Check the observation ``[N, ...]`` of a reset if that is due; raises as `check_step` does."""
+    def check_reset(self, obs: Any, info: Any) -> None:
+        """Check what a reset returned: `info` always, `obs` if that is due. Raises as `check_step` does."""
         self._resets += 1
-        if is_due(self._resets) and (fault := find_fault(self._space, obs)):
+        if fault := _info_fault(info) or (find_fault(self._space, obs) if is_due(self._resets) else None):
             raise fault.at(self._where(fault, f"reset after step {self._steps}"))
 
     def _vector_fault(self, values: Any, name: str, kinds: str, what: str) -> Fault | None:

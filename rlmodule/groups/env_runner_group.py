@@ -120,13 +120,23 @@ class EnvRunnerGroup(ABC):
     def report(self) -> dict[str, Any]:
         """The runners' part of a result's ``workers``; nothing where no process can fail and no step was lost."""
 
-    @abstractmethod
-    def get_counters(self) -> dict[str, int]:
+    def get_counters(self) -> dict[str, Any]:
         """What was counted in the whole run, wherever its runners were."""
+        return {"num_env_steps_lost": dict(self.num_env_steps_lost), **self._get_process_counters()}
+
+    def set_counters(self, counters: Mapping[str, Any]) -> None:
+        """Restore what :meth:`get_counters` gave."""
+        self.num_env_steps_lost.clear()
+        self.num_env_steps_lost.update(counters["num_env_steps_lost"])
+        self._set_process_counters(counters)
 
     @abstractmethod
-    def set_counters(self, counters: Mapping[str, int]) -> None:
-        """Restore what :meth:`get_counters` gave."""
+    def _get_process_counters(self) -> dict[str, int]:
+        """Restarts of runner processes, and bytes that were sent to them."""
+
+    @abstractmethod
+    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
+        """Restore what :meth:`_get_process_counters` gave."""
 
     @abstractmethod
     def get_state(self) -> State:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from typing_extensions import Never
 
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
@@ -23,12 +20,6 @@ from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import LearnerGroupSettings
 
 Reduce = Callable[[list[Any]], Any]
-
-_UPDATES: dict[type[Learner], tuple[str, ...]] = {
-    EpisodeLearner: ("update_from_episodes",),
-    BatchLearner: ("update_from_batch", "step_on_batch", "summarize_updates"),
-}
-"""Methods of a group, by the kind of learner that has them."""
 
 
 class LearnerGroup(ABC):
@@ -55,10 +46,6 @@ class LearnerGroup(ABC):
 
     def __init__(self, learner_class: type[Learner]) -> None:
         self._learner_class = learner_class
-        for kind, methods in _UPDATES.items():
-            if not issubclass(learner_class, kind):
-                for method in methods:
-                    setattr(self, method, functools.partial(self._refuse, method))
 
     @staticmethod
     def create(
@@ -105,12 +92,13 @@ class LearnerGroup(ABC):
             data = batch if episodes is None else episodes
         return (self.update_from_episodes if from_episodes else self.update_from_batch)(data, **kwargs)
 
-    def _refuse(self, called: str, *args: object, **kwargs: object) -> Never:
-        """Raise the error of a method that groups of another kind of learner have."""
-        right = next(methods[0] for kind, methods in _UPDATES.items() if issubclass(self._learner_class, kind))
+    def _wrong_kind(self, called: str) -> TypeError:
+        """The error of a method that groups of another kind of learner have."""
+        from_episodes = issubclass(self._learner_class, EpisodeLearner)
+        right = "update_from_episodes" if from_episodes else "update_from_batch"
         where, remedy = f"LearnerGroup.{called}()", f"Call {right}() for this algorithm."
         expected, got = f"a learner that offers {called}", f"{self._learner_class.__name__}, which does not"
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        return TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
 
     @abstractmethod
     def update_from_episodes(

@@ -26,7 +26,8 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         self._runner = EnvRunner(settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.num_env_steps_lost = self._runner.num_env_steps_lost
-        self._counters: dict[str, int] = {}  # of runners in processes, if the run began with these
+        # of runners in processes, if the run began with these
+        self._counters = {"num_env_runner_restarts": 0, "num_weight_bytes_sent": 0}
 
     @property
     def local_runner(self) -> EnvRunner:
@@ -54,11 +55,11 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 
-    def get_counters(self) -> dict[str, int]:
-        return {"num_env_runner_restarts": 0, "num_weight_bytes_sent": 0} | self._counters
+    def _get_process_counters(self) -> dict[str, int]:
+        return self._counters
 
-    def set_counters(self, counters: Mapping[str, int]) -> None:
-        self._counters = {name: counters[name] for name in self.get_counters()}
+    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
+        self._counters = {name: counters[name] for name in self._counters}
 
     def get_state(self) -> State:
         return self._with_the_rest(self._runner.get_state())

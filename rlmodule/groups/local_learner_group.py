@@ -53,13 +53,15 @@ class LocalLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        assert isinstance(self._learner, EpisodeLearner)
+        if not isinstance(self._learner, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def update_from_batch(
         self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
     ) -> Any:
-        assert isinstance(self._learner, BatchLearner)
+        if not isinstance(self._learner, BatchLearner):
+            raise self._wrong_kind("update_from_batch")
         return self._finish(self._learner.update_from_batch(batch, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
@@ -69,11 +71,13 @@ class LocalLearnerGroup(LearnerGroup):
         return [result] if async_update else result
 
     def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
-        assert isinstance(self._learner, BatchLearner)
+        if not isinstance(self._learner, BatchLearner):
+            raise self._wrong_kind("step_on_batch")
         return self._learner.step_on_batch(batch, **kwargs)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        assert isinstance(self._learner, BatchLearner)
+        if not isinstance(self._learner, BatchLearner):
+            raise self._wrong_kind("summarize_updates")
         summary = self._learner.summarize_updates(history)
         self._update_module()
         return summary

@@ -257,11 +257,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "sending_weights_s": self.seconds_sending,
         }
 
-    def get_counters(self) -> dict[str, int]:
+    def _get_process_counters(self) -> dict[str, int]:
         restarts, sent = self.workers.num_restarts, self.workers.num_bytes_shared
         return {"num_env_runner_restarts": restarts, "num_weight_bytes_sent": sent}
 
-    def set_counters(self, counters: Mapping[str, int]) -> None:
+    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
         self.workers.num_restarts = counters["num_env_runner_restarts"]
         self.workers.num_bytes_shared = counters["num_weight_bytes_sent"]
 

@@ -15,7 +15,8 @@ from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.remote_learners import RemoteLearners, State
 from rlmodule.groups.learner_group import LearnerGroup, Reduce
-from rlmodule.learning.learner import Batch, Learner
+from rlmodule.learning.batch_learner import BatchLearner
+from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics, merge_metrics
 from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
@@ -61,6 +62,8 @@ class RemoteLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
+        if not issubclass(self._learner_class, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
         check_episodes(episodes, "LearnerGroup.update_from_episodes()")
         size, rows = self.processes.workers.size, num_steps_in(episodes)
         parts = shard_rollout(episodes, size) if isinstance(episodes, Rollout) else shard_episodes(episodes, size)
@@ -69,11 +72,15 @@ class RemoteLearnerGroup(LearnerGroup):
     def update_from_batch(
         self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
     ) -> Any:
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("update_from_batch")
         check_batch(batch, "LearnerGroup.update_from_batch()")
         parts, rows = shard_batch(batch, self.processes.workers.size), num_rows(batch)
         return self._update("update_from_batch", parts, kwargs, rows, reduce_fn or _first, async_update)
 
     def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("step_on_batch")
         parts, merge = shard_batch(batch, self.processes.workers.size), functools.partial(_merged, batch)
         return self._update("step_on_batch", parts, kwargs, num_rows(batch), merge)
 
@@ -83,6 +90,8 @@ class RemoteLearnerGroup(LearnerGroup):
         return self.processes.update(method, parts, kwargs, *rest)
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("summarize_updates")
         return self.processes.call("summarize_updates", history) if history else {}
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:

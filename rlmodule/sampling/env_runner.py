@@ -210,7 +210,7 @@ class EnvRunner:
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._row = None
         try:
-            obs, _ = self.env.reset(seed=seed)
+            obs, info = self.env.reset(seed=seed)
         except BaseException as error:
             if (ended := self._ended_process(error)) is not None:
                 raise ended from error
@@ -218,7 +218,7 @@ class EnvRunner:
         if had_gradients and not torch.is_grad_enabled():
             raise self._gradients_off("in a reset")
         if self._guard is not None:
-            self._guard.check_reset(obs)
+            self._guard.check_reset(obs, info)
         if self._has_tensors:
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
@@ -353,7 +353,7 @@ class EnvRunner:
         if module.action_mask is not None and not self._has_tensors:
             forward = self._checking_choice(forward, module.action_mask, data)
         if explore and isinstance(module, NoisyNetAPI):
-            forward = self._resampling_noise(forward, module)
+            forward = self._resampling_noise(forward, module, data)
         return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
@@ -387,12 +387,13 @@ class EnvRunner:
 
         return step
 
-    def _resampling_noise(self, forward: Forward, module: NoisyNetAPI) -> Forward:
-        """``forward`` with new noise in the nets of ``module`` for each row."""
-        generator = self._streams.generator
+    def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
+        """``forward`` with new noise in the nets of ``module`` for each row in which an env acts."""
+        generator, rows = self._streams.generator, itertools.count()
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            module.resample_noise(generator)
+            if data.num_acting(next(rows)):
+                module.resample_noise(generator)
             return forward(batch)
 
         return step
@@ -413,7 +414,9 @@ class EnvRunner:
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
             data.note_finals(t, {"final_obs": tree.map_structure(lambda x: x[t + 1], data.env_obs)})
-            obs, _ = self.env.reset(options={"reset_mask": ended})
+            obs, info = self.env.reset(options={"reset_mask": ended})
+            if self._guard is not None:
+                self._guard.check_reset(obs, info)
             write_row(data.env_obs, t + 1, obs)
 
     # --- after it -----------------------------------------------------------------------------------------------------

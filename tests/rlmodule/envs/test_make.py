@@ -666,9 +666,11 @@ def test_bad_vector_steps(parts: dict[str, Any], error: type[Exception], words: 
 def test_vector_guard_takes_tensors_and_checks_resets() -> None:
     guard = VectorGuard(ToyVector(3))
     guard.check_step(**tree.map_structure(torch.from_numpy, vector_step()))
-    guard.check_reset(torch.zeros(3, 2))
+    guard.check_reset(torch.zeros(3, 2), {})
     with pytest.raises(ValueError, match=r"env 2, reset after step 1, obs: .* got 4\.0"):
-        guard.check_reset(torch.tensor([[0, 0], [0, 0], [0, 4.0]]))
+        guard.check_reset(torch.tensor([[0, 0], [0, 0], [0, 4.0]]), {})
+    with pytest.raises(TypeError, match="vector env, reset after step 1, info: expected a dict"):
+        guard.check_reset(torch.zeros(3, 2), None)
 
 
 def test_vector_guard_checks_100_steps_and_then_every_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
