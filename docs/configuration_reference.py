@@ -6,7 +6,6 @@ from tables import table_head, table_row
 
 from algorithms import AlgorithmConfig
 from algorithms.cli.flags import SPEC_FLAGS, kebab
-from algorithms.cli.values import is_typeable
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.settings.checks import type_text
 from algorithms.settings.fields import Setting, settings_of
@@ -77,8 +76,15 @@ def _section(
     ]
     for item in items:
         kind = type_text(item.hint).replace(_SCHEDULE, "schedule")
-        name = f"`{item.name}`<br>{_flag(item)}".removesuffix("<br>")
-        lines.append(table_row(name, f"`{kind}`", str(item.bounds), _defaults(item.name, algorithms), item.doc))
+        lines.append(
+            table_row(
+                f"`{item.name}`<br>{_flag(item)}",
+                f"`{kind}`",
+                str(item.bounds),
+                _defaults(item.name, algorithms),
+                item.doc,
+            )
+        )
     return [*lines, ""]
 
 
@@ -91,10 +97,10 @@ def _defaults(name: str, algorithms: dict[str, type[AlgorithmConfig]]) -> str:
 
 
 def _flag(item: Setting) -> str:
-    """What to type for a setting in a shell; nothing where no text can stand for its values."""
+    """Return what to type for a setting in a shell."""
     if item.name == "env":
         return "`ENV`"
     if item.name == "model_config":
         return "[a flag for each](../model-settings.md)"
-    names = SPEC_FLAGS if item.name == "rl_module_spec" else [item.name] if is_typeable(item.hint) else []
+    names = SPEC_FLAGS if item.name == "rl_module_spec" else [item.name]
     return " ".join(f"`--{kebab(name)}`" for name in names)

@@ -18,8 +18,8 @@ from algorithms.settings.encoding import NotReadable
 from catalog.errors import closest, explain_error
 from rlmodule.checkpoint import load_checkpoint
 
-Allow = Annotated[str | None, tyro.conf.arg(metavar="MODULE,...", help_behavior_hint="(default: none)")]
-"""The flag --allow; of several, the texts come as one, with commas."""
+Allow = Annotated[list[str] | None, tyro.conf.arg(metavar="MODULE [MODULE ...]")]
+"""The flag --allow."""
 
 _CONTENT = ("algorithm", "run_seed", "config", "modules", "state")
 
@@ -61,10 +61,16 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     return content
 
 
-def modules_in(allow: str | None) -> tuple[str, ...]:
-    """The modules that ``--allow`` names; the script that trained is none that a shell can import."""
-    names = (name.strip() for name in (allow or "").split(","))
-    return tuple(name for name in names if name not in ("", "__main__"))
+def modules_in(allow: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the modules that ``--allow`` names, without the script that trained, which a shell cannot import.
+
+    Raises:
+        UsageError: For names with commas between them.
+    """
+    if joined := [name for name in allow or () if "," in name]:
+        expected, remedy = "one word per module", f"Type --allow {' '.join(','.join(joined).split(','))}."
+        raise UsageError(explain_error("--allow", expected=expected, got=repr(joined[0]), remedy=remedy))
+    return tuple(name for name in allow or () if name != "__main__")
 
 
 def saved_config_class(content: Mapping[str, Any], allow: Sequence[str], checkpoint: Path) -> type[AlgorithmConfig]:
@@ -99,7 +105,7 @@ def allowing(allow: Sequence[str], checkpoint: Path) -> Iterator[None]:
             remedy = f"Load it in that script, by Algorithm.from_checkpoint({str(checkpoint)!r}, allow=['__main__']); "
             remedy += "or move the code to a module of its own and train again."
             raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
-        flags = f"type --allow {','.join(dict.fromkeys([*allow, *error.modules]))}" if error.modules else ""
+        flags = f"type --allow {' '.join(dict.fromkeys([*allow, *error.modules]))}" if error.modules else ""
         told = " and ".join(filter(None, (flags, "setting=... is --setting")))
         raise ValueError(f"{error} In a shell, {told}.") from error
 

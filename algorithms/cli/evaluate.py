@@ -56,9 +56,9 @@ class EvaluateFlags:
     """Folder to write videos to, of further episodes."""
     num_videos: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 1, with --video)")] = None
     """Episodes to record."""
-    render: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    render: bool = False
     """Play the episodes in a window, one after the other, at the env's own speed."""
-    explore: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    explore: bool = False
     """Sample the actions instead of taking the most likely ones."""
     seed: int | None = None
     """Seed of the episodes; None takes that of the run."""
@@ -67,10 +67,10 @@ class EvaluateFlags:
     env_config: dict[str, Any] | None = None
     """What to evaluate with in place of the run's env_config."""
     allow: Allow = None
-    """Modules of yours that the checkpoint may import; may be repeated."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Modules of yours that the checkpoint may import."""
+    json: bool = False
     """Print the result as JSON."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import algorithm_config, parse_settings, value_of
+from algorithms.cli.flags import algorithm_config, apply, parse_settings, words_after
 from algorithms.cli.values import environment
 from algorithms.settings.fields import settings_of
 from catalog.explain.explain import Format
@@ -30,22 +30,21 @@ class ExplainFlags:
     """The algorithm whose catalog decides."""
     format: Format = "text"
     """An outline, or the same as a flowchart for Mermaid."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 
 def explain(args: Sequence[str]) -> int:
     """Show which networks are chosen for ENV, and why."""
-    name = value_of("--algo", args)
-    algo = algorithm_config(DEFAULT_ALGO if name is None else name)
+    algo = algorithm_config(next(iter(words_after("--algo", args)), DEFAULT_ALGO))
     known = {name: known for name, known in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
-    typed = parse_settings(ExplainFlags, "rlmodule explain", args, algo(), known)
-    config = typed.applied_to(algo())
-    env = make_vector_env(environment(typed.flags.env), config.env_config, 1, config.gym_env_vectorize_mode)
+    flags, typed = parse_settings(ExplainFlags, "rlmodule explain", args, algo(), known)
+    config = apply(typed, algo())
+    env = make_vector_env(environment(flags.env), config.env_config, 1, config.gym_env_vectorize_mode)
     try:
         spaces = env.single_observation_space, env.single_action_space
         spec = config.get_rl_module_spec(*spaces)
-        print(spec.build().explain(typed.flags.format))
+        print(spec.build().explain(flags.format))
     finally:
         env.close()
     return OK

@@ -29,9 +29,9 @@ class InspectFlags:
 
     checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
     """A checkpoint, or a run folder: then its last checkpoint. A folder of several runs lists them."""
-    all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    all: bool = False
     """Show all settings, also those that have their default."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 

@@ -28,7 +28,7 @@ class ListFlags:
         tyro.conf.arg(metavar="[algorithms|presets|spaces]", help_behavior_hint="(default: all of them)"),
     ] = None
     """One of the lists."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 

@@ -53,7 +53,7 @@ and in Python:
 def allow_flag(config: AlgorithmConfig) -> list[str]:
     """What a command that loads the run needs to be told of the modules that its settings name."""
     modules = config.modules_to_allow()
-    return ["--allow", ",".join(modules)] if modules else []
+    return ["--allow", *modules] if modules else []
 
 
 def commands(*each: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ class PlotFlags:
     """A name for each RUN; None calls them by what differs between them."""
     title: str | None = None
     """Title of the picture; None says what ran."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 

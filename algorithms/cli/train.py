@@ -6,12 +6,10 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import gymnasium as gym
 import tyro
 
 from algorithms.cli.checkpoints import (
@@ -23,26 +21,17 @@ from algorithms.cli.checkpoints import (
     saved_config_class,
 )
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import (
-    Typed,
-    algorithm_config,
-    checked_value,
-    is_config_class,
-    leading,
-    parse_settings,
-    show_common_help,
-    value_of,
-)
+from algorithms.cli.flags import algorithm_config, apply, parse, parse_settings, words_after
 from algorithms.cli.next_steps import program
 from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
-from algorithms.cli.values import environment, imported
+from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
-from algorithms.registry import ALGORITHMS, config_class, name_of
+from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.run_folder import env_name, run_folder_of
 from algorithms.settings.encoding import encode
-from algorithms.settings.fields import Setting, settings_of
+from algorithms.settings.fields import settings_of
 from catalog.errors import closest, explain_error
 
 DEFAULT_STEPS = 200_000
@@ -60,13 +49,12 @@ class TrainFlags:
     """Gymnasium id, or a class or factory of yours as my_module:name."""
     num_env_steps: Annotated[
         int | None,
-        tyro.conf.arg(metavar="INT", help_behavior_hint=f"(default: the preset's, else {DEFAULT_STEPS:,})"),
+        tyro.conf.arg(help_behavior_hint=f"(default: the preset's, else {DEFAULT_STEPS:,})"),
     ] = None
-    """Steps to sample from now on, over all environments; 200k and 1e6 are numbers, too."""
+    """Steps to sample from now on, over all environments."""
     target_return: Annotated[
         float | None,
         tyro.conf.arg(
-            metavar="FLOAT",
             help="Stop once the mean return of an evaluation (of recent training episodes, without "
             "--evaluation-interval) is at least this; exit code 1 if it is not reached.",
         ),
@@ -99,17 +87,21 @@ class TrainFlags:
         ),
     ] = None
     allow: Allow = None
-    """Modules of yours that the checkpoint may import; may be repeated."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Modules of yours that the checkpoint may import."""
+    quiet: bool = False
     """Print nothing but errors."""
-    debug: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 
 def train(args: Sequence[str]) -> int:
     """Train ALGO on ENV, and write the run's folder."""
     if args and args[0] in ("-h", "--help"):
-        _help([*args[1:], ""][0])
+        each = " or ".join(f"`rlmodule train {name.lower()} --help`" for name in ALGORITHMS)
+        try:
+            parse(TrainFlags, "rlmodule train ALGO", ["--help"])
+        finally:
+            print(f"Settings are flags, too: {each}.")
     plan = train_plan(args)
     plan.config.validate()
     _check_run_dir(plan)
@@ -146,97 +138,66 @@ def _check_run_dir(plan: TrainPlan) -> None:
         )
 
 
-def _help(topic: str) -> NoReturn:
-    """Show the help where no algorithm is named, or that of the one which is the topic."""
-    if topic.upper() in ALGORITHMS:
-        train_plan([topic, "--help"])
-    show_common_help(TrainFlags, "rlmodule train", {name: _flags_of(config_class(name)) for name in ALGORITHMS}, topic)
-
-
-def _flags_of(algo: type[AlgorithmConfig]) -> dict[str, Setting]:
-    return {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
-
-
 def train_plan(args: Sequence[str]) -> TrainPlan:
-    """What the arguments of ``rlmodule train`` ask for.
+    """Return what the arguments of ``rlmodule train`` ask for.
 
     Raises:
         UsageError: If algorithm, environment, preset or a flag are unknown, or a value cannot be read.
         TypeError, ValueError: If a value does not fit its setting; names the flag.
         FileNotFoundError: If there is no checkpoint to load.
-        SystemExit: After --help, or if a value is missing.
+        SystemExit: After --help.
     """
-    load = value_of("--load", args)
-    name = leading(args, "train", "ALGO") if load is None or not args[0].startswith("-") else None
-    if name is not None and name.upper() not in ALGORITHMS and (name in gym.registry or _is_env(name, args)):
-        remedy = f"Name one first: rlmodule train ppo {name}."
-        raise _usage("rlmodule train", f"an algorithm ({', '.join(ALGORITHMS).lower()})", repr(name), remedy)
-    checkpoint = None if load is None else find_checkpoint(load, best_first=False)
-    content = None if checkpoint is None else read_checkpoint(checkpoint)
-    if name is not None:
-        algo = algorithm_config(name)
+    allow, load = modules_in(words_after("--allow", args)), words_after("--load", args)
+    checkpoint = find_checkpoint(load[0], best_first=False) if load else None
+    content = {} if checkpoint is None else read_checkpoint(checkpoint)
+    if args and not args[0].startswith("-"):
+        name, args = args[0], args[1:]
+        algo, prog = algorithm_config(name), f"rlmodule train {name if ':' in name else name.lower()}"
+    elif checkpoint is not None:
+        algo, prog = saved_config_class(content, allow, checkpoint), "rlmodule train"
     else:
-        assert content is not None
-        assert checkpoint is not None
-        algo = saved_config_class(content, modules_in(value_of("--allow", args)), checkpoint)
-    prog = " ".join(["rlmodule train", *([] if name is None else [name if ":" in name else name.lower()])])
-    typed = parse_settings(TrainFlags, prog, args if name is None else args[1:], algo(), _flags_of(algo))
-    flags, preset = typed.flags, None
-    if content is not None and checkpoint is not None:
-        config = typed.applied_to(_loaded(algo, content, typed, checkpoint))
-        begun = str(checkpoint)
+        got = repr(args[0]) if args else "nothing"
+        raise _usage("rlmodule train", "ALGO first", got, "rlmodule --help shows how.")
+    known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
+    flags, typed = parse_settings(TrainFlags, prog, args, algo(), known)
+    env, preset = None if flags.env is None else environment(flags.env), None
+    if checkpoint is not None:
+        config, begun = _loaded(algo, content, checkpoint, env, flags.preset, typed, allow), str(checkpoint)
+    elif env is None:
+        remedy = "Name one, such as CartPole-v1 or my_module:make_env; --load CKPT goes on with a run."
+        raise _usage(prog, "an environment, ENV", "none", remedy)
     else:
-        env = _env_of(flags, prog)
         preset, begun = _preset(algo, env, flags.preset)
-        config = typed.applied_to(algo(**(preset.settings if preset else {}))).update({"env": env})
-    seeds = seeds_of(flags.seed)
-    if len(seeds) > 1 and content is not None:
+        config = algo(**(preset.settings if preset else {})).update({"env": env})
+    config, seeds = apply(typed, config), seeds_of(flags.seed)
+    if len(seeds) > 1 and checkpoint is not None:
         raise _usage("--seed", "one seed with --load", flags.seed, "Leave it out: the run has its own.")
     steps, target = flags.num_env_steps, flags.target_return
     if steps is not None and steps < 1:
-        raise _usage("--num-env-steps", "at least 1", str(steps), "Type --num-env-steps 200k, for example.")
+        raise _usage("--num-env-steps", "at least 1", steps, "Type --num-env-steps 200000, for example.")
     if target is not None and not math.isfinite(target):
-        raise _usage("--target-return", "a finite number", str(target), "Leave it out for none.")
+        raise _usage("--target-return", "a finite number", target, "Leave it out for none.")
     if flags.jobs < 1:
-        raise _usage("--jobs", "at least 1", str(flags.jobs), "1 trains one seed after the other.")
+        raise _usage("--jobs", "at least 1", flags.jobs, "1 trains one seed after the other.")
     if flags.jobs > 1 and len(seeds) < 2:
         raise _usage("--jobs", "several seeds to train at a time", "one", "Leave it out, or type --seed 1..5.")
-    if flags.allow is not None and load is None:
+    if allow and checkpoint is None:
         raise _usage("--allow", "a checkpoint to load", "none", "Leave it out: what is typed here is trusted.")
-    own = {"run_dir": flags.run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})
-    if content is not None and checkpoint is not None and flags.run_dir == NEW_RUN_DIR:
-        own["run_dir"] = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
-    every = settings_of(algo)
-    config.update({setting: checked_value(every[setting], value) for setting, value in own.items()})
+    run_dir = flags.run_dir
+    if checkpoint is not None and run_dir == NEW_RUN_DIR:
+        run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
     return TrainPlan(
-        config=config,
+        config=config.update({"run_dir": run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {})),
         num_env_steps=(preset.num_env_steps if preset else DEFAULT_STEPS) if steps is None else steps,
         target_return=target,
         begun_with=begun,
         checkpoint=checkpoint,
-        allow=modules_in(flags.allow),
+        allow=allow,
         seeds=seeds if len(seeds) > 1 else (),
         jobs=flags.jobs,
         quiet=flags.quiet,
         debug=flags.debug,
     )
-
-
-def _is_env(path: str, args: Sequence[str]) -> bool:
-    """Whether ``my_module:name`` in place of the algorithm is an env: no other follows, and it is no config class."""
-    following = args[1] if len(args) > 1 else "-"
-    if ":" not in path or not following.startswith("-") or following.startswith("--load"):
-        return False
-    with suppress(UsageError):
-        return not is_config_class(imported("ALGO", path))
-    return True
-
-
-def _env_of(flags: TrainFlags, prog: str) -> Any:
-    if flags.env is None:
-        remedy = "Name one, such as CartPole-v1 or my_module:make_env; --load CKPT goes on with a run."
-        raise _usage(prog, "an environment, ENV", "none", remedy)
-    return environment(flags.env)
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
@@ -254,22 +215,26 @@ def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset 
 
 
 def _loaded(
-    algo: type[AlgorithmConfig], content: dict[str, Any], typed: Typed[TrainFlags], checkpoint: Path
+    algo: type[AlgorithmConfig],
+    content: dict[str, Any],
+    checkpoint: Path,
+    env: Any,
+    preset: str,
+    typed: dict[str, Any],
+    allow: Sequence[str],
 ) -> AlgorithmConfig:
-    """The config of a checkpoint; what was typed is not looked for in there."""
-    where, flags = f"--load {checkpoint}", typed.flags
-    if algo is not saved_config_class(content, modules_in(flags.allow), checkpoint):
+    """Return the config of a checkpoint; what was typed is not looked for in there."""
+    where, given = f"--load {checkpoint}", {name: typed[name] for name in typed if name in settings_of(algo)}
+    if algo is not saved_config_class(content, allow, checkpoint):
         raise _usage(where, f"a run of {name_of(algo())}", f"one of {content['algorithm']}", "Leave ALGO out.")
-    if flags.preset not in ("auto", "none"):
-        raise _usage("--preset", "none with --load", repr(flags.preset), "Leave it out: the run has its settings.")
-    objects = dict(typed.settings)
-    if flags.env is not None:
-        objects["env"] = environment(flags.env)
-        if encode(objects["env"]) != content["config"]["env"]:
-            raise _usage(where, f"a run on {env_name(objects['env'])}", "one on another env", "Leave ENV out.")
-    allow = modules_in(flags.allow)
+    if preset not in ("auto", "none"):
+        raise _usage("--preset", "none with --load", repr(preset), "Leave it out: the run has its settings.")
+    if env is not None:
+        given["env"] = env
+        if encode(env) != content["config"]["env"]:
+            raise _usage(where, f"a run on {env_name(env)}", "one on another env", "Leave ENV out.")
     with allowing(allow, checkpoint):
-        return algo.from_dict(content["config"], allow=allow, **objects)
+        return algo.from_dict(content["config"], allow=allow, **given)
 
 
 def _usage(where: str, expected: str, got: object, remedy: str) -> UsageError:

@@ -152,7 +152,7 @@ def test_modules_of_the_users_are_imported_if_they_are_allowed(
     (line,) = capsys.readouterr().err.splitlines()
     assert "PPOConfig.env: expected an import path that you allow, got 'short_envs:make'" in line
     assert line.endswith("In a shell, type --allow short_envs and setting=... is --setting.")
-    found = measured(capsys, "--allow", "short_envs,other_module", "--episodes", "3", path)
+    found = measured(capsys, "--allow", "short_envs", "other_module", "--episodes", "3", path)
     assert found["env_runners"]["episode_len_mean"] == 5
 
 
@@ -168,18 +168,18 @@ def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     monkeypatch.syspath_prepend(here)
     assert main(["train", "ppo", *args, *flags]) == 0
     told = capsys.readouterr().out
-    assert "rlmodule evaluate run --allow two_envs,two_nets\n" in told
-    assert "rlmodule train --load run --allow two_envs,two_nets\n" in told
+    assert "rlmodule evaluate run --allow two_envs two_nets\n" in told
+    assert "rlmodule train --load run --allow two_envs two_nets\n" in told
     assert "rlmodule explain two_envs:Env --catalog-class two_nets:Mine\n" in told
     assert "allow=['two_envs', 'two_nets']" in told
     for command in (["evaluate"], ["train", "--load"]):
         assert main([*command, "run"]) == 1
-        assert capsys.readouterr().err.count("In a shell, type --allow two_envs,two_nets ") == 1
+        assert capsys.readouterr().err.count("In a shell, type --allow two_envs two_nets ") == 1
     with pytest.raises(
         ValueError, match=r"'two_envs:Env' \(env\) and 'two_nets:Mine' .*allow=\['two_envs', 'two_nets'\]"
     ):
         Algorithm.from_checkpoint("run/checkpoint")
-    allowed = ["--allow", "two_envs", "--allow", "two_nets"]
+    allowed = ["--allow", "two_envs", "two_nets"]
     assert measured(capsys, *allowed, "run", "--episodes", "2")["env_runners"]["num_episodes"] == 2
 
 

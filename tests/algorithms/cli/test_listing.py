@@ -51,7 +51,7 @@ def test_without_an_argument_all_is_listed(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_explain_says_what_the_built_algorithm_says(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--env-config", '{"g": 9.0}', "--fcnet-hiddens", "8", "--vf-share-layers", "True"]
+    args = ["--env-config", '{"g": 9.0}', "--fcnet-hiddens", "8", "--vf-share-layers"]
     text = told(capsys, "explain", "Pendulum-v1", "--algo", "PPO", *args).strip()
     model = DefaultModelConfig(fcnet_hiddens=(8,), vf_share_layers=True)
     with PPOConfig().environment("Pendulum-v1").rl_module(model_config=model).build() as algorithm:
