@@ -32,7 +32,7 @@ from algorithms import AlgorithmConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.evaluate import EvaluateFlags
-from algorithms.cli.flags import parse
+from algorithms.cli.flags import parse, words_after
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
@@ -285,10 +285,10 @@ def check_command(command: str) -> None:
             assert set(targets) <= make_targets(), command
         case "rlmodule", ["train", *args] if "--help" not in args:
             if "--load" in args:  # no such run: its flags are those of any other, but for what it is and may import
-                while only := next((each for each in ("--load", "--allow") if each in args), None):
-                    place = args.index(only)
-                    assert not args[place + 1].startswith("-"), command
-                    del args[place : place + 2]
+                for only in ("--load", "--allow"):
+                    if values := words_after(only, args):
+                        place = args.index(only)
+                        del args[place : place + 1 + len(values)]
                 args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
         case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:

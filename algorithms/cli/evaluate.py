@@ -48,7 +48,7 @@ _OF_TRAINING: dict[str, Any] = {
 class EvaluateFlags:
     """Play episodes with the policy of a checkpoint, and tell how it does."""
 
-    checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
+    ckpt: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
     """A checkpoint, or a run folder: then its best checkpoint, or its last if there is no best."""
     episodes: int = 20
     """Episodes to play."""
@@ -78,7 +78,7 @@ def evaluate(args: Sequence[str]) -> int:
     """Play episodes with a checkpoint; --video records some, --render shows them."""
     flags = parse(EvaluateFlags, "rlmodule evaluate", args)
     _check(flags)
-    checkpoint = find_checkpoint(flags.checkpoint, best_first=True)
+    checkpoint = find_checkpoint(flags.ckpt, best_first=True)
     with _loaded(checkpoint, flags) as algorithm:
         if not flags.json:
             print(f"{run_name(algorithm)}, trained for {algorithm.env_steps:,} env steps")

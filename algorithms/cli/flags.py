@@ -220,9 +220,9 @@ def _typed(prog: str, args: Sequence[str], hints: Mapping[str, Any]) -> set[str]
     typed = set[str]()
     for arg, following in zip_longest(args, args[1:], fillvalue="--"):
         flag, equals, value = arg.partition("=")
-        flag = flag.replace("_", "-")
-        if not flag.startswith("--") or flag == "--help":
+        if not arg.startswith("--") or arg == "--help":
             continue
+        flag = flag.replace("_", "-")
         if flag not in known:
             remedy = f"{prog} --help lists them.{hint_for(flag, known)}"
             raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
@@ -306,7 +306,8 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
     if ":" in name:
         found = imported("ALGO", name)
         if not is_config_class(found):
-            expected, remedy = "a class derived from AlgorithmConfig", "Name the config class of the algorithm."
+            expected = "a class derived from AlgorithmConfig"
+            remedy = f"Name the config class of the algorithm; if this is an env: rlmodule train ppo {name}."
             raise UsageError(explain_error("ALGO", expected=expected, got=repr(name), remedy=remedy))
         register_own(found)
         return found

@@ -27,7 +27,7 @@ Row = tuple[str, ...]
 class InspectFlags:
     """Show what a checkpoint holds: its history, settings, nets and size."""
 
-    checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
+    ckpt: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
     """A checkpoint, or a run folder: then its last checkpoint. A folder of several runs lists them."""
     all: bool = False
     """Show all settings, also those that have their default."""
@@ -38,10 +38,10 @@ class InspectFlags:
 def inspect(args: Sequence[str]) -> int:
     """Show what a checkpoint holds: its history, settings, nets and size."""
     flags = parse(InspectFlags, "rlmodule inspect", args)
-    if (runs := _runs_in(Path(flags.checkpoint))) and not flags.all:
+    if (runs := _runs_in(Path(flags.ckpt))) and not flags.all:
         print(_columns(runs))
         return OK
-    folder = find_checkpoint(flags.checkpoint, best_first=False)
+    folder = find_checkpoint(flags.ckpt, best_first=False)
     content = read_checkpoint(folder)
     algorithm, config = str(content["algorithm"]), plain_settings(str(content["algorithm"]), content["config"])
     print(f"{algorithm} on {setting_text(config['env'])}")

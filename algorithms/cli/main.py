@@ -80,7 +80,7 @@ _WORDS = (
     "RUN   a folder that train wrote, or one with the runs of several seeds",
     "CKPT  a run, or a checkpoint in it",
     "",
-    "rlmodule COMMAND --help shows flags, rlmodule train ppo --help SETTING explains one.",
+    "rlmodule COMMAND --help shows flags, train ppo --help SETTING explains one.",
     "rlmodule --version tells the versions. To begin with:",
     "",
     "  rlmodule train ppo CartPole-v1 --target-return 475 --evaluation-interval 5",

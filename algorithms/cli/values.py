@@ -135,7 +135,8 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
     if any(_is_one_of(part, _CONTAINERS) for part in parts):
         remedy = "Type a list or dict as JSON in 'single quotes'."
     elif is_json:
-        remedy = f"Type one word per item: {flag} {' '.join(re.findall(r'[^][{}, ]+', text))}."
+        items = re.findall(r"[^][{}'\", ]+", text)
+        remedy = f"Type one word per item: {flag} {' '.join(items)}."
     elif any(_is_one_of(part, _CODE) for part in parts):
         remedy = "Name it with its module, as in my_module:Name."
     elif int in parts:

@@ -173,7 +173,7 @@ def test_what_is_no_config_class_is_told_in_the_shell(own_module: str, capsys: p
     assert main(["train", f"{own_module}:CamlConfig", "CartPole-v1"]) == 2
     assert "Did you mean 'CalmConfig'" in capsys.readouterr().err
     assert main(["train", f"{own_module}:settings"]) == 2
-    assert "Name one first: rlmodule train ppo" in " ".join(capsys.readouterr().err.split())
+    assert f"if this is an env: rlmodule train ppo {own_module}:settings." in capsys.readouterr().err
 
 
 # --- learners alone ---------------------------------------------------------------------------------------------------

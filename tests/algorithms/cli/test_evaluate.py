@@ -180,7 +180,7 @@ def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     ):
         Algorithm.from_checkpoint("run/checkpoint")
     allowed = ["--allow", "two_envs", "two_nets"]
-    assert measured(capsys, *allowed, "run", "--episodes", "2")["env_runners"]["num_episodes"] == 2
+    assert measured(capsys, "run", *allowed, "--episodes", "2")["env_runners"]["num_episodes"] == 2
 
 
 def test_a_module_that_is_elsewhere_is_told_with_its_folder(
@@ -260,7 +260,7 @@ def test_without_a_display_there_is_no_window(
     ("args", "code", "parts"),
     [
         (["--episodes", "0"], 1, ["num_episodes", "got 0"]),
-        (["--episodes", "x"], 2, ["--episodes: expected a whole number"]),
+        (["--episodes", "x"], 2, ["--episodes: expected int, got 'x'"]),
         (["--num-envs", "0"], 1, ["--num-envs: expected", ">= 1, got 0"]),
         (["--env-config", "[1]"], 1, ["--env-config: expected dict"]),
         (["--env-config", '{"graviti": 1}'], 1, ["graviti"]),

@@ -331,7 +331,7 @@ def test_help_shows_the_flags_of_the_command_and_names_all_others(capsys: pytest
     text = shown(capsys, "train", "ppo", "--help")
     own, settings = text.split("Settings are flags, too")
     names = ["num-env-steps", "target-return", "seed", "jobs", "run-dir", "preset", "load", "allow", "quiet", "debug"]
-    assert [name for name in names if f"{flag(name)} " not in own] == []
+    assert [name for name in names if flag(name) not in own] == []
     assert "(default: the preset's, else 200,000)" in own
     for name in (*settings_of(PPOConfig), *(item.name for item in dataclasses.fields(DefaultModelConfig))):
         if name not in ("env", "model_config", "rl_module_spec", "seed", "run_dir"):

@@ -85,7 +85,7 @@ def test_files_and_folders_that_are_no_runs_are_left_out_and_named(capsys: pytes
 @pytest.mark.parametrize(
     ("args", "code", "parts"),
     [
-        ([], 2, ["rlmodule plot: expected RUN"]),
+        ([], 2, ["rlmodule plot: expected the folder of a run, got nothing"]),
         (["fas"], 1, ["no such folder", "Did you mean 'fast'?"]),
         (["slow/seed-3"], 1, ["a run with finished iterations, got none yet"]),
         (["fast", "--metric", "entropi"], 1, ["metric: expected", "Did you mean 'entropy'?"]),
