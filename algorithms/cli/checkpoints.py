@@ -69,7 +69,7 @@ def modules_in(allow: Sequence[str] | None) -> tuple[str, ...]:
     """
     if joined := [name for name in allow or () if "," in name]:
         expected, remedy = "one word per module", f"Type --allow {' '.join(','.join(joined).split(','))}."
-        raise UsageError(explain_error("--allow", expected=expected, got=repr(joined[0]), remedy=remedy))
+        raise UsageError("--allow", expected=expected, got=repr(joined[0]), remedy=remedy)
     return tuple(name for name in allow or () if name != "__main__")
 
 
@@ -89,7 +89,7 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str], checkpo
         where, got = f"checkpoint {str(checkpoint)!r}", f"one of {content['algorithm']}"
         expected = f"a run of a known algorithm ({', '.join(ALGORITHMS)})"
         remedy = "If it is one of yours, type --allow MODULE, the one with its config class."
-        raise UsageError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise UsageError(where, expected=expected, got=got, remedy=remedy)
     return config_class(name)
 
 

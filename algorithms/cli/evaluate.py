@@ -97,11 +97,11 @@ def _check(flags: EvaluateFlags) -> None:
     """Raise a UsageError for flags that would not have an effect."""
     if flags.num_videos is not None and flags.video is None:
         remedy = "Say where to: --video videos."
-        raise UsageError(explain_error("--num-videos", expected="--video with it", got="none", remedy=remedy))
+        raise UsageError("--num-videos", expected="--video with it", got="none", remedy=remedy)
     for flag, given in (("--video", flags.video), ("--num-envs", flags.num_envs)):
         if flags.render and given is not None:
             remedy = "Leave one of them out: a window shows one environment, and is not recorded."
-            raise UsageError(explain_error(flag, expected="no --render with it", got="both", remedy=remedy))
+            raise UsageError(flag, expected="no --render with it", got="both", remedy=remedy)
 
 
 def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:

@@ -22,7 +22,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
 from algorithms.settings.checks import check_value
 from algorithms.settings.fields import Setting, settings_of
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.spec import RLModuleSpec
 
@@ -206,7 +206,7 @@ def _parsed(
         if not unknown:
             return found, typed
         expected, got = "no further arguments", repr(unknown[0])
-    raise UsageError(explain_error(prog, expected=expected, got=got, remedy=f"{prog} --help shows what there is."))
+    raise UsageError(prog, expected=expected, got=got, remedy=f"{prog} --help shows what there is.")
 
 
 def _typed(prog: str, args: Sequence[str], hints: Mapping[str, Any]) -> set[str]:
@@ -225,14 +225,14 @@ def _typed(prog: str, args: Sequence[str], hints: Mapping[str, Any]) -> set[str]
         flag = flag.replace("_", "-")
         if flag not in known:
             remedy = f"{prog} --help lists them.{hint_for(flag, known)}"
-            raise UsageError(explain_error(prog, expected="one of its flags", got=repr(arg), remedy=remedy))
+            raise UsageError(prog, expected="one of its flags", got=repr(arg), remedy=remedy)
         name, value = known[flag], value if equals else following
         if _is_switch(hints[name]):
             if equals or value.lower() in ("true", "false", "none"):
                 remedy = f"Type --{kebab(name)} or --no-{kebab(name)}."
-                raise UsageError(explain_error(flag, expected="no value", got=repr(value), remedy=remedy))
+                raise UsageError(flag, expected="no value", got=repr(value), remedy=remedy)
         elif value.startswith("--") and item_of(hints[name]) is None:
-            raise UsageError(explain_error(flag, expected="a value", got="none", remedy=f"Type one after {flag}."))
+            raise UsageError(flag, expected="a value", got="none", remedy=f"Type one after {flag}.")
         typed.add(name)
     return typed
 
@@ -265,7 +265,7 @@ def _show_help(
         expected = f"a setting, all or a section: {', '.join(map(kebab, sections))}"
         names = ["all", *map(kebab, sections), *(kebab(flag.name) for flags in sections.values() for flag in flags)]
         remedy = f"Choose one.{closest(topic, names)}"
-        raise UsageError(explain_error(f"{prog} --help", expected=expected, got=repr(topic), remedy=remedy))
+        raise UsageError(f"{prog} --help", expected=expected, got=repr(topic), remedy=remedy)
     try:
         tyro.cli(_with_sections(base if own else _NoFlags, about, docs), args=["--help"], prog=prog)
     finally:
@@ -308,13 +308,13 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
         if not is_config_class(found):
             expected = "a class derived from AlgorithmConfig"
             remedy = f"Name the config class of the algorithm; if this is an env: rlmodule train ppo {name}."
-            raise UsageError(explain_error("ALGO", expected=expected, got=repr(name), remedy=remedy))
+            raise UsageError("ALGO", expected=expected, got=repr(name), remedy=remedy)
         register_own(found)
         return found
     if name.upper() not in ALGORITHMS:
         remedy = f"Name one first, or one of yours as my_module:MyConfig.{closest(name.upper(), ALGORITHMS)}"
         expected = f"one of {', '.join(ALGORITHMS)}"
-        raise UsageError(explain_error("algorithm", expected=expected, got=repr(name), remedy=remedy))
+        raise UsageError("algorithm", expected=expected, got=repr(name), remedy=remedy)
     return config_class(name)
 
 

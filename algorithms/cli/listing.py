@@ -15,7 +15,7 @@ from algorithms.registry import ALGORITHMS, config_class
 from catalog.actions.converters import action_converter_rules
 from catalog.base import encoder_rules
 from catalog.distributions.base import action_distribution_rules
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.rules import RuleTable
 
 
@@ -37,7 +37,7 @@ def list_known(args: Sequence[str]) -> int:
     flags = parse(ListFlags, "rlmodule list", args)
     if flags.what not in (None, *_LISTS):
         expected, remedy = f"one of {', '.join(_LISTS)}", f"Leave it out for all.{closest(flags.what, _LISTS)}"
-        raise UsageError(explain_error("rlmodule list", expected=expected, got=repr(flags.what), remedy=remedy))
+        raise UsageError("rlmodule list", expected=expected, got=repr(flags.what), remedy=remedy)
     chosen = list(_LISTS) if flags.what is None else [flags.what]
     print("\n\n".join("\n".join(_LISTS[name]()) for name in chosen))
     return OK

@@ -20,7 +20,7 @@ from algorithms.cli.listing import list_known
 from algorithms.cli.plot import plot
 from algorithms.cli.train import train
 from algorithms.registry import ALGORITHMS
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "train": ("ALGO ENV [flags]", train),
@@ -61,7 +61,7 @@ def _run(args: Sequence[str]) -> int:
     if args[0] not in COMMANDS:
         remedy = f"See rlmodule --help.{closest(args[0], COMMANDS)}"
         expected = f"one of {', '.join(COMMANDS)}"
-        raise UsageError(explain_error("rlmodule", expected=expected, got=repr(args[0]), remedy=remedy))
+        raise UsageError("rlmodule", expected=expected, got=repr(args[0]), remedy=remedy)
     return COMMANDS[args[0]][1](args[1:])
 
 

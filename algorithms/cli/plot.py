@@ -12,7 +12,6 @@ import tyro
 from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import parse
 from algorithms.run.plotting import TRAINING_RETURN, metric_text, plot_runs, run_folders, table_of
-from catalog.errors import explain_error
 
 
 @dataclass(kw_only=True)
@@ -42,7 +41,7 @@ def plot(args: Sequence[str]) -> int:
     flags = parse(PlotFlags, "rlmodule plot", args)
     if not flags.runs:
         expected, remedy = "the folder of a run", "rlmodule plot --help shows what there is."
-        raise UsageError(explain_error("rlmodule plot", expected=expected, got="nothing", remedy=remedy))
+        raise UsageError("rlmodule plot", expected=expected, got="nothing", remedy=remedy)
     runs, out = [Path(run) for run in flags.runs], Path(flags.out)
     curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)
     print(_about(curves[0].metric, chosen=flags.metric is not None))

@@ -24,7 +24,6 @@ from algorithms.config import AlgorithmConfig
 from algorithms.run.progress import return_text
 from algorithms.run.run_folder import env_name
 from algorithms.run.signals import stop_requests
-from catalog.errors import explain_error
 from rlmodule.envs.make import make_vector_env, workers_ignore_ctrl_c
 
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
@@ -51,7 +50,7 @@ def seeds_of(text: str | None) -> tuple[int, ...]:
 def _bad_seeds(text: str | None) -> UsageError:
     remedy = "Write --seed 1..5 or --seed 1,3,7."
     expected = "a whole number >= 0, or several that differ"
-    return UsageError(explain_error("--seed", expected=expected, got=repr(text), remedy=remedy))
+    return UsageError("--seed", expected=expected, got=repr(text), remedy=remedy)
 
 
 def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:

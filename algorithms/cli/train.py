@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +20,16 @@ from algorithms.cli.checkpoints import (
 )
 from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import algorithm_config, apply, parse, parse_settings, words_after
-from algorithms.cli.next_steps import program
 from algorithms.cli.one_run import NEW_RUN_DIR, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, name_of
-from algorithms.run.run_folder import env_name, run_folder_of
+from algorithms.run.run_folder import RunFolder, env_name, run_folder_of
 from algorithms.settings.encoding import encode
 from algorithms.settings.fields import settings_of
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 DEFAULT_STEPS = 200_000
 """Env steps of a run without a preset."""
@@ -104,38 +101,11 @@ def train(args: Sequence[str]) -> int:
             print(f"Settings are flags, too: {each}.")
     plan = train_plan(args)
     plan.config.validate()
-    _check_run_dir(plan)
-    return train_seeds(plan, args) if plan.seeds else train_once(plan).exit_code
-
-
-def _check_run_dir(plan: TrainPlan) -> None:
-    """Raise where ``--run-dir`` holds a run, or cannot be written to: before anything is told or made.
-
-    Raises:
-        FileExistsError, OSError: Says what to type instead.
-    """
     run_dir = plan.config.run_dir
-    if plan.checkpoint is not None or run_dir is None or run_dir == NEW_RUN_DIR:
-        return
-    whole = Path(run_dir)
-    for folder in [whole / f"seed-{seed}" for seed in plan.seeds] or [whole]:
-        where, about = f"--run-dir {folder}", folder / "run.json"
-        if (folder / "checkpoint").exists():
-            remedy = f"Choose another, or go on with it: {' '.join(program())} train --load {shlex.quote(str(folder))}."
-        elif about.is_file() and about.stat().st_size:
-            remedy = "Choose another; this one ended before its first checkpoint."
-        else:
-            continue
-        raise FileExistsError(
-            explain_error(where, expected="a folder without a run", got="one with a run in it", remedy=remedy)
-        )
-    there = next(path for path in (whole.absolute(), *whole.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        got = "a folder that is read-only" if there.is_dir() else "a file"
-        remedy = "Choose another, or None to write nothing."
-        raise OSError(
-            explain_error(f"--run-dir {run_dir}", expected="a folder to write to", got=f"{got}, {there}", remedy=remedy)
-        )
+    if plan.checkpoint is None and run_dir not in (None, NEW_RUN_DIR):
+        for folder in [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [run_dir]:
+            RunFolder(folder, env_steps=0).undo()  # refuses a folder before envs and workers start
+    return train_seeds(plan, args) if plan.seeds else train_once(plan).exit_code
 
 
 def train_plan(args: Sequence[str]) -> TrainPlan:
@@ -157,7 +127,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         algo, prog = saved_config_class(content, allow, checkpoint), "rlmodule train"
     else:
         got = repr(args[0]) if args else "nothing"
-        raise _usage("rlmodule train", "ALGO first", got, "rlmodule --help shows how.")
+        raise UsageError("rlmodule train", "ALGO first", got, "rlmodule --help shows how.")
     known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
     flags, typed = parse_settings(TrainFlags, prog, args, algo(), known)
     env, preset = None if flags.env is None else environment(flags.env), None
@@ -165,24 +135,24 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         config, begun = _loaded(algo, content, checkpoint, env, flags.preset, typed, allow), str(checkpoint)
     elif env is None:
         remedy = "Name one, such as CartPole-v1 or my_module:make_env; --load CKPT goes on with a run."
-        raise _usage(prog, "an environment, ENV", "none", remedy)
+        raise UsageError(prog, "an environment, ENV", "none", remedy)
     else:
         preset, begun = _preset(algo, env, flags.preset)
         config = algo(**(preset.settings if preset else {})).update({"env": env})
     config, seeds = apply(typed, config), seeds_of(flags.seed)
     if len(seeds) > 1 and checkpoint is not None:
-        raise _usage("--seed", "one seed with --load", flags.seed, "Leave it out: the run has its own.")
+        raise UsageError("--seed", "one seed with --load", flags.seed, "Leave it out: the run has its own.")
     steps, target = flags.num_env_steps, flags.target_return
     if steps is not None and steps < 1:
-        raise _usage("--num-env-steps", "at least 1", steps, "Type --num-env-steps 200000, for example.")
+        raise UsageError("--num-env-steps", "at least 1", steps, "Type --num-env-steps 200000, for example.")
     if target is not None and not math.isfinite(target):
-        raise _usage("--target-return", "a finite number", target, "Leave it out for none.")
+        raise UsageError("--target-return", "a finite number", target, "Leave it out for none.")
     if flags.jobs < 1:
-        raise _usage("--jobs", "at least 1", flags.jobs, "1 trains one seed after the other.")
+        raise UsageError("--jobs", "at least 1", flags.jobs, "1 trains one seed after the other.")
     if flags.jobs > 1 and len(seeds) < 2:
-        raise _usage("--jobs", "several seeds to train at a time", "one", "Leave it out, or type --seed 1..5.")
+        raise UsageError("--jobs", "several seeds to train at a time", "one", "Leave it out, or type --seed 1..5.")
     if allow and checkpoint is None:
-        raise _usage("--allow", "a checkpoint to load", "none", "Leave it out: what is typed here is trusted.")
+        raise UsageError("--allow", "a checkpoint to load", "none", "Leave it out: what is typed here is trusted.")
     run_dir = flags.run_dir
     if checkpoint is not None and run_dir == NEW_RUN_DIR:
         run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
@@ -209,7 +179,9 @@ def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset 
         return None, f"none{' for this env' if chosen == 'auto' else ''}: the defaults of {name}"
     if preset is None:
         choices = ("auto", "none", *algo.presets)
-        raise _usage("--preset", f"one of {', '.join(choices)}", repr(chosen), f"Choose one.{closest(chosen, choices)}")
+        raise UsageError(
+            "--preset", f"one of {', '.join(choices)}", repr(chosen), f"Choose one.{closest(chosen, choices)}"
+        )
     how = f"{len(preset.settings)} settings of its own" if preset.settings else f"the defaults of {name}"
     return preset, f"{env_id}: {how} {preset.promise}, after {preset.num_env_steps:,} steps"
 
@@ -226,16 +198,12 @@ def _loaded(
     """Return the config of a checkpoint; what was typed is not looked for in there."""
     where, given = f"--load {checkpoint}", {name: typed[name] for name in typed if name in settings_of(algo)}
     if algo is not saved_config_class(content, allow, checkpoint):
-        raise _usage(where, f"a run of {name_of(algo())}", f"one of {content['algorithm']}", "Leave ALGO out.")
+        raise UsageError(where, f"a run of {name_of(algo())}", f"one of {content['algorithm']}", "Leave ALGO out.")
     if preset not in ("auto", "none"):
-        raise _usage("--preset", "none with --load", repr(preset), "Leave it out: the run has its settings.")
+        raise UsageError("--preset", "none with --load", repr(preset), "Leave it out: the run has its settings.")
     if env is not None:
         given["env"] = env
         if encode(env) != content["config"]["env"]:
-            raise _usage(where, f"a run on {env_name(env)}", "one on another env", "Leave ENV out.")
+            raise UsageError(where, f"a run on {env_name(env)}", "one on another env", "Leave ENV out.")
     with allowing(allow, checkpoint):
         return algo.from_dict(content["config"], allow=allow, **given)
-
-
-def _usage(where: str, expected: str, got: object, remedy: str) -> UsageError:
-    return UsageError(explain_error(where, expected=expected, got=got, remedy=remedy))

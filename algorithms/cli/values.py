@@ -16,7 +16,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.cli.exits import UsageError
 from algorithms.settings.checks import type_text
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 _LISTS = (list, tuple, collections.abc.Sequence)
 _CONTAINERS = (*_LISTS, dict, collections.abc.Mapping)
@@ -79,7 +79,7 @@ def imported(where: str, path: str) -> Any:
         except AttributeError:
             remedy = f"Name one of its classes or functions.{closest(name, dir(found))}"
             expected = f"something that {module_name} has"
-            raise UsageError(explain_error(where, expected=expected, got=repr(path), remedy=remedy)) from None
+            raise UsageError(where, expected=expected, got=repr(path), remedy=remedy) from None
     return found
 
 
@@ -106,7 +106,7 @@ def _module(where: str, name: str) -> Any:
     except Exception as error:  # whatever the user's module raises
         got = f"{name!r}, which raises {type(error).__name__}: {error}"
         remedy = "Type my_module:name, without .py; modules in the current folder are found, too."
-        raise UsageError(explain_error(where, expected="a module to import", got=got, remedy=remedy)) from error
+        raise UsageError(where, expected="a module to import", got=got, remedy=remedy) from error
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
@@ -143,4 +143,4 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
         remedy = "Type all its digits, as in 200000 or 200_000."
     else:
         remedy = f"Type one of these.{closest(text, [word for part in parts for word in get_args(part)])}"
-    raise UsageError(explain_error(flag, expected=type_text(hint), got=repr(text), remedy=remedy))
+    raise UsageError(flag, expected=type_text(hint), got=repr(text), remedy=remedy)

@@ -99,7 +99,8 @@ class RunFolder:
         if env_steps == 0 and (told or self.checkpoint.exists()):
             remedy = "Choose another; this one ended before its first checkpoint."
             if self.checkpoint.exists():
-                remedy = f"Choose another, or go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})."
+                how = f"Algorithm.from_checkpoint({str(self.checkpoint)!r}) or rlmodule train --load {self.path}"
+                remedy = f"Choose another, or go on with it by {how}."
             raise self._taken("a folder without a run in it", "one with an earlier run", remedy)
 
     def release(self) -> None:

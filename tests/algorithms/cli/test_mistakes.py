@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], 
     (here / "file").touch()
     assert main([*PPO, "--run-dir", "file/run"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: --run-dir file/run: expected a folder to write to")
+    assert line.startswith("error: run_dir 'file/run': expected a folder to write to")
 
 
 @pytest.mark.parametrize("seeds", [["--seed", "1"], ["--seed", "1,2"]])
@@ -126,7 +126,7 @@ def test_a_folder_with_a_run_is_told_before_anything_else(
     assert main([*PPO, *seeds, "--run-dir", "runs"]) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.endswith(f"go on with it: rlmodule train --load {run.relative_to(here)}.\n")
+    assert told.err.endswith(f" or rlmodule train --load {run.relative_to(here)}.\n")
 
 
 def test_a_package_that_is_missing_is_told_with_how_to_install_it(
