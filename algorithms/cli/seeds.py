@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import signal
 import statistics
 import sys
@@ -26,6 +27,7 @@ from algorithms.run.run_folder import env_name
 from algorithms.run.signals import stop_requests
 from rlmodule.envs.make import make_vector_env, workers_ignore_ctrl_c
 
+_SEEDS = r"\d+(\.\.\d+)?(,\d+(\.\.\d+)?)*"
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
 
 
@@ -35,22 +37,14 @@ def seeds_of(text: str | None) -> tuple[int, ...]:
     Raises:
         UsageError: If they cannot be understood, or one comes twice.
     """
-    seeds: list[int] = []
-    for part in (text or "").split(",") if text is not None else ():
-        first, dots, last = part.partition("..")
-        ends = [first, last] if dots else [first]
-        if not all(end.strip().isdecimal() for end in ends):
-            raise _bad_seeds(text)
-        seeds += range(int(first), int(ends[-1]) + 1)
-    if text is not None and (not seeds or len({*seeds}) < len(seeds)):
-        raise _bad_seeds(text)
-    return tuple(seeds)
-
-
-def _bad_seeds(text: str | None) -> UsageError:
-    remedy = "Write --seed 1..5 or --seed 1,3,7."
-    expected = "a whole number >= 0, or several that differ"
-    return UsageError("--seed", expected=expected, got=repr(text), remedy=remedy)
+    if text is None:
+        return ()
+    parts = [part.split("..") for part in text.split(",")] if re.fullmatch(_SEEDS, text) else []
+    seeds = tuple(seed for ends in parts for seed in range(int(ends[0]), int(ends[-1]) + 1))
+    if not seeds or len({*seeds}) < len(seeds):
+        expected, remedy = "a whole number >= 0, or several that differ", "Write --seed 1..5 or --seed 1,3,7."
+        raise UsageError("--seed", expected=expected, got=repr(text), remedy=remedy)
+    return seeds
 
 
 def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:

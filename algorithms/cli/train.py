@@ -49,40 +49,22 @@ class TrainFlags:
         tyro.conf.arg(help_behavior_hint=f"(default: the preset's, else {DEFAULT_STEPS:,})"),
     ] = None
     """Steps to sample from now on, over all environments."""
-    target_return: Annotated[
-        float | None,
-        tyro.conf.arg(
-            help="Stop once the mean return of an evaluation (of recent training episodes, without "
-            "--evaluation-interval) is at least this; exit code 1 if it is not reached.",
-        ),
-    ] = None
+    target_return: float | None = None
+    """Stop once the mean return of an evaluation (of recent training episodes, without --evaluation-interval) is at
+    least this; exit code 1 if it is not reached."""
     seed: Annotated[str | None, tyro.conf.arg(metavar="N|N..M|N,M,...", help_behavior_hint="(default: drawn)")] = None
     """Seed of every random stream of the run; several make a run each."""
     jobs: int = 1
     """Runs side by side, where there are several seeds."""
-    run_dir: Annotated[
-        str | None,
-        tyro.conf.arg(
-            help="Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several "
-            "seeds; None writes no files.",
-        ),
-    ] = NEW_RUN_DIR
-    preset: Annotated[
-        str,
-        tyro.conf.arg(
-            metavar="auto|none|ENV_ID",
-            help="Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any; "
-            "`rlmodule list presets` shows all. A flag that is typed wins.",
-        ),
-    ] = "auto"
-    load: Annotated[
-        str | None,
-        tyro.conf.arg(
-            metavar="CKPT",
-            help="Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that "
-            "are typed; leave out ALGO and ENV.",
-        ),
-    ] = None
+    run_dir: str | None = NEW_RUN_DIR
+    """Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several seeds; None
+    writes no files."""
+    preset: Annotated[str, tyro.conf.arg(metavar="auto|none|ENV_ID")] = "auto"
+    """Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any; `rlmodule list
+    presets` shows all. A flag that is typed wins."""
+    load: Annotated[str | None, tyro.conf.arg(metavar="CKPT")] = None
+    """Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that are typed;
+    leave out ALGO and ENV."""
     allow: Allow = None
     """Modules of yours that the checkpoint may import."""
     quiet: bool = False
