@@ -18,7 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from catalog.errors import explain_error
@@ -45,7 +44,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
 
     target = Path(path).absolute()
     tensors: dict[str, Tensor] = {}
-    plain = _strip(state, "", tensors)
+    plain = split_tensors(state, "", tensors)
     try:
         free = not target.exists() or (target / PLAIN).exists() or _is_empty_folder(target)
         if free:
@@ -142,7 +141,7 @@ def _read(folder: Path) -> dict[str, Any]:
     if not (folder / TENSORS).exists():
         raise _Damaged(f"{TENSORS} is missing")
     try:
-        return _restore(content["state"], load_file(folder / TENSORS))
+        return join_tensors(content["state"], load_file(folder / TENSORS))
     except KeyError as error:
         raise _Damaged(f"{TENSORS} lacks {error}") from error
     except (ValueError, TypeError, OSError, SafetensorError) as error:
@@ -160,7 +159,7 @@ def _sound_beside(folder: Path) -> Path | None:
     return None
 
 
-def _strip(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """``value`` with each tensor put into ``tensors`` and replaced by its name."""
     if isinstance(value, Mapping):
         keys = [str(key) for key in value]
@@ -173,9 +172,12 @@ def _strip(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
                     remedy="Use strings as keys.",
                 )
             )
-        return {str(key): _strip(child, f"{path}/{key}" if path else str(key), tensors) for key, child in value.items()}
+        return {
+            str(key): split_tensors(child, f"{path}/{key}" if path else str(key), tensors)
+            for key, child in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_strip(child, f"{path}/{i}", tensors) for i, child in enumerate(value)]
+        return [split_tensors(child, f"{path}/{i}", tensors) for i, child in enumerate(value)]
     if isinstance(value, Tensor):
         # cloned: safetensors refuses tensors that share memory
         while path in tensors:  # a key with a slash in it, next to a dict
@@ -196,13 +198,14 @@ def _strip(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def _restore(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """``value`` with each tensor of :func:`split_tensors` in its place again."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             return tensors[value[_TENSOR]]
-        return {key: _restore(child, tensors) for key, child in value.items()}
+        return {key: join_tensors(child, tensors) for key, child in value.items()}
     if isinstance(value, list):
-        return [_restore(child, tensors) for child in value]
+        return [join_tensors(child, tensors) for child in value]
     return value
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
+import safetensors.torch
 import torch
+import tree
 from torch import Tensor
+
+from rlmodule.checkpoint import join_tensors, split_tensors
+
+_PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
@@ -59,10 +64,10 @@ class Collective(ABC):
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The ``value`` of each, by rank: tensors (they arrive on the CPU), what JSON has, and dicts, lists and tuples
-        of these."""
+        of these; lists arrive as tuples."""
         if self.size == 1:
             return [value]
-        return [_decoded(part) for part in self.all_gather(_encoded(value))]
+        return [_unpacked(part) for part in self.all_gather(_packed(value))]
 
 
 class SingleProcess(Collective):
@@ -80,50 +85,17 @@ class SingleProcess(Collective):
         """Do nothing: no other learner waits."""
 
 
-def _encoded(value: Any) -> Tensor:
-    """``value`` as bytes: the length of its structure, the structure as JSON, and the tensors."""
-    tensors: list[Tensor] = []
-    structure = torch.frombuffer(bytearray(json.dumps(_structure(value, tensors)), "utf-8"), dtype=torch.uint8)
-    length = torch.tensor([len(structure)]).view(torch.uint8)
-    return torch.cat([length, structure, *(x.reshape(-1).view(torch.uint8) for x in tensors)])
+def _packed(value: Any) -> Tensor:
+    """``value`` as the bytes of a safetensors file, with all but its tensors as JSON in one more tensor. No pickle:
+    whoever reached the port could have anything run here."""
+    tensors = dict[str, Tensor]()
+    plain = json.dumps(split_tensors(value, "value", tensors))
+    data = safetensors.torch.save(tensors | {_PLAIN: torch.frombuffer(bytearray(plain, "utf-8"), dtype=torch.uint8)})
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _structure(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        tensors.append(value.detach().cpu().contiguous())
-        return {"tensor": [str(value.dtype).removeprefix("torch."), *value.shape]}
-    if isinstance(value, Mapping):
-        return {"dict": [[key, _structure(child, tensors)] for key, child in value.items()]}
-    if isinstance(value, list | tuple):
-        return {type(value).__name__: [_structure(child, tensors) for child in value]}
-    return value
-
-
-def _decoded(data: Tensor) -> Any:
-    start = 8 + int(data[:8].view(torch.int64))
-    return _Reader(data, start).read(json.loads(data[8:start].numpy().tobytes()))
-
-
-class _Reader:
-    """Puts a structure and the tensors that follow it at ``start`` together."""
-
-    def __init__(self, data: Tensor, start: int) -> None:
-        self._data, self._start = data, start
-
-    def read(self, structure: Any) -> Any:
-        if not isinstance(structure, dict):
-            return structure
-        ((kind, content),) = structure.items()
-        if kind == "tensor":
-            return self._tensor(getattr(torch, content[0]), content[1:])
-        if kind == "dict":
-            return {key: self.read(child) for key, child in content}
-        parts = [self.read(child) for child in content]
-        return tuple(parts) if kind == "tuple" else parts
-
-    def _tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
-        tensor = torch.empty(shape, dtype=dtype)
-        stop = self._start + tensor.nbytes
-        tensor.view(-1).view(torch.uint8).copy_(self._data[self._start : stop])
-        self._start = stop
-        return tensor
+def _unpacked(data: Tensor) -> Any:
+    tensors = safetensors.torch.load(data.numpy().tobytes())
+    value = join_tensors(json.loads(tensors.pop(_PLAIN).numpy().tobytes()), tensors)
+    # only trees have sequences here, and those of their dicts and tuples alone
+    return tree.traverse(lambda part: tuple(part) if isinstance(part, list) else None, value, top_down=False)

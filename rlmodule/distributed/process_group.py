@@ -174,6 +174,3 @@ def _address_towards(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         return probe.getsockname()[0]
-
-
-# Not pickled: who reached the port could have anything run here.

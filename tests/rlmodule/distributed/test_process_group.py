@@ -14,11 +14,12 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import strategies
 
 from catalog import RunningMoments
-from rlmodule.collective import Collective, CollectiveError, SingleProcess, _decoded, _encoded
+from rlmodule.collective import Collective, CollectiveError, SingleProcess, _packed, _unpacked
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.testing.data import differences
 from tests.together import LOOPBACK, Fleet, fleet_of, listening
@@ -63,7 +64,7 @@ def test_each_learns_of_all(fleet: Fleet) -> None:
         assert answer["rank"] == (rank, 3)
         assert answer["sum"].tolist() == [[6.0, 30.0]]
         assert differences(answer["gather"], rows) == []
-        assert differences(answer["share"], [{"of": (i, [x])} for i, x in enumerate(rows)]) == []
+        assert differences(answer["share"], [{"of": (i, (x,))} for i, x in enumerate(rows)]) == []
         assert float(answer["mean"]) == 5.0  # (1 · 3 + 2 · 6) / 3; what comes of no rows may be NaN
         assert answer["mean"].dtype == torch.float32
 
@@ -99,12 +100,18 @@ TENSORS = strategies.builds(
     )
 )
 def test_values_cross_as_bytes_that_run_no_code(value: Any) -> None:
-    data = _encoded(value)
+    data = _packed(value)
     assert data.dtype == torch.uint8
-    json.loads(data[8 : 8 + int(data[:8].view(torch.int64))].numpy().tobytes())
-    decoded = _decoded(data)
-    assert differences([value], [decoded]) == []
-    assert type(decoded) is type(value)
+    json.loads(safetensors.torch.load(data.numpy().tobytes())["plain"].numpy().tobytes())
+    unpacked = _unpacked(data)
+    assert differences([with_tuples(value)], [unpacked]) == []
+
+
+def with_tuples(value: Any) -> Any:
+    """``value`` with a tuple for each list."""
+    if isinstance(value, dict):
+        return {key: with_tuples(child) for key, child in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def random_numbers(seed: int, size: int) -> list[torch.Tensor]:
