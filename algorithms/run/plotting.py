@@ -24,6 +24,7 @@ from catalog.errors import closest, explain_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRAINING_RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
@@ -38,6 +39,8 @@ FEWEST_SEEDS = 5
 """Seeds from which on a band is a confidence interval. That of two seeds is 18 times as wide as what they span."""
 HALF_WIDTH, FULL_WIDTH = 42, 78
 """Letters of a line of the legend in two columns, and of a label in one."""
+STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
+"""Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom."""
 MOST_DIFFERENCES = 3
 """Settings in a label; where runs differ in more, they are told apart by their folders."""
 
@@ -154,12 +157,9 @@ def plot_runs(
         where = ", ".join(repr(str(group.path)) for group in every)
         raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
     metric = _chosen_metric(groups, metric)
-    given = dict(zip(every, labels, strict=True)) if labels else dict(zip(told, _labels(told), strict=True))
-    names = [given[group] for group in groups]
-    curves = [_curve(group, name, by, metric) for group, name in zip(groups, names, strict=True)]
-    if title is None:
-        title = _common_title(groups)
-    _draw_curves(curves, out, by, metric, title)
+    given = dict(zip(every if labels else told, labels or _labels(told), strict=True))
+    curves = [_curve(group, given[group], by, metric) for group in groups]
+    _draw_curves(curves, out, by, metric, _common_title(groups) if title is None else title)
     return curves
 
 
@@ -382,25 +382,14 @@ def _band(values: Floats, mean: Floats, margin: Floats | None) -> tuple[Floats, 
 
 
 def student_t(freedom: int) -> float:
-    """The ``t`` between whose negative and itself 95 % of Student's distribution lie.
+    """The ``t`` between whose negative and itself 95 % of Student's distribution lie, to four decimals.
 
-    Solved by bisection for the angle ``atan(t / sqrt(freedom))``, of which the probability is a finite sum (Abramowitz
-    and Stegun 1964, 26.7.3 and 26.7.4).
+    Beyond the table it is the expansion in ``1 / freedom`` about the normal quantile (Abramowitz and Stegun 1964,
+    26.7.5).
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _probability_within(middle, freedom) < 0.95 else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _probability_within(angle: float, freedom: int) -> float:
-    odd, cosine, total = freedom % 2, math.cos(angle), 0.0
-    term = cosine if odd else 1.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    if freedom <= len(STUDENT_T):
+        return STUDENT_T[freedom - 1]
+    return float(np.polyval((1.5895, 2.5558, 2.8225, 2.3723, 1.959964), 1 / freedom))
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -415,10 +404,7 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         title: What ran.
         target_return: A return to mark; None marks none.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _picture(title, "env steps", "mean episode return")
     for key, style, colour, label in (
         (TRAINING_RETURN, "-", COLOURS[0], "training, recent episodes"),
         (EVALUATION_RETURN, "o--", COLOURS[1], "evaluation"),
@@ -430,16 +416,12 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
         axes.axhline(target_return, color="grey", linestyle=":", label=f"target {target_return:g}")
     if axes.lines:
         axes.legend(loc="best", frameon=False)
-    _finish(axes, title, "env steps", "mean episode return")
     figure.savefig(out, dpi=120)
 
 
-def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title: str | None) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
+def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title: str) -> None:
     size, unit = (1.0, "env steps") if by == "steps" else _unit(max(seed.x[-1] for c in curves for seed in c.seeds))
+    figure, axes = _picture(title, unit if by == "steps" else f"training time ({unit})", metric_text(metric))
     for number, curve in enumerate(curves):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
         count = f"{len(curve.seeds)} seed{'s' if len(curve.seeds) > 1 else ''}"
@@ -451,7 +433,6 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title:
             axes.fill_between(x, *curve.band, color=colour, alpha=0.15, lw=0, zorder=1)
             for seed in curve.seeds:
                 axes.plot(seed.x / size, seed.y, style, color=colour, lw=0.8, alpha=0.35, zorder=2)
-    _finish(axes, title or "", unit if by == "steps" else f"training time ({unit})", metric_text(metric))
     _, names = axes.get_legend_handles_labels()
     columns = 2 if len(curves) > 1 and max(map(len, names)) <= HALF_WIDTH else 1
     figure.legend(title=_heading(curves), loc="outside lower center", ncols=columns, frameon=False)
@@ -472,14 +453,18 @@ def _heading(curves: Sequence[Curve]) -> str | None:
     return f"mean of seeds; band: {interval if True in kinds else spread}" if kinds else None
 
 
-def _finish(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-    """What all curves look like."""
+def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """A picture without curves yet."""
+    from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def metric_text(metric: str) -> str:

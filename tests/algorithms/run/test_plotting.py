@@ -76,14 +76,14 @@ def test_quantiles_approach_those_of_the_normal_distribution() -> None:
     assert student_t(100_000) == pytest.approx(1.959964, abs=5e-5)
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 5, 8])
+@pytest.mark.parametrize("freedom", [1, 2, 5, 8, 9, 10, 14])
 def test_the_quantile_holds_95_percent_of_the_density(freedom: int) -> None:
     """The density of Student's distribution, summed up over atan(t), which is bounded."""
     angles = np.linspace(-1, 1, 200_001) * math.atan(student_t(freedom))
     t = np.tan(angles)
     scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
     density = scale * (1 + t**2 / freedom) ** (-(freedom + 1) / 2) * (1 + t**2)
-    assert np.sum((density[1:] + density[:-1]) / 2 * np.diff(angles)) == pytest.approx(0.95, abs=1e-6)
+    assert np.sum((density[1:] + density[:-1]) / 2 * np.diff(angles)) == pytest.approx(0.95, abs=1e-5)
 
 
 def test_mean_and_interval_by_hand() -> None:
