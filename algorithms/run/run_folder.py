@@ -9,7 +9,7 @@
     checkpoint/           what Algorithm.save wrote last
     best_checkpoint/      the same, of the best evaluation
     videos/               of evaluations
-    .lock                 while a run trains in it
+    .lock                 held while a run trains in it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
-from algorithms.run.folder_lock import FolderLock
+from algorithms.run.folder_lock import lock_folder
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
@@ -82,12 +82,12 @@ class RunFolder:
         try:
             self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = FolderLock(self.path)
+            self._found = {*self.path.iterdir()}
+            self._lock = lock_folder(self.path)
         except BlockingIOError:
             raise
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-        self._found = {*self.path.iterdir()}
         try:
             self._refuse_earlier(env_steps)
         except FileExistsError:

@@ -161,13 +161,14 @@ def test_the_run_folder(make: Make) -> None:
     algorithm.stop()
     names = sorted(path.name for path in Path("deep/run").iterdir())
     assert [name for name in names if "tfevents" not in name] == [
+        ".lock",
         "best_checkpoint",
         "checkpoint",
         "learning_curve.png",
         "progress.jsonl",
         "run.json",
     ]
-    assert len(names) == 6
+    assert len(names) == 7
     told = rows("deep/run")
     assert [row["env_runners/num_env_steps_sampled_lifetime"] for row in told] == [64, 128, 192, 256]
     assert told[-1]["env_runners/episode_return_mean"] == result["env_runners"]["episode_return_mean"]
