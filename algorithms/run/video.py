@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
-from gymnasium.wrappers import HumanRendering, RecordVideo
+from gymnasium.wrappers import HumanRendering
 
 from algorithms.run.run_folder import env_name
 from catalog.errors import explain_error
@@ -33,7 +33,7 @@ from rlmodule.seeding import int_seed, torch_stream
 if TYPE_CHECKING:
     from rlmodule.settings import RunnerSettings
 
-Wrapped = TypeVar("Wrapped", bound=gym.Env[Any, Any])
+Env: TypeAlias = gym.Env[Any, Any]
 
 MODE = "rgb_array"
 """The render mode: pictures, which go into a video or a window."""
@@ -88,15 +88,18 @@ def record_videos(
         RuntimeError: If the env cannot be made to be rendered, or an episode does not end within :data:`LIMIT` steps.
         OSError: If ``folder`` cannot be written to.
     """
+    _require_writer()
+    _make_folder(folder)
+    from moviepy import ImageSequenceClip
+
     videos: list[Video] = []
-    with _in_memory(), _scratch(folder) as scratch, _rendering(settings, partial(_recorder, scratch)) as recorder:
+    with _in_memory(), _rendering(settings) as env:
         for index in range(num_episodes):
-            episode_return, length = _play(recorder, policy, int_seed(seed, "video", index), explore)
-            if recorder.recording:  # else the video ended before the episode
-                recorder.stop_recording()
-            (written,) = scratch.iterdir()
+            frames: list[Any] = []
+            take_frame = partial(_take_frame, env, frames)
+            episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, take_frame)
             path = folder / f"episode-{index}-return-{_plain(episode_return)}.mp4"
-            os.replace(written, path)
+            ImageSequenceClip(frames, fps=env.metadata["render_fps"]).write_videofile(str(path), logger=None)
             videos.append(Video(path, episode_return, length))
             show(index + 1)
     return videos
@@ -131,7 +134,7 @@ def check_recording(settings: RunnerSettings) -> None:
         ImportError, RuntimeError: See :func:`record_videos`.
     """
     _require_writer()
-    with _in_memory(), _rendering(settings, lambda env: env):
+    with _in_memory(), _rendering(settings):
         pass
 
 
@@ -141,15 +144,19 @@ def never_ends(where: str, got: str, instead: str) -> RuntimeError:
     return RuntimeError(explain_error(where, expected="episodes that end", got=got, remedy=remedy))
 
 
-def _play(env: gym.Env[Any, Any], policy: Policy, seed: int, explore: bool) -> tuple[float, int]:
-    """One episode; its return and length."""
+def _play(
+    env: Env, policy: Policy, seed: int, explore: bool, take_frame: Callable[[], None] = lambda: None
+) -> tuple[float, int]:
+    """Play one episode; return its return and length."""
     # one of its own, since where the policy's generator stands is part of its run
     policy = Policy(policy.module, torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
+    take_frame()
     state, reward, episode_return = None, None, 0.0
     for length in range(1, LIMIT + 1):
         action, state = policy.act(obs, state, reward=reward, explore=explore)
         obs, reward, terminated, truncated, _ = env.step(action)
+        take_frame()
         reward = float(reward)
         episode_return += reward
         if terminated or truncated:
@@ -157,11 +164,16 @@ def _play(env: gym.Env[Any, Any], policy: Policy, seed: int, explore: bool) -> t
     raise never_ends("record_videos()", f"one that did not in {LIMIT:,} steps", "record none: num_videos=0")
 
 
+def _take_frame(env: Env, frames: list[Any]) -> None:
+    if len(frames) < FRAMES:
+        frames.append(env.render())
+
+
 # --- the env ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wrapped]) -> Iterator[Wrapped]:
+def _rendering(settings: RunnerSettings, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
     """One env of ``settings`` that was seen to render pictures, in what ``wrap`` makes of it; closed in the end."""
     where = f"videos of env {env_name(settings.env)}"
     with warnings.catch_warnings():
@@ -172,17 +184,13 @@ def _rendering(settings: RunnerSettings, wrap: Callable[[gym.Env[Any, Any]], Wra
         try:
             _look_at(env, where)
             env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
-            wrapped = wrap(env)
-        except BaseException:
-            env.close()
-            raise
-        try:
-            yield wrapped
+            env = wrap(env)
+            yield env
         finally:
-            wrapped.close()
+            env.close()
 
 
-def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> gym.Env[Any, Any]:
+def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> Env:
     made: Any = None
     source: Any = settings.env
     try:
@@ -205,7 +213,7 @@ def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> g
     raise RuntimeError(explain_error(where, expected="a single env", got=got, remedy=remedy))
 
 
-def _look_at(env: gym.Env[Any, Any], where: str) -> None:
+def _look_at(env: Env, where: str) -> None:
     """Render one frame, so that an env that cannot is found before an episode is played."""
     if env.render_mode != MODE:
         raise RuntimeError(
@@ -240,12 +248,7 @@ def _cannot_render(where: str, expected: str, error: Exception) -> Exception:
     return kind(explain_error(where, expected=f"{expected} render_mode={MODE!r}", got=got, remedy=remedy))
 
 
-def _recorder(folder: Path, env: gym.Env[Any, Any]) -> RecordVideo[Any, Any]:
-    # it stops once it has more frames than it is told
-    return RecordVideo(env, str(folder), episode_trigger=lambda episode: True, video_length=FRAMES - 1)
-
-
-def _window(env: gym.Env[Any, Any]) -> HumanRendering[Any, Any]:
+def _window(env: Env) -> Env:
     import pygame
 
     window, got = HumanRendering(env), ""
@@ -283,23 +286,14 @@ def _require_writer() -> None:
         raise ImportError(explain_error("videos", expected="the package moviepy", got="none", remedy=remedy))
 
 
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A name for a new folder inside ``folder``, which is made, for videos whose return is not known yet."""
-    _require_writer()
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix=".video-", dir=folder)
+        tempfile.TemporaryFile(dir=folder).close()  # it can be written to
     except OSError as error:
-        raise _cannot_write(folder, error) from error
-    with made as path:
-        yield Path(path) / "new"
-
-
-def _cannot_write(folder: Path, error: OSError) -> OSError:
-    got = (error.strerror or str(error)).partition("\n")[0]
-    remedy = "Choose another video_dir, or run_dir."
-    return OSError(explain_error(f"video_dir {str(folder)!r}", expected="a folder to write to", got=got, remedy=remedy))
+        got = (error.strerror or str(error)).partition("\n")[0]
+        where, remedy = f"video_dir {str(folder)!r}", "Choose another video_dir, or run_dir."
+        raise OSError(explain_error(where, expected="a folder to write to", got=got, remedy=remedy)) from error
 
 
 def _plain(number: float) -> str:

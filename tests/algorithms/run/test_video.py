@@ -158,7 +158,7 @@ def test_each_episode_is_told_when_it_is_written(tmp_path: Path, painted: type[P
         ))))
     )  # fmt: skip
     assert [done for done, _ in seen] == [1, 2, 3]
-    assert [count for _, count in seen] == [2, 3, 4]  # with the folder of what is not done
+    assert [count for _, count in seen] == [1, 2, 3]
     assert [one.path.name.partition("-return-")[0] for one in videos] == ["episode-0", "episode-1", "episode-2"]
 
 
