@@ -176,8 +176,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         incarnation, known = self.workers.incarnation(worker), self._step_counts.get(worker)
         if known is None or known.incarnation != incarnation:
             self._step_counts[worker] = _StepsOfRunner(f"{self._counter_prefix}-{worker}", incarnation)
-            if known is not None:
-                known.close()
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
         step_counter = self._step_counts[answer.worker]
@@ -292,7 +290,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
         for worker in restarted:  # which has no weights, also if one of its number had some
             self._held.pop(worker, None)
-            self._step_counts.pop(worker).close()
+            del self._step_counts[worker]
             self._watch(worker)
         self._since = object()
         self._lost_for_good = None
@@ -339,8 +337,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def stop(self) -> None:
         self.workers.stop()
-        for step_counter in self._step_counts.values():
-            step_counter.close()
         self._remove_counters()
 
     def _remove_counters(self, worker: str = "*") -> None:
@@ -457,10 +453,6 @@ class _StepsOfRunner:
         else:
             lost, self.told = self._step_counter.count - self.told, self._step_counter.count
         return lost
-
-    def close(self) -> None:
-        if self._step_counter is not None:
-            self._step_counter.close()
 
 
 def _memory_folder() -> str:

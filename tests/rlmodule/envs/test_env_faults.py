@@ -615,12 +615,12 @@ def test_a_runner_that_was_made_again_lives_through_nothing_again(folders: Any) 
         assert torch.equal(one[Columns.ACTIONS], other[Columns.ACTIONS])
 
 
-def test_progress_and_steps_are_told_while_it_samples(folders: Any) -> None:
-    step_counter = SharedCounter.create()
+def test_progress_and_steps_are_told_while_it_samples(folders: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "step_counter")
+    step_counter = SharedCounter.create(path)
     step_counter.cell[0] = 1000  # of a runner before
     runner = runner_for(next(folders), num_envs=2, pause=0.01, step_counter=step_counter)
-    assert step_counter.path is not None
-    reader = SharedCounter.attach(step_counter.path)
+    reader = SharedCounter.attach(path)
     assert reader is not None
     thread = threading.Thread(target=runner.sample, args=(40,))
     thread.start()
