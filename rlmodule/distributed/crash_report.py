@@ -10,7 +10,9 @@ import tempfile
 import time
 from contextlib import suppress
 
-from rlmodule.distributed.processes import Process, file_prefix, remove_leftovers
+import psutil
+
+from rlmodule.distributed.processes import file_prefix, remove_leftovers
 
 _PATIENCE = 20
 """Hundredths of a second for an answer."""
@@ -39,13 +41,13 @@ class CrashReport:
         self._file.seek(0)
         return self._file.read().strip()
 
-    def ask_where(self, process: Process) -> list[str]:
+    def ask_where(self, process: psutil.Process) -> list[str]:
         """Which calls the worker of ``process``, of this machine, is in, most recent first: ``step (/a/file.py:12)``.
         None if it does not say, as one that was stopped."""
         self._file.seek(0, os.SEEK_END)
         told = ""
-        if process.is_there():
-            os.kill(process.pid, signal.SIGUSR2)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGUSR2)
         for _ in range(_PATIENCE):
             time.sleep(0.01)
             before, told = told, told + self._file.read()

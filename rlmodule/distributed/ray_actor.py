@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 
 from rlmodule.distributed.crash_report import write_crash_report
-from rlmodule.distributed.processes import Process
 from rlmodule.distributed.serialization import Packed, pack, unpack
 from rlmodule.distributed.workers import Failure
 from rlmodule.envs.checks import EnvError
@@ -35,10 +35,10 @@ class RayActor:
     def __repr__(self) -> str:
         return self._name
 
-    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[Process, str, str]:
-        """Tell of the end of this process in a file; returns it, its node and that one's address, by ``place``."""
+    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int, str, str]:
+        """Tell of the end of this process in a file; return its pid, its node and that one's address, by ``place``."""
         write_crash_report(report_path)
-        return Process.this(), *place()
+        return os.getpid(), *place()
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
         """Make the worker, in place of one that raised if there is one."""

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psutil
+
 from catalog.errors import explain_error
 from rlmodule.distributed.crash_report import CrashReport
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
-from rlmodule.distributed.processes import wait_for_end
 from rlmodule.distributed.ray_actor import LONGEST_TEXT, RayActor, failure_of
 from rlmodule.distributed.resources import check_asked, no_cluster, no_room, room_remedy
 from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
@@ -326,8 +327,9 @@ class RayWorkers(WorkerGroup):
         import ray
 
         if state.placed is not None:
-            process, node, state.address = ray.get(state.placed)
-            state.process = process if node == self._here else None
+            pid, node, state.address = ray.get(state.placed)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                state.process = psutil.Process(pid) if node == self._here else None
             state.placed = None
         state.sign_of_life_at = time.monotonic()
 
@@ -485,8 +487,9 @@ class RayWorkers(WorkerGroup):
             return
         ray.kill(state.host, no_restart=True)
         if state.process is not None and at_once:
-            state.process.kill()  # who is stopped, or never looks up, does not hear Ray
-            wait_for_end([state.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
+            with contextlib.suppress(psutil.NoSuchProcess):
+                state.process.kill()  # who is stopped, or never looks up, does not hear Ray
+            psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # so that what it counted stays as it is
         state.host, state.making, state.placed, state.asked, state.process = None, None, None, None, None
         state.calls.clear()
         if state.crash_report is not None:
@@ -508,8 +511,9 @@ class RayWorkers(WorkerGroup):
         processes = [state.process for state in self._states if state.process is not None]
         for state in self._states:
             self._end(state)
-        for process in wait_for_end(processes, KILL_TIMEOUT_S):
-            process.kill()
+        for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._give_back()
 
 

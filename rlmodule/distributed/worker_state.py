@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from rlmodule.distributed.crash_report import CrashReport
-from rlmodule.distributed.processes import Process
 from rlmodule.distributed.workers import Failure
 
 
@@ -50,7 +51,7 @@ class WorkerState:
     calls: deque[Call] = field(default_factory=deque)
     making: Call | None = None
     placed: Any = None
-    process: Process | None = None
+    process: psutil.Process | None = None
     address: str = ""
     failures: int = 0
     restart_at: float | None = None

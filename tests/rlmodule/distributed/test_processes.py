@@ -1,4 +1,4 @@
-"""Processes of this machine: who is ended, and what is left of who was."""
+"""Processes of this machine: what is left of those that ended."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlmodule.distributed.processes import Process, file_prefix, remove_leftovers, wait_for_end
+from rlmodule.distributed.processes import file_prefix, remove_leftovers
 
 
 @pytest.fixture
@@ -16,25 +16,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
-
-
-def found(pid: int) -> Process:
-    told = Path(f"/proc/{pid}/stat").read_text()
-    return Process(pid, told.split(") ")[1].split()[19])
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell when a process began")
-def test_only_the_very_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    assert found(Process.this().pid) == Process.this()
-    process = found(sleeper.pid)
-    for other in (Process(sleeper.pid, process.started + "1"), Process(sleeper.pid, "")):
-        assert not other.is_there()
-        other.kill()
-        assert wait_for_end([other], 10.0) == []
-    assert wait_for_end([process], 0.05) == [process]
-    process.kill()
-    assert sleeper.wait(10) == -9
-    assert wait_for_end([process], 10.0) == []
 
 
 def test_files_of_processes_that_ended_are_removed_and_no_others(
