@@ -75,7 +75,7 @@ class EvaluateFlags:
 
 
 def evaluate(args: Sequence[str]) -> int:
-    """Play episodes with a checkpoint; --video records some, --render shows them."""
+    """Play episodes with a checkpoint; --video records and --render shows them."""
     flags = parse(EvaluateFlags, "rlmodule evaluate", args)
     _check(flags)
     checkpoint = find_checkpoint(flags.ckpt, best_first=True)
