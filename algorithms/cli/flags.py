@@ -109,24 +109,18 @@ def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
     Raises:
         TypeError, ValueError: If a value does not fit its setting; names the flag.
     """
-    known, changed, rest = settings_of(type(config)), config.copy(), dict(typed)
-    settings = {known[name]: rest.pop(name) for name in typed if name in known}
-    changed.update({item.name: checked_value(item, value) for item, value in settings.items()})
+    changed, settings, rest = config.copy(), dict[str, Any](), dict(typed)
+    for item in settings_of(type(config)).values():
+        if item.name in rest:
+            value, where = rest.pop(item.name), f"--{kebab(item.name)}"
+            settings[item.name] = check_value(where, value, item.hint, item.bounds, item.doc)
+    changed.update(settings)
     if spec := {name: rest.pop(name) for name in SPEC_FLAGS if name in rest}:
         changed.update({"rl_module_spec": dataclasses.replace(changed.rl_module_spec or RLModuleSpec(), **spec)})
     if rest:
         base = changed.model_config_class.from_any(changed.model_config)
         changed.update({"model_config": dataclasses.replace(base, **rest)})
     return changed
-
-
-def checked_value(known: Setting, value: Any) -> Any:
-    """Check a value that was typed for a setting.
-
-    Raises:
-        TypeError, ValueError: If it does not fit; names the flag.
-    """
-    return check_value(f"--{kebab(known.name)}", value, known.hint, known.bounds, known.doc)
 
 
 def kebab(name: str) -> str:

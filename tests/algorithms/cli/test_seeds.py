@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [(None, ()), ("7", (7,)), ("1..4", (1, 2, 3, 4)), ("1,3,7", (1, 3, 7)), ("0..1, 9", (0, 1, 9))]
+    ("text", "seeds"), [(None, ()), ("7", (7,)), ("1..4", (1, 2, 3, 4)), ("1,3,7", (1, 3, 7)), ("0..1,9", (0, 1, 9))]
 )
 def test_seeds_are_listed_or_a_range(text: str | None, seeds: tuple[int, ...]) -> None:
     assert seeds_of(text) == seeds
@@ -141,7 +141,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 def started(here: Path, jobs: str) -> subprocess.Popen[str]:
     """Endless runs, each of which that has begun has finished an iteration."""
     (here / "script.py").write_text(SCRIPT)
-    command = [*PPO, "--seed", "1..3", "--jobs", jobs, "--num-env-steps", "100M", "--run-dir", "runs"]
+    command = [*PPO, "--seed", "1..3", "--jobs", jobs, "--num-env-steps", "100_000_000", "--run-dir", "runs"]
     process = subprocess.Popen(
         [sys.executable, "script.py", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
