@@ -366,7 +366,7 @@ EQUAL_FROM_THE_START = {
 
 
 def test_what_was_counted_of_workers_goes_on_in_another_process(tmp_path: Path) -> None:
-    of_runners = {"num_env_runner_restarts": 3, "num_weight_bytes_sent": 4000}
+    of_runners = {"num_env_steps_lost": {"fragment": 7}, "num_env_runner_restarts": 3, "num_weight_bytes_sent": 4000}
     of_learners = {"num_learner_restarts": 2, "num_env_steps_dropped": 640}
     with build() as algorithm:
         algorithm.env_runner_group.set_counters(of_runners)
