@@ -98,14 +98,19 @@ class Encoder(nn.Module, ABC):
             try:
                 return nn.Module.__call__(self, obs, *args, **kwargs)
             except (AttributeError, KeyError, TypeError) as error:
-                is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
-                is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
-                if not (is_batch or is_numpy) or ": expected " in str(error):  # or explained by an encoder within
-                    raise
-                got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
-                remedy = remedy_for("encoder", "obs" if is_batch else "numpy")
-                where, expected = f"{type(self).__name__}()", "tensors in the structure of the observation space"
-                raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+                explain_input(self, obs, error)
+                raise
+
+
+def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
+    """Raise a ``TypeError`` that says how to call ``encoder``, if ``error`` came of a whole batch or of arrays."""
+    is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
+    is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
+    if (is_batch or is_numpy) and ": expected " not in str(error):  # else explained by an encoder within
+        got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
+        remedy = remedy_for("encoder", "obs" if is_batch else "numpy")
+        where, expected = f"{type(encoder).__name__}()", "tensors in the structure of the observation space"
+        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
 
 
 class ModuleEncoder(Encoder):

@@ -10,7 +10,6 @@ import json
 from abc import ABC, abstractmethod
 from typing import Any
 
-import safetensors.torch
 import torch
 import tree
 from torch import Tensor
@@ -88,6 +87,8 @@ class SingleProcess(Collective):
 def _packed(value: Any) -> Tensor:
     """``value`` as the bytes of a safetensors file, with all but its tensors as JSON in one more tensor. No pickle:
     whoever reached the port could have anything run here."""
+    import safetensors.torch
+
     tensors = dict[str, Tensor]()
     plain = json.dumps(split_tensors(value, "value", tensors))
     data = safetensors.torch.save(tensors | {_PLAIN: torch.frombuffer(bytearray(plain, "utf-8"), dtype=torch.uint8)})
@@ -95,6 +96,8 @@ def _packed(value: Any) -> Tensor:
 
 
 def _unpacked(data: Tensor) -> Any:
+    import safetensors.torch
+
     tensors = safetensors.torch.load(data.numpy().tobytes())
     value = join_tensors(json.loads(tensors.pop(_PLAIN).numpy().tobytes()), tensors)
     # only trees have sequences here, and those of their dicts and tuples alone

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
 from catalog.encoders.memory import encode_steps
 from catalog.errors import explain_error
 
 _call = nn.Module.__call__
-"""Calls an encoder and its hooks without the explanation that one called on its own gives of wrong inputs."""
+"""Calls an encoder and its hooks; the one that is called from outside explains wrong inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,15 @@ class ActorCriticEncoder(nn.Module):
         if self.shared:
             return actor
         return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
+
+    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return _call(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                explain_input(self, obs, error)
+                raise
 
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
