@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,24 +15,46 @@ from algorithms.loggers.base import LoggedRun, Logger, needed_package, numbers_o
 class TensorBoardLogger(Logger):
     """Writes an event file, ``events.out.tfevents…``: a scalar per number, tagged by its path; the settings as text.
 
-    A resumed run writes a file of its own, which purges what an earlier one holds of steps that it has not seen.
+    A resumed run writes a file of its own, which takes back what an earlier one tells of steps that it has not seen.
     """
 
     needs_folder = True
 
     def __init__(self, run: LoggedRun) -> None:
         super().__init__(run)
+        assert run.folder is not None
         with needed_package("tensorboard", "Install it: pip install tensorboard."):
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.plugins.text.summary_v2 import text_pb
+            from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._writer = SummaryWriter(run.folder, purge_step=run.env_steps + 1 if run.env_steps else None)
-        settings = json.dumps(dict(run.config), indent=1, default=str)
-        self._writer.add_text("config", textwrap.indent(settings, "    "), run.env_steps)  # Markdown: as it is
+        # what these modules hold is made when they are imported, which type checkers do not see
+        self._events: Any = event_pb2
+        self._summaries: Any = summary_pb2
+        # written to a file of ours rather than by a SummaryWriter, which imports TensorFlow where it is installed, and
+        # whose thread holds back for minutes what a killed run then never writes
+        name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"  # files are read in the order of their names
+        self._writer = RecordWriter(open(run.folder / name, "xb"))  # noqa: SIM115
+        settings = textwrap.indent(json.dumps(dict(run.config), indent=1, default=str), "    ")  # Markdown: as it is
+        try:
+            self._write(file_version="brain.Event:2")
+            if run.env_steps:
+                start = self._events.SessionLog(status=self._events.SessionLog.START)
+                self._write(step=run.env_steps + 1, session_log=start)
+            self._write(step=run.env_steps, summary=text_pb("config", settings))
+        except BaseException:
+            self._writer.close()
+            raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; the events are in the file when this returns."""
-        for path, value in numbers_of(values).items():
-            self._writer.add_scalar(path, value, env_steps)
+        """See :meth:`Logger.log`; the event is in the file when this returns."""
+        value_of = self._summaries.Summary.Value
+        scalars = [value_of(tag=path, simple_value=value) for path, value in numbers_of(values).items()]
+        self._write(step=env_steps, summary=self._summaries.Summary(value=scalars))
+
+    def _write(self, **content: Any) -> None:
+        event = self._events.Event(wall_time=time.time(), **content)
+        self._writer.write(event.SerializeToString())
         self._writer.flush()
 
     def close(self) -> None:

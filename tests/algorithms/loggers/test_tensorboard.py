@@ -46,7 +46,7 @@ def test_numbers_are_scalars_tagged_by_path_against_env_steps(begin: Begin, tmp_
 def test_the_settings_are_there_as_text(begin: Begin, tmp_path: Path) -> None:
     run = begin()
     TensorBoardLogger(run).close()
-    (text,) = read(tmp_path).Tensors("config/text_summary")
+    (text,) = read(tmp_path).Tensors("config")
     shown = text.tensor_proto.string_val[0].decode()
     assert all(line.startswith("    ") for line in shown.splitlines())
     assert json.loads(shown) == run.config
@@ -82,8 +82,17 @@ os._exit(9)
 
 
 def test_a_missing_package_is_explained(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     with pytest.raises(
         ImportError, match=r"^loggers: 'tensorboard': expected .* Install it: pip install tensorboard\.$"
     ):
+        TensorBoardLogger(begin())
+
+
+def test_what_cannot_be_begun_leaves_no_open_file(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(TensorBoardLogger, "_write", fail)
+    with pytest.raises(OSError, match="disk full"):  # an open file would end as a ResourceWarning, which is an error
         TensorBoardLogger(begin())
