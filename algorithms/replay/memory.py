@@ -1,9 +1,9 @@
 """How much memory there is, asked before a large buffer is allocated."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from catalog.errors import explain_error
@@ -18,16 +18,33 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit() -> int | None:
-    """Bytes this process can have at most: those of the machine, or of its control group. None if not known."""
-    limits = list[int]()
-    with suppress(AttributeError, ValueError, OSError):  # not on every system
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with suppress(OSError):  # no control groups
-        group = _CGROUPS / _OWN_CGROUP.read_text().rpartition("::/")[2].strip()
+    """Bytes this process can have at the most: those of the machine, or of its control group. None if not known."""
+    known = list(_cgroup_limits())
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on every system
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((limit for limit in known if limit > 0), default=None)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """The limits of the process's own control groups and of all above them, in version 2 or 1."""
+    try:
+        own = [line.split(":", 2) for line in _OWN_CGROUP.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in own:
+        if controllers == "":
+            root, file = _CGROUPS, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = _CGROUPS / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.strip("/")
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # no such file, or "max"
-                limits.append(int((folder / "memory.max").read_text()))
-    return min(limits, default=None)
+            if folder.is_relative_to(root):
+                try:
+                    yield int((folder / file).read_text())
+                except (OSError, ValueError):  # no such file, or "max"
+                    continue
 
 
 def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> None:
