@@ -194,4 +194,9 @@ def test_a_checkpoint_makes_no_folder_outside_of_its_own(
     assert message.startswith("alone has a run_dir of 'run', in which it does not lie. Nothing is written there unless")
     with Algorithm.from_checkpoint("alone", run_dir="other", evaluation_num_videos=0) as algorithm:
         algorithm.train()
-    assert sorted(path.name for path in Path("other").iterdir()) == [".lock", "checkpoint", "progress.jsonl", "run.json"]
+    assert sorted(path.name for path in Path("other").iterdir()) == [
+        ".lock",
+        "checkpoint",
+        "progress.jsonl",
+        "run.json",
+    ]
