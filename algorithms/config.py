@@ -20,7 +20,7 @@ from algorithms.run.threads import building
 from algorithms.settings.checks import Schedule
 from algorithms.settings.encoding import encode
 from algorithms.settings.fields import SettingsBase, on_the_class, setting, settings
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup
@@ -298,7 +298,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         if preset is None:
             where, remedy = f"{cls.__name__}.preset()", f"Begin with {cls.__name__}().{closest(env_id, cls.presets)}"
             expected = f"one of {', '.join(cls.presets)}" if cls.presets else "an env with a preset; there is none yet"
-            raise ValueError(explain_error(where, expected=expected, got=repr(env_id), remedy=remedy))
+            raise ValueError(f"{where}: expected {expected}, got {env_id!r}. {remedy}")
         return cls(env=env_id, **preset.settings)
 
     @property
@@ -481,15 +481,16 @@ class AlgorithmConfig(SettingsBase, ABC):
         if isinstance(values.get("model_config"), dict):
             DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
         if isinstance(spec := values.get("rl_module_spec"), MultiRLModuleSpec):
-            got = f"a MultiRLModuleSpec of {', '.join(spec.rl_module_specs) or 'none'}"
-            expected, remedy = "one RLModuleSpec: several agents are not available yet", "Pass one of its specs."
-            raise TypeError(explain_error(f"{where[:-1]}rl_module_spec=)", expected=expected, got=got, remedy=remedy))
+            raise TypeError(
+                f"{where[:-1]}rl_module_spec=): expected one RLModuleSpec: several agents are not "
+                "available yet, got a MultiRLModuleSpec of "
+                f"{', '.join(spec.rl_module_specs) or 'none'}. Pass one of its specs."
+            )
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
         """A ``ValueError`` about the setting ``name``, for :meth:`validate` to raise; it shows the value it has."""
-        got = repr(getattr(self, name))
-        return ValueError(explain_error(f"{type(self).__name__}.{name}", expected=expected, got=got, remedy=remedy))
+        return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:

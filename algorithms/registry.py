@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from algorithms.settings.fields import SettingsBase
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
@@ -31,14 +31,13 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
     """
     where = f"register_algorithm({name!r})"
     if not (isinstance(config_class, type) and issubclass(config_class, SettingsBase)):
-        remedy = "Pass the class itself, as in register_algorithm('SAC', SACConfig)."
         raise TypeError(
-            explain_error(where, expected="a class derived from AlgorithmConfig", got=repr(config_class), remedy=remedy)
+            f"{where}: expected a class derived from AlgorithmConfig, got {config_class!r}. Pass "
+            "the class itself, as in register_algorithm('SAC', SACConfig)."
         )
     taken = ALGORITHMS.get(name.upper())
     if taken is not None and _path(taken) != _path(config_class):
-        remedy = "Choose another name."
-        raise ValueError(explain_error(where, expected="a free name", got=f"that of {_path(taken)}", remedy=remedy))
+        raise ValueError(f"{where}: expected a free name, got that of {_path(taken)}. Choose another name.")
     ALGORITHMS[name.upper()] = config_class
 
 
@@ -49,14 +48,10 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
         ValueError: If there is none; names the closest.
     """
     if name.upper() not in ALGORITHMS:
-        own = "One of yours: import its module, which calls register_algorithm(name, config_class)."
         raise ValueError(
-            explain_error(
-                "algorithm",
-                expected=f"one of {', '.join(ALGORITHMS)}",
-                got=repr(name),
-                remedy=f"Use a name from this list.{closest(name.upper(), ALGORITHMS)} {own}",
-            )
+            f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}. Use a name from "
+            f"this list.{closest(name.upper(), ALGORITHMS)} One of yours: import its module, which "
+            "calls register_algorithm(name, config_class)."
         )
     found = ALGORITHMS[name.upper()]
     if not isinstance(found, str):

@@ -40,7 +40,6 @@ from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.noisy import NoisyHeadConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
 from catalog.encoders.recurrent import RecurrentEncoderConfig, SequenceEncoderConfig
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PastView
 from catalog.registry import register_distribution, register_model
@@ -93,7 +92,6 @@ __all__ = [
     "action_converter_rules",
     "action_distribution_rules",
     "encoder_rules",
-    "explain_error",
     "register_distribution",
     "register_model",
 ]

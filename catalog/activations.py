@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 Initializer = str | Callable[..., Any] | None
 
@@ -63,14 +63,12 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
         return None
     if name not in _ACTIVATIONS:
         known = [*_LINEAR, *_ACTIVATIONS, *_ACTIVATIONS.values()]
+        remedy = "Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module." + (
+            closest(activation, known) if isinstance(activation, str) else ""
+        )
         raise ValueError(
-            explain_error(
-                where,
-                expected="'linear', or the name or class of a torch.nn activation that keeps the shape",
-                got=repr(activation),
-                remedy="Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module."
-                + (closest(activation, known) if isinstance(activation, str) else ""),
-            )
+            f"{where}: expected 'linear', or the name or class of a torch.nn activation that keeps "
+            f"the shape, got {activation!r}. {remedy}"
         )
     resolved = _ACTIVATIONS[name]
     return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
@@ -84,12 +82,9 @@ def _made(factory: Callable[[], Any], where: str) -> nn.Module:
         made = error
     if not isinstance(made, nn.Module):
         raise ValueError(
-            explain_error(
-                where,
-                expected="a name, or a class or function that makes a module when called without arguments",
-                got=f"{factory!r}, which gives {made!r}",
-                remedy="Use for example 'tanh', nn.PReLU or lambda: nn.LeakyReLU(0.2).",
-            )
+            f"{where}: expected a name, or a class or function that makes a module when called "
+            f"without arguments, got {factory!r}, which gives {made!r}. Use for example 'tanh', "
+            "nn.PReLU or lambda: nn.LeakyReLU(0.2)."
         )
     return made
 
@@ -105,12 +100,8 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
     known = [key for key in nn.init.__dict__ if key.endswith("_") and not key.startswith("_")]
     if name not in known:
         raise ValueError(
-            explain_error(
-                where,
-                expected="the name of an in-place function of torch.nn.init",
-                got=repr(name),
-                remedy=f"Use for example 'orthogonal_' or 'xavier_uniform_'.{closest(name, known)}",
-            )
+            f"{where}: expected the name of an in-place function of torch.nn.init, got {name!r}. "
+            f"Use for example 'orthogonal_' or 'xavier_uniform_'.{closest(name, known)}"
         )
     return nn.init.__dict__[name]
 
@@ -169,10 +160,7 @@ def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[s
         function(tensor, **kwargs)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            explain_error(
-                where,
-                expected=f"a function for shape {tuple(tensor.shape)} that takes the keywords {dict(kwargs)}",
-                got=f"{initializer!r}, which says: {error}",
-                remedy=f"Choose another {what} initializer or other keywords for it.",
-            )
+            f"{where}: expected a function for shape {tuple(tensor.shape)} that takes the keywords "
+            f"{dict(kwargs)}, got {initializer!r}, which says: {error}. Choose another {what} "
+            "initializer or other keywords for it."
         ) from error

@@ -10,7 +10,6 @@ import numpy as np
 import tree
 from torch import Tensor, nn
 
-from catalog.errors import explain_error
 from catalog.hooks import Hooks
 from catalog.migration import remedy_for
 from catalog.rules import RuleTable
@@ -23,8 +22,7 @@ def _item(output: Any, index: Any) -> Any:
     """``output[index]``, which takes no names of other libraries."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
-        where = f"{type(output).__name__}[{index!r}]"
-        raise TypeError(explain_error(where, expected="an attribute", got="a key", remedy=remedy))
+        raise TypeError(f"{type(output).__name__}[{index!r}]: expected an attribute, got a key. {remedy}")
     return tuple.__getitem__(output, index)
 
 
@@ -109,8 +107,10 @@ def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
     if (is_batch or is_numpy) and ": expected " not in str(error):  # else explained by an encoder within
         got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
         remedy = remedy_for("encoder", "obs" if is_batch else "numpy")
-        where, expected = f"{type(encoder).__name__}()", "tensors in the structure of the observation space"
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+        raise TypeError(
+            f"{type(encoder).__name__}(): expected tensors in the structure of the observation "
+            f"space, got {got}. {remedy}"
+        ) from error
 
 
 class ModuleEncoder(Encoder):
@@ -134,12 +134,8 @@ def as_encoder(net: nn.Module) -> Encoder:
         return net
     if not isinstance(net, nn.Module):
         raise TypeError(
-            explain_error(
-                "build_encoder()",
-                expected="an nn.Module from batched observations to latents",
-                got=repr(net),
-                remedy="Return a module, for example nn.Sequential(nn.Linear(4, 64), nn.ReLU()).",
-            )
+            "build_encoder(): expected an nn.Module from batched observations to latents, got "
+            f"{net!r}. Return a module, for example nn.Sequential(nn.Linear(4, 64), nn.ReLU())."
         )
     return ModuleEncoder(net)
 

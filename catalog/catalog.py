@@ -30,7 +30,7 @@ from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, can_normalize
 from catalog.encoders.recurrent import recurrent_encoder_config, wrap_recurrent
 from catalog.encoders.shape_checks import check_encoder
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.explain.explain import Format, explain, short_space
 from catalog.hooks import Hooks, refuses_foreign
 from catalog.model_config import DefaultModelConfig
@@ -110,12 +110,8 @@ class Catalog(Hooks):
         for name, space in (("observation_space", observation_space), ("action_space", action_space)):
             if not isinstance(space, Space):
                 raise TypeError(
-                    explain_error(
-                        f"{type(self).__name__}({name}=)",
-                        expected="a gymnasium.Space",
-                        got=repr(space),
-                        remedy="Pass env.observation_space, env.action_space and then the model settings.",
-                    )
+                    f"{type(self).__name__}({name}=): expected a gymnasium.Space, got {space!r}. "
+                    "Pass env.observation_space, env.action_space and then the model settings."
                 )
         self.observation_space = observation_space
         self.action_space = action_space
@@ -226,13 +222,9 @@ class Catalog(Hooks):
             self._node = outer
         if not isinstance(config, ModelConfig):
             raise TypeError(
-                explain_error(
-                    f"{type(self).__name__}, encoder of {node.path}",
-                    expected="a ModelConfig from its hook",
-                    got=repr(config),
-                    remedy="Return one, such as MLPEncoderConfig(input_space=...), or super()'s; to return a module "
-                    "override build_encoder().",
-                )
+                f"{type(self).__name__}, encoder of {node.path}: expected a ModelConfig from its "
+                f"hook, got {config!r}. Return one, such as MLPEncoderConfig(input_space=...), or "
+                "super()'s; to return a module override build_encoder()."
             )
         return config
 
@@ -385,8 +377,9 @@ class Catalog(Hooks):
             remedy = "Call build_trunk() or build_actor_critic_encoder() before building heads."
             if not self.decides_encoder:
                 got, remedy = "None, since no encoder was decided", _NO_ENCODER
-            expected, where = "the width of the encoder's output", f"{type(self).__name__}.latent_dims"
-            raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise RuntimeError(
+                f"{type(self).__name__}.latent_dims: expected the width of the encoder's output, got {got}. {remedy}"
+            )
         return dims
 
     @refuses_foreign
@@ -400,9 +393,11 @@ class Catalog(Hooks):
             if not self.decides_encoder:
                 if self._refusal is not None:
                     raise self._refusal
-                where, expected = f"{type(self).__name__}.build_encoder()", "a catalog that decided on an encoder"
-                got = "one whose _determine_components_hook() left encoder_config None"
-                raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=_NO_ENCODER))
+                raise RuntimeError(
+                    f"{type(self).__name__}.build_encoder(): expected a catalog that decided on an "
+                    "encoder, got one whose _determine_components_hook() left encoder_config "
+                    f"None. {_NO_ENCODER}"
+                )
             self.encoder_config = self._decide_encoder_config()
         encoder = mark(as_encoder(self.encoder_config.build()))
         warn_if_large(encoder, f"encoder of {short_space(self.observation_space)}")
@@ -425,12 +420,9 @@ class Catalog(Hooks):
         theirs = {id(p) for p in critic.parameters()}
         if theirs and theirs == {id(p) for p in actor.parameters()}:
             raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}.build_encoder()",
-                    expected="a new encoder at each call, since vf_share_layers=False",
-                    got="the same one twice",
-                    remedy="Make the net within the method, or set vf_share_layers=True.",
-                )
+                f"{type(self).__name__}.build_encoder(): expected a new encoder at each call, "
+                "since vf_share_layers=False, got the same one twice. Make the net within the "
+                "method, or set vf_share_layers=True."
             )
         return ActorCriticEncoder(actor, critic)
 
@@ -446,10 +438,12 @@ class Catalog(Hooks):
             if trunks[name] == name:
                 encoders[name] = encoder = self.for_function(name)._trunk.build_trunk()
                 if encoder.get_initial_state() is not None:
-                    where, got = f"model_config.functions[{name!r}]['trunk']", type(encoder).__name__
-                    expected = "an encoder without a state, since outputs with a trunk of their own have no memory"
-                    remedy = "Share the trunk of a function, or give this one a stateless encoder."
-                    raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+                    raise ValueError(
+                        f"model_config.functions[{name!r}]['trunk']: expected an encoder without a "
+                        "state, since outputs with a trunk of their own have no memory, got "
+                        f"{type(encoder).__name__}. Share the trunk of a function, or give this "
+                        "one a stateless encoder."
+                    )
                 if self.reads_raw(name):
                     raw.append(name)
             heads[name] = self.head_config(name, width).build()
@@ -472,12 +466,10 @@ class Catalog(Hooks):
                 dims = self._probe(encoder)
             elif not any(isinstance(part, MemoryEncoder) for part in encoder.modules()):
                 raise ValueError(
-                    explain_error(
-                        f"{type(self).__name__}.build_encoder()",
-                        expected="an encoder without a state, which use_lstm, use_gru or use_attention would follow",
-                        got=f"{type(encoder).__name__}, which has one of its own",
-                        remedy="Leave use_lstm, use_gru and use_attention out.",
-                    )
+                    f"{type(self).__name__}.build_encoder(): expected an encoder without a state, "
+                    "which use_lstm, use_gru or use_attention would follow, got "
+                    f"{type(encoder).__name__}, which has one of its own. Leave use_lstm, use_gru "
+                    "and use_attention out."
                 )
         self._latent_dims = dims
         return mark(encoder)
@@ -585,12 +577,9 @@ class Catalog(Hooks):
         config = self.model_config
         if config.normalize_observations and not self._can_normalize:
             raise ValueError(
-                explain_error(
-                    "model_config.normalize_observations",
-                    expected="a Box of floats to standardise",
-                    got=str(self.observation_space),
-                    remedy="Leave it None, which standardises where that makes sense, or set it to False.",
-                )
+                "model_config.normalize_observations: expected a Box of floats to standardise, "
+                f"got {self.observation_space}. Leave it None, which standardises where that makes "
+                "sense, or set it to False."
             )
         check_action_fields(self.observation_space, config)
 
@@ -598,16 +587,15 @@ class Catalog(Hooks):
         known = [node.name for node in root.walk() if node.keys]
         for path in given:
             if path not in known:
+                remedy = (
+                    f"Use one of {', '.join(known)}.{closest(path, known)}"
+                    if known
+                    else "No part is decided on its own here: the space has none, or one net reads the whole of it "
+                    "(flatten_observations, custom_model, a hook)."
+                )
                 raise ValueError(
-                    explain_error(
-                        f"model_config.{setting}[{path!r}]",
-                        expected=f"a path into {root.root}",
-                        got=f"one that matches nothing in {root.space}",
-                        remedy=f"Use one of {', '.join(known)}.{closest(path, known)}"
-                        if known
-                        else "No part is decided on its own here: the space has none, or one net reads the whole of it "
-                        "(flatten_observations, custom_model, a hook).",
-                    )
+                    f"model_config.{setting}[{path!r}]: expected a path into {root.root}, got one "
+                    f"that matches nothing in {root.space}. {remedy}"
                 )
 
     def _check_functions(self) -> None:
@@ -618,26 +606,22 @@ class Catalog(Hooks):
                 known = " or ".join([*self.functions, "an output_dim"])
                 expected = "no output_dim, which the algorithm knows" if own else known
                 remedy = "Leave it out." if own else f"Say how many outputs it has.{closest(name, self.functions)}"
-                raise ValueError(explain_error(where, expected=expected, got=repr(dict(given)), remedy=remedy))
+                raise ValueError(f"{where}: expected {expected}, got {dict(given)!r}. {remedy}")
             trunks = [*self.functions, "own"]
             if "trunk" in given and (own or given["trunk"] not in trunks):
                 expected = "none: vf_share_layers and the algorithm decide" if own else f"one of {', '.join(trunks)}"
                 remedy = "Leave it out." if own else "Choose whose encoder it shares, or 'own'."
-                raise ValueError(
-                    explain_error(f"{where}['trunk']", expected=expected, got=repr(given["trunk"]), remedy=remedy)
-                )
+                raise ValueError(f"{where}['trunk']: expected {expected}, got {given['trunk']!r}. {remedy}")
             shapes = [f.name for f in dataclasses.fields(DefaultModelConfig) if f.metadata["part"] == ENCODER]
             ignored = [setting for setting in given if setting in shapes]
             if ignored and not self._has_own_trunk(name):
                 whose = self._trunk_name(name)
                 remedy = f"Give it to {whose}, or leave it out." if own else "Set 'trunk': 'own'."
+                if own and name == "value":
+                    remedy = "Set vf_share_layers=False."
                 raise ValueError(
-                    explain_error(
-                        f"{where}[{ignored[0]!r}]",
-                        expected=f"settings of a head, since it sits on the encoder of {whose}",
-                        got="a setting of an encoder",
-                        remedy="Set vf_share_layers=False." if own and name == "value" else remedy,
-                    )
+                    f"{where}[{ignored[0]!r}]: expected settings of a head, since it sits on the "
+                    f"encoder of {whose}, got a setting of an encoder. {remedy}"
                 )
             self.for_function(name)  # whose tree finds mistakes of its own
 
@@ -645,13 +629,14 @@ class Catalog(Hooks):
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
     """``found``, which ``where`` chose, as the class for actions of ``space``."""
     if not (isinstance(found, type) and issubclass(found, Distribution)):
-        expected, got = "a subclass of catalog.Distribution", repr(found)
-        remedy = "Derive yours from Distribution, or from one of its subclasses."
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise TypeError(
+            f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "
+            "from Distribution, or from one of its subclasses."
+        )
     if missing := sorted(found.__abstractmethods__):
         expected, got = "a class with every method of catalog.Distribution", f"{found.__name__} without some"
         remedy = f"Write {', '.join(f'{name}()' for name in missing)}."
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
     dist_cls = found.bind(space, path=path)
     dist_cls.required_input_dim(space)  # raises if a class of one's own is for another kind of space
     return dist_cls

@@ -1,19 +1,7 @@
-"""How every error of this project reads: where, what was expected, what came, what to do."""
+"""Hints for errors. An error reads ``where: expected …, got …. Remedy.``"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-
-
-def explain_error(where: str, *, expected: str, got: object, remedy: str) -> str:
-    """Text of an error in the project's one form.
-
-    Args:
-        where: The setting, call or path into a space at which the mistake was found.
-        expected: What would have been right.
-        got: What came; shown with ``str``, so pass ``repr(x)`` where quotes help.
-        remedy: What the reader should do next, as one sentence.
-    """
-    return f"{where}: expected {expected}, got {got}. {remedy}"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

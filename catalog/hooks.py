@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
-from catalog.errors import explain_error
 from catalog.migration import remedy_for
 
 P = ParamSpec("P")
@@ -34,8 +33,7 @@ class Hooks:
             if isinstance(overridden, FunctionType | classmethod | staticmethod):
                 _check_signature(where, name, method, overridden)
             elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
-                got = "one that nothing calls"
-                raise TypeError(explain_error(where, expected="a hook of this class", got=got, remedy=remedy))
+                raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
 
 
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
@@ -46,9 +44,7 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
         for name in kwargs:
             if remedy := remedy_for("argument", name):
                 where = f"{function.__qualname__}()".replace(".__init__", "")
-                raise TypeError(
-                    explain_error(where, expected="its documented arguments", got=f"{name}=", remedy=remedy)
-                )
+                raise TypeError(f"{where}: expected its documented arguments, got {name}=. {remedy}")
         return function(*args, **kwargs)
 
     return checked
@@ -70,9 +66,10 @@ def _check_signature(where: str, name: str, method: Any, overridden: Any) -> Non
         fits = False
     if not fits:
         hints = "".join(f" {word}: {remedy_for('argument', word)}" for word in foreign)
-        remedy = f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
-        got = f"{_decorator(method)}def {name}{theirs}"
-        raise TypeError(explain_error(where, expected=f"the arguments {ours}", got=got, remedy=remedy))
+        raise TypeError(
+            f"{where}: expected the arguments {ours}, got {_decorator(method)}def {name}{theirs}. "
+            f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
+        )
 
 
 def _signature(method: Any) -> inspect.Signature:

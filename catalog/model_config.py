@@ -12,7 +12,7 @@ from torch import nn
 from typing_extensions import Self
 
 from catalog.activations import Activation, Initializer
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.migration import remedy_for
 from catalog.setting import (
     ENCODER,
@@ -412,14 +412,8 @@ class DefaultModelConfig:
                     remedy = "A further output with a trunk of its own has no memory: leave it out."
                 elif name in everywhere:
                     remedy = "It cannot differ by part or function: set it for the whole module."
-                raise ValueError(
-                    explain_error(
-                        f"model_config.{where}",
-                        expected=f"settings of {' and '.join(f'{part}s' for part in parts)}",
-                        got=repr(name),
-                        remedy=remedy,
-                    )
-                )
+                expected = f"settings of {' and '.join(f'{part}s' for part in parts)}"
+                raise ValueError(f"model_config.{where}: expected {expected}, got {name!r}. {remedy}")
 
     @classmethod
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
@@ -439,25 +433,17 @@ class DefaultModelConfig:
             value = value.given()
         if not isinstance(value, Mapping):
             raise TypeError(
-                explain_error(
-                    "model_config",
-                    expected="a DefaultModelConfig or a dict",
-                    got=repr(value),
-                    remedy="Pass DefaultModelConfig(fcnet_hiddens=[64, 64]) or {'fcnet_hiddens': [64, 64]}.",
-                )
+                f"model_config: expected a DefaultModelConfig or a dict, got {value!r}. Pass "
+                "DefaultModelConfig(fcnet_hiddens=[64, 64]) or {'fcnet_hiddens': [64, 64]}."
             )
         known = [f.name for f in dataclasses.fields(cls)]
         for key in value:
             if key not in known:
+                remedy = (
+                    remedy_for("model setting", key) or closest(key, known).strip() or f"Use one of {', '.join(known)}."
+                )
                 raise ValueError(
-                    explain_error(
-                        f"model_config[{key!r}]",
-                        expected="a model setting",
-                        got=f"the unknown name {key!r}",
-                        remedy=remedy_for("model setting", key)
-                        or closest(key, known).strip()
-                        or f"Use one of {', '.join(known)}.",
-                    )
+                    f"model_config[{key!r}]: expected a model setting, got the unknown name {key!r}. {remedy}"
                 )
         return cls(**value)
 
@@ -504,9 +490,7 @@ class DefaultModelConfig:
 
 
 def _misfit(name: str, expected: str, value: object) -> str:
-    return explain_error(
-        f"model_config.{name}", expected=expected, got=repr(value), remedy="Set it to one of these values."
-    )
+    return f"model_config.{name}: expected {expected}, got {value!r}. Set it to one of these values."
 
 
 def _frozen(value: Any) -> Any:

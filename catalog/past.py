@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium import Space, spaces
 
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 OBS, PREV_OBS, PREV_ACTION, PREV_REWARD = "obs", "prev_obs", "prev_action", "prev_reward"
@@ -34,8 +33,10 @@ class PastView:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                where, remedy = f"PastView.{name}", "Say how many steps back it sees; 0 for none."
-                raise ValueError(explain_error(where, expected="an int >= 0", got=repr(value), remedy=remedy))
+                raise ValueError(
+                    f"PastView.{name}: expected an int >= 0, got {value!r}. Say how many steps "
+                    "back it sees; 0 for none."
+                )
 
     @property
     def steps(self) -> dict[str, int]:
@@ -74,8 +75,10 @@ def stacked_space(space: Space, steps: int) -> Space:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([stacked_space(child, steps) for child in space.spaces])
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
-        remedy = "Let an env wrapper count them from 0, or leave past observations out."
-        raise ValueError(explain_error("past observations", expected="choices from 0 on", got=space, remedy=remedy))
+        raise ValueError(
+            f"past observations: expected choices from 0 on, got {space}. Let an env wrapper count "
+            "them from 0, or leave past observations out."
+        )
     if steps == 1:
         return space
     if isinstance(space, spaces.Box):

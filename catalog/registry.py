@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import nn
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 if TYPE_CHECKING:
     from catalog.distributions.base import Distribution
@@ -37,24 +37,16 @@ class Registry(Generic[T]):
         """
         if not isinstance(name, str):
             raise TypeError(
-                explain_error(
-                    f"register_{self.what}()",
-                    expected="a name",
-                    got=repr(name),
-                    remedy=f"Write @register_{self.what}('name') above the class.",
-                )
+                f"register_{self.what}(): expected a name, got {name!r}. Write "
+                f"@register_{self.what}('name') above the class."
             )
 
         def add(item: R) -> R:
             known = self._known.get(name)
             if known is not None and _full_name(known) != _full_name(item):  # a cell of a notebook may run again
                 raise ValueError(
-                    explain_error(
-                        f"register_{self.what}({name!r})",
-                        expected="a name that is free",
-                        got=f"that of {known!r}",
-                        remedy="Choose another name.",
-                    )
+                    f"register_{self.what}({name!r}): expected a name that is free, got that of "
+                    f"{known!r}. Choose another name."
                 )
             self._known[name] = item  # type: ignore[assignment]  # R is a T, or find says so
             return item
@@ -92,11 +84,10 @@ class Registry(Generic[T]):
 
     def _misfit(self, where: str, got: str, hint: str = "") -> str:
         known = ", ".join(sorted(self._known)) or "none so far"
-        return explain_error(
-            where,
-            expected=f"a class or function, an import path 'module:Class', or a registered {self.what} ({known})",
-            got=got,
-            remedy=f"Register it with @register_{self.what}('name'), or pass the class itself.{hint}",
+        return (
+            f"{where}: expected a class or function, an import path 'module:Class', or a "
+            f"registered {self.what} ({known}), got {got}. Register it with "
+            f"@register_{self.what}('name'), or pass the class itself.{hint}"
         )
 
 

@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 
 from gymnasium import Space
 
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 T = TypeVar("T")
@@ -122,12 +121,9 @@ class RuleTable(Generic[T]):
 
         if not (isinstance(space_type, type) and issubclass(space_type, Space)):
             raise TypeError(
-                explain_error(
-                    f"{self.what.replace(' ', '_')}_rules.register()",
-                    expected="a class of gymnasium.Space",
-                    got=repr(space_type),
-                    remedy="Pass the class itself, such as gymnasium.spaces.Box.",
-                )
+                f"{self.what.replace(' ', '_')}_rules.register(): expected a class of "
+                f"gymnasium.Space, got {space_type!r}. Pass the class itself, such as "
+                "gymnasium.spaces.Box."
             )
 
         def add(build: Build[T]) -> Build[T]:
@@ -152,15 +148,11 @@ class RuleTable(Generic[T]):
                 return rule, passed
             if isinstance(space, rule.space_type):
                 passed.append(rule)
-        known = "; ".join(rule.name for rule in self._rules)
         raise ValueError(
-            explain_error(
-                path,
-                expected=f"a space with a branch in the {self.what} table ({known})",
-                got=str(space),
-                remedy=f"Register one with @{self.what.replace(' ', '_')}_rules.register({type(space).__name__}, ...), "
-                "or override the Catalog hook that asks this table.",
-            )
+            f"{path}: expected a space with a branch in the {self.what} table "
+            f"({'; '.join(rule.name for rule in self._rules)}), got {space}. Register one with "
+            f"@{self.what.replace(' ', '_')}_rules.register({type(space).__name__}, ...), or "
+            "override the Catalog hook that asks this table."
         )
 
     def resolve(self, space: Space, model_config: DefaultModelConfig, node: Node[T]) -> T:

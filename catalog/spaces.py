@@ -9,7 +9,6 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 
 
 class Leaf(NamedTuple):
@@ -94,18 +93,14 @@ def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "obser
 
 
 def _no_array(space: Space, path: str) -> str:
-    return explain_error(
-        path,
-        expected="a space of arrays (Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple)",
-        got=str(space),
-        remedy="Turn it into arrays with an environment wrapper.",
+    return (
+        f"{path}: expected a space of arrays (Box, Discrete, MultiDiscrete, MultiBinary, Dict, "
+        f"Tuple), got {space}. Turn it into arrays with an environment wrapper."
     )
 
 
 def _empty(space: Space, path: str) -> str:
-    return explain_error(
-        path,
-        expected="a space with at least one entry",
-        got=str(space),
-        remedy="Leave it out of the observation with an environment wrapper.",
+    return (
+        f"{path}: expected a space with at least one entry, got {space}. Leave it out of the "
+        "observation with an environment wrapper."
     )

@@ -20,8 +20,6 @@ from uuid import uuid4
 import numpy as np
 from torch import Tensor
 
-from catalog.errors import explain_error
-
 FORMAT = 1
 PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
 RUN_CHECKPOINTS = ("checkpoint", "best_checkpoint")
@@ -53,16 +51,13 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
             return target
     except (OSError, SafetensorError) as error:
         got = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        remedy = "Choose another path, or make room or get permission there."
-        where = f"save({str(path)!r})"
-        raise OSError(explain_error(where, expected="a folder to write to", got=got, remedy=remedy)) from error
+        raise OSError(
+            f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
+            "or make room or get permission there."
+        ) from error
     raise FileExistsError(
-        explain_error(
-            f"save({str(path)!r})",
-            expected="a new folder, an empty one or an earlier checkpoint",
-            got="something else of that name",
-            remedy="Choose another path.",
-        )
+        f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
+        "something else of that name. Choose another path."
     )
 
 
@@ -99,12 +94,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     folder = Path(path)
     if not (folder / PLAIN).exists():
         raise FileNotFoundError(
-            explain_error(
-                f"load({str(path)!r})",
-                expected="a folder with checkpoint.json",
-                got="none",
-                remedy="Pass the folder that algo.save(path) wrote, such as runs/<name>/checkpoint.",
-            )
+            f"load({str(path)!r}): expected a folder with checkpoint.json, got none. Pass the "
+            "folder that algo.save(path) wrote, such as runs/<name>/checkpoint."
         )
     try:
         return _read(folder)
@@ -113,12 +104,8 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         if beside := _sound_beside(folder):
             remedy = f"Load {str(beside)!r}, which is sound; this one is damaged or from another version."
         raise ValueError(
-            explain_error(
-                f"load({str(path)!r})",
-                expected=f"a complete checkpoint of format {FORMAT}",
-                got=f"one that cannot be read ({damage})",
-                remedy=remedy,
-            )
+            f"load({str(path)!r}): expected a complete checkpoint of format {FORMAT}, got one that "
+            f"cannot be read ({damage}). {remedy}"
         ) from damage
 
 
@@ -165,12 +152,8 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         keys = [str(key) for key in value]
         if len({*keys}) < len(keys) or keys == [_TENSOR]:
             raise TypeError(
-                explain_error(
-                    f"checkpoint state at {path!r}",
-                    expected=f"keys that differ as text, and other than {_TENSOR!r} alone",
-                    got=f"the keys {list(value)!r}",
-                    remedy="Use strings as keys.",
-                )
+                f"checkpoint state at {path!r}: expected keys that differ as text, and other than "
+                f"{_TENSOR!r} alone, got the keys {list(value)!r}. Use strings as keys."
             )
         return {
             str(key): split_tensors(child, f"{path}/{key}" if path else str(key), tensors)
@@ -189,12 +172,8 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
-        explain_error(
-            f"checkpoint state at {path!r}",
-            expected="a tensor, a plain value, or a dict or list of these",
-            got=type(value).__name__,
-            remedy="Convert it in get_state() and back in set_state().",
-        )
+        f"checkpoint state at {path!r}: expected a tensor, a plain value, or a dict or list of "
+        f"these, got {type(value).__name__}. Convert it in get_state() and back in set_state()."
     )
 
 

@@ -15,7 +15,7 @@ from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.settings.encoding import NotReadable
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
 
 Allow = Annotated[list[str] | None, tyro.conf.arg(metavar="MODULE [MODULE ...]")]
@@ -40,9 +40,7 @@ def find_checkpoint(path: str, *, best_first: bool) -> Path:
         if (candidate / "checkpoint.json").is_file():
             return candidate
     got, remedy = _instead(folder)
-    raise FileNotFoundError(
-        explain_error(f"checkpoint {path!r}", expected="a checkpoint or a run", got=got, remedy=remedy)
-    )
+    raise FileNotFoundError(f"checkpoint {path!r}: expected a checkpoint or a run, got {got}. {remedy}")
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
@@ -53,10 +51,10 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """
     content = load_checkpoint(folder)
     if missing := [name for name in _CONTENT if name not in content]:
-        got = f"one without {', '.join(missing)}"
-        remedy = "Load it with the version that wrote it, or save it again with this one."
         raise ValueError(
-            explain_error(f"checkpoint {str(folder)!r}", expected="what algo.save() writes", got=got, remedy=remedy)
+            f"checkpoint {str(folder)!r}: expected what algo.save() writes, got one without "
+            f"{', '.join(missing)}. Load it with the version that wrote it, or save it again with "
+            "this one."
         )
     return content
 
@@ -104,7 +102,7 @@ def allowing(allow: Sequence[str], checkpoint: Path) -> Iterator[None]:
             got = f"code of the script that trained it (for {', '.join(of_script)})"
             remedy = f"Load it in that script, by Algorithm.from_checkpoint({str(checkpoint)!r}, allow=['__main__']); "
             remedy += "or move the code to a module of its own and train again."
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+            raise ValueError(f"{where}: expected {expected}, got {got}. {remedy}") from error
         flags = f"type --allow {' '.join(dict.fromkeys([*allow, *error.modules]))}" if error.modules else ""
         told = " and ".join(filter(None, (flags, "setting=... is --setting")))
         raise ValueError(f"{error} In a shell, {told}.") from error

@@ -28,7 +28,6 @@ from algorithms.run.run_folder import run_name
 from algorithms.run.video import watch
 from algorithms.settings.checks import check_value
 from algorithms.settings.fields import settings_of
-from catalog.errors import explain_error
 from rlmodule.seeding import int_seed
 
 _OF_TRAINING: dict[str, Any] = {
@@ -112,9 +111,11 @@ def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
     objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
     for name, value in content["config"].items():
         if name not in objects and isinstance(value, dict) and "__pass_again__" in value:
-            where, got = f"{name} of {str(checkpoint)!r}", f"{value['__pass_again__']}, which could not be saved"
-            remedy = f"Evaluate it in Python: Algorithm.from_checkpoint({str(checkpoint)!r}, {name}=...).evaluate()."
-            raise ValueError(explain_error(where, expected="what a shell can load", got=got, remedy=remedy))
+            raise ValueError(
+                f"{name} of {str(checkpoint)!r}: expected what a shell can load, got "
+                f"{value['__pass_again__']}, which could not be saved. Evaluate it in Python: "
+                f"Algorithm.from_checkpoint({str(checkpoint)!r}, {name}=...).evaluate()."
+            )
     for name, flag, value in (
         ("seed", "--seed", flags.seed),
         ("evaluation_num_envs", "--num-envs", flags.num_envs),

@@ -13,7 +13,6 @@ from pathlib import Path
 import algorithms
 import catalog
 import rlmodule
-from catalog.errors import explain_error
 
 OK, FAILED, USAGE, INTERRUPTED, NOBODY_READS, TERMINATED = 0, 1, 2, 130, 141, 143
 """Done; an error, or a target that was missed; a command line that cannot be understood; Ctrl-C; what was printed went
@@ -24,7 +23,7 @@ class UsageError(Exception):
     """The command line cannot be understood: where, what was expected, what came, and what to type."""
 
     def __init__(self, where: str, expected: str, got: object, remedy: str) -> None:
-        super().__init__(explain_error(where, expected=expected, got=got, remedy=remedy))
+        super().__init__(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
 def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:

@@ -20,7 +20,6 @@ from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
 from algorithms.settings.checks import Schedule
 from algorithms.settings.fields import on_the_class, setting, settings
-from catalog.errors import explain_error
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.learner import Metrics
 from rlmodule.learning.schedules import value_at
@@ -337,12 +336,9 @@ class DQN(Algorithm):
             )
         elif config.burn_in_len:
             raise ValueError(
-                explain_error(
-                    "DQNConfig.burn_in_len",
-                    expected="0, since the module has no recurrent state",
-                    got=config.burn_in_len,
-                    remedy="Leave it out, or set use_lstm, use_gru or use_attention in model_config.",
-                )
+                "DQNConfig.burn_in_len: expected 0, since the module has no recurrent state, got "
+                f"{config.burn_in_len}. Leave it out, or set use_lstm, use_gru or use_attention in "
+                "model_config."
             )
         prioritized = None
         if config.prioritized_replay:
@@ -369,12 +365,10 @@ class DQN(Algorithm):
         needed = slots * (config.burn_in_len + length * -(-sequences // slots) + most - 1)
         if config.num_steps_sampled_before_learning_starts < needed:
             raise ValueError(
-                explain_error(
-                    "DQNConfig.num_steps_sampled_before_learning_starts",
-                    expected=f"at least {needed}: {sequences} sequences of {length} steps from {slots} environments",
-                    got=config.num_steps_sampled_before_learning_starts,
-                    remedy="Make it larger, or the batch, max_seq_len or burn_in_len smaller.",
-                )
+                f"DQNConfig.num_steps_sampled_before_learning_starts: expected at least {needed}: "
+                f"{sequences} sequences of {length} steps from {slots} environments, got "
+                f"{config.num_steps_sampled_before_learning_starts}. Make it larger, or the batch, "
+                "max_seq_len or burn_in_len smaller."
             )
 
     def get_state(self) -> dict[str, Any]:
@@ -391,11 +385,8 @@ class DQN(Algorithm):
 def _td_errors(metrics: Metrics) -> Tensor:
     if "td_error" not in metrics:
         raise ValueError(
-            explain_error(
-                "metrics of compute_loss_for_module()",
-                expected="'td_error', one per row, since prioritized_replay=True",
-                got=", ".join(metrics),
-                remedy="Report it, or turn prioritized_replay off.",
-            )
+            "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
+            f"prioritized_replay=True, got {', '.join(metrics)}. Report it, or turn "
+            "prioritized_replay off."
         )
     return metrics["td_error"]

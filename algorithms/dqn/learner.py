@@ -10,7 +10,6 @@ from torch.nn import functional
 from algorithms.ops.distributional import project_onto_support
 from catalog.actions.masks import MASKED
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.batch_learner import BatchLearner
@@ -123,9 +122,10 @@ class DQNLearner(BatchLearner):
         atoms = self.settings.num_atoms
         expected = (rows,) if atoms == 1 else (rows, atoms)
         if targets.shape != expected:  # [B, 1] would be compared with each of [B]
-            where, remedy = f"{type(self).__name__}.compute_targets()", "Return one target for each row."
-            got = f"shape {tuple(targets.shape)}"
-            raise ValueError(explain_error(where, expected=f"shape {expected}", got=got, remedy=remedy))
+            raise ValueError(
+                f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
+                f"{tuple(targets.shape)}. Return one target for each row."
+            )
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """What the value of each row's action should be ``[B]``: the rewards of its window, and the target net's value

@@ -17,7 +17,6 @@ from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
 from catalog.encoders.shape_checks import check_head, untouched
-from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
@@ -86,17 +85,21 @@ class DQNModelConfig(DefaultModelConfig):
         bounds = (("v_min", self.v_min), ("v_max", self.v_max))
         for name, value in bounds:
             if (value is None) == (self.num_atoms > 1):
-                expected = f"{'a number' if value is None else 'None'}, since num_atoms={self.num_atoms}"
-                remedy = "Set v_min and v_max to the range of discounted returns, or num_atoms to 1 to leave them out."
-                raise ValueError(explain_error(f"model_config.{name}", expected=expected, got=value, remedy=remedy))
+                raise ValueError(
+                    f"model_config.{name}: expected {'a number' if value is None else 'None'}, "
+                    f"since num_atoms={self.num_atoms}, got {value}. Set v_min and v_max to the "
+                    "range of discounted returns, or num_atoms to 1 to leave them out."
+                )
         if self.v_min is not None and self.v_max is not None and self.v_min >= self.v_max:
-            remedy = "Set them to the range of discounted returns."
-            expected = f"less than v_max={self.v_max}"
-            raise ValueError(explain_error("model_config.v_min", expected=expected, got=self.v_min, remedy=remedy))
+            raise ValueError(
+                f"model_config.v_min: expected less than v_max={self.v_max}, got {self.v_min}. Set "
+                "them to the range of discounted returns."
+            )
         if not self.noisy and self.sigma0 != type(self).sigma0:
-            remedy = "Set noisy=True, or leave it out."
-            expected = f"{type(self).sigma0}, since noisy=False"
-            raise ValueError(explain_error("model_config.sigma0", expected=expected, got=self.sigma0, remedy=remedy))
+            raise ValueError(
+                f"model_config.sigma0: expected {type(self).sigma0}, since noisy=False, got "
+                f"{self.sigma0}. Set noisy=True, or leave it out."
+            )
 
 
 class DQNCatalog(Catalog):
@@ -149,21 +152,16 @@ class DQNCatalog(Catalog):
 
     def _check_model_config(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
-            remedy = "Box actions need a policy, as PPO has one; other spaces can be numbered by a wrapper of the env."
             raise ValueError(
-                explain_error(
-                    "action_space of DQN", expected="a Discrete space", got=str(self.action_space), remedy=remedy
-                )
+                f"action_space of DQN: expected a Discrete space, got {self.action_space}. Box "
+                "actions need a policy, as PPO has one; other spaces can be numbered by a wrapper "
+                "of the env."
             )
         super()._check_model_config()
         if self.model_config.vf_share_layers is not None:
             raise ValueError(
-                explain_error(
-                    "model_config.vf_share_layers",
-                    expected="None, since the heads of DQN always share their encoder",
-                    got=self.model_config.vf_share_layers,
-                    remedy="Leave it out.",
-                )
+                "model_config.vf_share_layers: expected None, since the heads of DQN always share "
+                f"their encoder, got {self.model_config.vf_share_layers}. Leave it out."
             )
 
     def _check_functions(self) -> None:
@@ -171,21 +169,15 @@ class DQNCatalog(Catalog):
         config, dist_cls = self.model_config, self.bound_dist_cls
         if not issubclass(dist_cls, Categorical):
             raise ValueError(
-                explain_error(
-                    f"distribution of the actions of {type(self).__name__}",
-                    expected="Categorical, since action values and ε-greedy exploration are logits of one",
-                    got=dist_cls.__name__,
-                    remedy="Leave custom_action_dist out, or derive yours from Categorical.",
-                )
+                f"distribution of the actions of {type(self).__name__}: expected Categorical, "
+                "since action values and ε-greedy exploration are logits of one, got "
+                f"{dist_cls.__name__}. Leave custom_action_dist out, or derive yours from "
+                "Categorical."
             )
         if not config.dueling and "state_value" in (functions := self._whole_config.functions):
             raise ValueError(
-                explain_error(
-                    "model_config.functions['state_value']",
-                    expected="none, since dueling=False",
-                    got=repr(dict(functions["state_value"])),
-                    remedy="Set dueling=True, or leave it out.",
-                )
+                "model_config.functions['state_value']: expected none, since dueling=False, got "
+                f"{dict(functions['state_value'])!r}. Set dueling=True, or leave it out."
             )
         if config.noisy:
             for function in self.functions:
@@ -199,13 +191,11 @@ class DQNCatalog(Catalog):
                 given, expected = getattr(config, name), getattr(default, name)
                 if given != expected:
                     own = name in self._whole_config.functions.get(function, {})
+                    where = f"model_config.functions[{function!r}][{name!r}]" if own else f"model_config.{name}"
                     raise ValueError(
-                        explain_error(
-                            f"model_config.functions[{function!r}][{name!r}]" if own else f"model_config.{name}",
-                            expected=f"its default {expected!r}, since noisy layers have a start of their own",
-                            got=repr(given),
-                            remedy="Leave it out, or give it to a further output in functions.",
-                        )
+                        f"{where}: expected its default {expected!r}, since noisy layers have a "
+                        f"start of their own, got {given!r}. Leave it out, or give it to a further "
+                        "output in functions."
                     )
 
 
@@ -226,8 +216,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def setup(self) -> None:
         catalog = self.catalog
         if not isinstance(catalog, DQNCatalog):
-            got, remedy = type(catalog).__name__, "Derive yours from DQNCatalog."
-            raise TypeError(explain_error("catalog of DQNModule", expected="a DQNCatalog", got=got, remedy=remedy))
+            raise TypeError(
+                f"catalog of DQNModule: expected a DQNCatalog, got {type(catalog).__name__}. "
+                "Derive yours from DQNCatalog."
+            )
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
         if type(self) is DQNModule:  # one of the user's own may read any setting
@@ -252,8 +244,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         """``head``, which must fit between the latent and what it is for."""
         latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
-            expected, remedy = "a NoisyHead, since noisy=True", "Build a NoisyHeadConfig, or leave noisy out."
-            raise TypeError(explain_error(where, expected=expected, got=type(head).__name__, remedy=remedy))
+            raise TypeError(
+                f"{where}: expected a NoisyHead, since noisy=True, got {type(head).__name__}. "
+                "Build a NoisyHeadConfig, or leave noisy out."
+            )
         return check_head(head, latent_dims, width, where)
 
     def get_non_inference_attributes(self) -> list[str]:
@@ -268,8 +262,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def set_epsilon(self, epsilon: float) -> None:
         if not 0 <= epsilon <= 1:
-            where, remedy = "DQNModule.set_epsilon()", "Give the share of random actions."
-            raise ValueError(explain_error(where, expected="a number in [0, 1]", got=epsilon, remedy=remedy))
+            raise ValueError(
+                f"DQNModule.set_epsilon(): expected a number in [0, 1], got {epsilon}. Give the "
+                "share of random actions."
+            )
         odds = 1 / epsilon - 1 if epsilon else math.inf
         self.epsilon.fill_(epsilon)
         self.greedy_bonus.fill_(min(math.log1p(self.num_actions * odds), ALWAYS_GREEDY))
@@ -303,8 +299,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             ValueError: If ``dueling`` is False.
         """
         if self.vf_head is None:
-            where, remedy = f"{type(self).__name__}.compute_state_values()", "Set dueling=True."
-            raise ValueError(explain_error(where, expected="dueling nets", got="dueling=False", remedy=remedy))
+            raise ValueError(
+                f"{type(self).__name__}.compute_state_values(): expected dueling nets, got "
+                "dueling=False. Set dueling=True."
+            )
         value = _run(self.vf_head, self._encode(batch).latent if embeddings is None else embeddings, False)
         return value.squeeze(-1) if self.support is None else value.softmax(-1) @ self.support
 
@@ -329,12 +327,9 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         """
         if self.support is None:
             raise ValueError(
-                explain_error(
-                    f"distribution of returns of {type(self).__name__}",
-                    expected="several atoms",
-                    got=f"num_atoms={self.num_atoms}",
-                    remedy="Set num_atoms, v_min and v_max, or ask compute_q_values().",
-                )
+                f"distribution of returns of {type(self).__name__}: expected several atoms, got "
+                f"num_atoms={self.num_atoms}. Set num_atoms, v_min and v_max, or ask "
+                "compute_q_values()."
             )
         return self.support
 
@@ -435,17 +430,16 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
             module.set_epsilon(epsilon)
             said.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
     if shape != expected:
-        where, remedy = f"{type(module).__name__}.compute_q_values()", "Return one value for each action."
-        raise ValueError(explain_error(where, expected=f"shape {expected}", got=f"shape {shape}", remedy=remedy))
+        raise ValueError(
+            f"{type(module).__name__}.compute_q_values(): expected shape {expected}, got shape "
+            f"{shape}. Return one value for each action."
+        )
     if torch.equal(*said):
         raise ValueError(
-            explain_error(
-                f"{type(module).__name__}.set_epsilon()",
-                expected="another forward_exploration() of the copy that acts for epsilon=1 than for epsilon=0",
-                got="the same",
-                remedy="Keep epsilon in a buffer that set_epsilon() fills in place, and let _forward_exploration() go "
-                "by it, as DQNModule does.",
-            )
+            f"{type(module).__name__}.set_epsilon(): expected another forward_exploration() of the "
+            "copy that acts for epsilon=1 than for epsilon=0, got the same. Keep epsilon in a "
+            "buffer that set_epsilon() fills in place, and let _forward_exploration() go by it, "
+            "as DQNModule does."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 LOGGERS = {
     "csv": "algorithms.loggers.csv:CsvLogger",
@@ -160,8 +160,7 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
     there twice."""
     for one in chosen or ():
         if isinstance(one, str) and chosen is not None and list(chosen).count(one) > 1:
-            expected, remedy = "each name once", "Leave the second one out."
-            raise ValueError(explain_error("loggers", expected=expected, got=repr(list(chosen)), remedy=remedy))
+            raise ValueError(f"loggers: expected each name once, got {list(chosen)!r}. Leave the second one out.")
         if run_dir is None and (made := file_logger(one)) is not None:
             raise _no_folder(made)
 
@@ -177,9 +176,9 @@ def _factory(one: str | LoggerFactory) -> LoggerFactory:
     if not isinstance(one, str):
         return one
     if one not in LOGGERS:
-        remedy = f"Name one of these, or pass a class derived from algorithms.loggers.Logger.{closest(one, LOGGERS)}"
         raise ValueError(
-            explain_error("loggers", expected=f"one of {', '.join(LOGGERS)}", got=repr(one), remedy=remedy)
+            f"loggers: expected one of {', '.join(LOGGERS)}, got {one!r}. Name one of these, or "
+            f"pass a class derived from algorithms.loggers.Logger.{closest(one, LOGGERS)}"
         )
     module, _, name = LOGGERS[one].partition(":")
     return vars(import_module(module))[name]
@@ -193,20 +192,24 @@ def _make(one: str | LoggerFactory, run: LoggedRun) -> Logger:
     except Exception as error:  # the classes that services have for their own
         raise _broken(f"loggers: {one!r}", error) from error
     if not isinstance(made, Logger):
-        remedy = "Return one of a class derived from algorithms.loggers.Logger."
-        raise TypeError(explain_error(f"loggers: {one!r}", expected="a Logger", got=type(made).__name__, remedy=remedy))
+        raise TypeError(
+            f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return one of a "
+            "class derived from algorithms.loggers.Logger."
+        )
     return made
 
 
 def _no_folder(factory: type[Logger]) -> ValueError:
-    remedy = "Set one: .reporting(run_dir='runs/mine')."
-    return ValueError(explain_error(f"loggers: {factory.__name__}", expected="a run_dir", got="None", remedy=remedy))
+    return ValueError(
+        f"loggers: {factory.__name__}: expected a run_dir, got None. Set one: .reporting(run_dir='runs/mine')."
+    )
 
 
 def _broken(where: str, error: Exception) -> RuntimeError:
-    got = f"{type(error).__name__}: {error}"
-    remedy = "Correct what it tells, or leave this logger out: .reporting(loggers=[...])."
-    return RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy))
+    return RuntimeError(
+        f"{where}: expected no error, got {type(error).__name__}: {error}. Correct what it tells, "
+        "or leave this logger out: .reporting(loggers=[...])."
+    )
 
 
 # --- what loggers share -----------------------------------------------------------------------------------------------
@@ -244,8 +247,7 @@ def needed_package(name: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        where, expected = f"loggers: {name!r}", f"the package {name}"
-        raise ImportError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from error
+        raise ImportError(f"loggers: {name!r}: expected the package {name}, got {error}. {remedy}") from error
 
 
 class ServiceRun:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from algorithms.loggers.base import LoggedRun, Logger, ServiceRun, flatten, needed_package, numbers_of
-from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,10 +48,9 @@ class MlflowLogger(Logger):
                 self._id = earlier.known
                 self._client.update_run(self._id, status="RUNNING")
         except MlflowException as error:
-            expected = "a server that takes runs"
-            remedy = "Name one: MLFLOW_TRACKING_URI=http://localhost:5000, for example, or pass tracking_uri=."
             raise RuntimeError(
-                explain_error("loggers: 'mlflow'", expected=expected, got=str(error), remedy=remedy)
+                f"loggers: 'mlflow': expected a server that takes runs, got {error}. Name one: "
+                "MLFLOW_TRACKING_URI=http://localhost:5000, for example, or pass tracking_uri=."
             ) from error
         try:
             earlier.keep(self._id)

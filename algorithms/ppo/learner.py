@@ -10,7 +10,6 @@ from torch import Tensor
 from algorithms.ops.returns import generalized_advantages
 from algorithms.ops.surrogate import clipped_surrogate, clipped_value_error, explained_variance, k3_divergence
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
@@ -57,13 +56,10 @@ class PPOLearner(EpisodeLearner):
         dist_cls = self.module[module_id].action_dist_cls
         if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
             raise ValueError(
-                explain_error(
-                    "PPOConfig.use_kl_loss",
-                    expected=f"False with {dist_cls.__name__} (module {module_id!r}), since KL to the old policy would "
-                    "need the old parameters of the module beside the inputs that were kept",
-                    got=True,
-                    remedy="Leave use_kl_loss out, or set target_kl, which goes by log-probabilities.",
-                )
+                f"PPOConfig.use_kl_loss: expected False with {dist_cls.__name__} (module "
+                f"{module_id!r}), since KL to the old policy would need the old parameters of the "
+                "module beside the inputs that were kept, got True. Leave use_kl_loss out, or set "
+                "target_kl, which goes by log-probabilities."
             )
 
     def compute_loss_for_module(

@@ -13,7 +13,6 @@ from catalog.catalog import RAW, Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.encoders.shape_checks import check_head
-from catalog.errors import explain_error
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Columns
@@ -85,16 +84,20 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def setup(self) -> None:
         catalog = self.catalog
         if not isinstance(catalog, PPOCatalog):
-            got, remedy = type(catalog).__name__, "Derive yours from PPOCatalog."
-            raise TypeError(explain_error("catalog of PPOModule", expected="a PPOCatalog", got=got, remedy=remedy))
+            raise TypeError(
+                f"catalog of PPOModule: expected a PPOCatalog, got {type(catalog).__name__}. "
+                "Derive yours from PPOCatalog."
+            )
         if type(self) is PPOModule:  # one of the user's own may read any setting
             check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
         if not isinstance(self.encoder, ActorCriticEncoder):
-            where, got = f"{type(catalog).__name__}.build_actor_critic_encoder()", type(self.encoder).__name__
-            remedy = "Override build_encoder() for a net of your own; this one joins an actor's and a critic's."
-            raise TypeError(explain_error(where, expected="an ActorCriticEncoder", got=got, remedy=remedy))
+            raise TypeError(
+                f"{type(catalog).__name__}.build_actor_critic_encoder(): expected an "
+                f"ActorCriticEncoder, got {type(self.encoder).__name__}. Override build_encoder() "
+                "for a net of your own; this one joins an actor's and a critic's."
+            )
         self.critic_reads_raw = catalog.reads_raw("value")
         self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
         self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")

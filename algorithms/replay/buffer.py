@@ -24,7 +24,6 @@ from algorithms.replay.prioritized import Priorities, PrioritizedReplay
 from algorithms.replay.resize import take_over
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
@@ -189,8 +188,10 @@ class ReplayBuffer:
         """The arrays of ``rollout``, checked."""
         stored = rollout.columns
         if Columns.STARTS not in stored:
-            remedy, got = "Say which rows are the first of an episode.", ", ".join(stored)
-            raise ValueError(explain_error("Rollout", expected="the column 'starts'", got=got, remedy=remedy))
+            raise ValueError(
+                f"Rollout: expected the column 'starts', got {', '.join(stored)}. Say which rows "
+                "are the first of an episode."
+            )
         valid = stored[Columns.VALID].numpy()
         steps, slots = valid.shape
         columns = slice(first_slot, first_slot + slots)
@@ -227,14 +228,18 @@ class ReplayBuffer:
 
     def _check_columns(self, columns: slice) -> None:
         if columns.start < 0 or columns.stop > self.num_envs:
-            expected, got = f"envs 0 to {self.num_envs - 1}", f"envs {columns.start} to {columns.stop - 1}"
-            remedy = "Give the buffer as many envs as all rollouts have together."
-            raise ValueError(explain_error("ReplayBuffer.add()", expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"ReplayBuffer.add(): expected envs 0 to {self.num_envs - 1}, got envs "
+                f"{columns.start} to {columns.stop - 1}. Give the buffer as many envs as all "
+                "rollouts have together."
+            )
         heads = self.heads[columns]
         if np.count_nonzero(heads != heads[0]):
-            expected, got = "envs that always come together", f"envs {columns.start} to {columns.stop - 1}"
-            remedy = "Give the rollouts of one runner the same first_slot each time."
-            raise ValueError(explain_error("ReplayBuffer.add()", expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                "ReplayBuffer.add(): expected envs that always come together, got envs "
+                f"{columns.start} to {columns.stop - 1}. Give the rollouts of one runner the same "
+                "first_slot each time."
+            )
         apart = {start: n for start, n in self._groups.items() if start + n <= columns.start or columns.stop <= start}
         self._groups = apart | {columns.start: columns.stop - columns.start}
 
@@ -314,13 +319,10 @@ class ReplayBuffer:
             return self._sample_sequences(self._anchors, batch_size, beta)
         if not 0 < batch_size <= self.num_transitions:
             raise ValueError(
-                explain_error(
-                    f"ReplayBuffer.sample({batch_size})",
-                    expected="a positive number of transitions, at most as many as are stored",
-                    got=f"{self.num_transitions} stored (capacity {self._layout.capacity})",
-                    remedy="Raise num_steps_sampled_before_learning_starts or replay_capacity, or lower "
-                    "train_batch_size_per_learner.",
-                )
+                f"ReplayBuffer.sample({batch_size}): expected a positive number of transitions, at "
+                f"most as many as are stored, got {self.num_transitions} stored (capacity "
+                f"{self._layout.capacity}). Raise num_steps_sampled_before_learning_starts or "
+                "replay_capacity, or lower train_batch_size_per_learner."
             )
         if self.priorities is None:
             places = self._draw(batch_size, self.sampleable, self._rows_in_use, self.num_transitions)
@@ -333,13 +335,11 @@ class ReplayBuffer:
         num = max(1, batch_size // length)
         if batch_size < 1 or num > there:
             raise ValueError(
-                explain_error(
-                    f"ReplayBuffer.sample({batch_size})",
-                    expected=f"a positive number of steps, at most the {there * length} of the complete sequences",
-                    got=f"{there} sequences of {length} steps ({self.num_transitions} transitions are stored)",
-                    remedy="Raise num_steps_sampled_before_learning_starts or replay_capacity, or lower "
-                    "train_batch_size_per_learner.",
-                )
+                f"ReplayBuffer.sample({batch_size}): expected a positive number of steps, at most "
+                f"the {there * length} of the complete sequences, got {there} sequences of "
+                f"{length} steps ({self.num_transitions} transitions are stored). Raise "
+                "num_steps_sampled_before_learning_starts or replay_capacity, or lower "
+                "train_batch_size_per_learner."
             )
         weights = None
         if self.priorities is None:
@@ -496,14 +496,12 @@ class ReplayBuffer:
             self._take_over(state)
             return
         if differing:
+            expected = ", ".join(f"{name} {here[name]}" for name in differing)
+            got = ", ".join(f"{name} {there.get(name)}" for name in differing)
             raise ValueError(
-                explain_error(
-                    "state of a replay buffer",
-                    expected=", ".join(f"{name} {here[name]}" for name in differing),
-                    got=", ".join(f"{name} {there.get(name)}" for name in differing),
-                    remedy="Load it into a buffer of the same spaces, envs and settings; or begin with an empty one: "
-                    "from_checkpoint(..., replay_in_checkpoints=False).",
-                )
+                f"state of a replay buffer: expected {expected}, got {got}. Load it into a buffer "
+                "of the same spaces, envs and settings; or begin with an empty one: "
+                "from_checkpoint(..., replay_in_checkpoints=False)."
             )
         self._forget(slice(0, self.num_envs))
         self._obs.set_state(state["obs"])
@@ -557,9 +555,10 @@ class _Rows(NamedTuple):
 def _check_finals(terminateds: np.ndarray, truncateds: np.ndarray, given: int) -> None:
     num = np.count_nonzero(truncateds > terminateds)
     if num != given:
-        got, remedy = f"{given} for {num}", "Add its row and slot, and it to final_obs."
-        expected = "the true final observation of every truncated step"
-        raise ValueError(explain_error("Rollout.final_index", expected=expected, got=got, remedy=remedy))
+        raise ValueError(
+            "Rollout.final_index: expected the true final observation of every truncated step, "
+            f"got {given} for {num}. Add its row and slot, and it to final_obs."
+        )
 
 
 def _last_rows(rollout: Rollout, num: int, row_unit: int) -> Rollout:

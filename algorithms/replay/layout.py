@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
 
@@ -75,9 +75,10 @@ def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None
     for path, axis in axes.items():
         where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
         if path not in leaves:
-            known = ", ".join(map(repr, leaves))
-            remedy = f"Give the axis by path: {{path: axis}}.{closest(path, leaves) if path else ''}"
-            raise ValueError(explain_error(where, expected=f"one of the paths {known}", got=repr(path), remedy=remedy))
+            raise ValueError(
+                f"{where}: expected one of the paths {', '.join(map(repr, leaves))}, got {path!r}. "
+                f"Give the axis by path: {{path: axis}}.{closest(path, leaves) if path else ''}"
+            )
         _check_axis(where, _part(space, leaves[path][0]), axis)
     return [
         StoredLeaf(
@@ -99,11 +100,10 @@ def _part(space: Any, keys: Sequence[Any]) -> Space:
 def _check_axis(where: str, space: Space, axis: object) -> None:
     remedy = "Name the axis of one observation, without a batch dim, along which its frames are stacked."
     if not isinstance(space, spaces.Box):
-        raise ValueError(explain_error(where, expected="a Box that stacks frames", got=str(space), remedy=remedy))
+        raise ValueError(f"{where}: expected a Box that stacks frames, got {space}. {remedy}")
     dims = len(space.shape)
     if isinstance(axis, bool) or not isinstance(axis, int) or not -dims <= axis < dims:
-        expected = f"an axis of the shape {space.shape}"
-        raise ValueError(explain_error(where, expected=expected, got=repr(axis), remedy=remedy))
+        raise ValueError(f"{where}: expected an axis of the shape {space.shape}, got {axis!r}. {remedy}")
 
 
 @dataclass(frozen=True)
@@ -212,4 +212,4 @@ def checked_n_step(n_step: object, kept_rows: int) -> tuple[int, int]:
 
 def wrong_setting(name: str, expected: str, got: object, remedy: str) -> ValueError:
     """An error about an argument of the buffer."""
-    return ValueError(explain_error(f"ReplayBuffer({name})", expected=expected, got=repr(got), remedy=remedy))
+    return ValueError(f"ReplayBuffer({name}): expected {expected}, got {got!r}. {remedy}")

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from catalog.errors import explain_error
-
 LARGE = 10**9
 """Bytes from which on it is worth a warning, which Python shows unless told not to."""
 
@@ -63,13 +61,10 @@ def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> N
     logger.log(level, "Replay of %s steps: %s, %s bytes a step", f"{capacity:,}", _readable(needed), f"{each:,.0f}")
     if limit is not None and needed > limit:
         raise MemoryError(
-            explain_error(
-                f"a replay buffer of {capacity:,} transitions",
-                expected=f"at most the {limit:,} bytes of memory there are",
-                got=f"{needed:,} bytes, {each:,.0f} for each transition",
-                remedy=f"Set replay_capacity to at most {largest(limit):,}, or frame_stack_axis if observations stack "
-                "frames.",
-            )
+            f"a replay buffer of {capacity:,} transitions: expected at most the {limit:,} bytes of "
+            f"memory there are, got {needed:,} bytes, {each:,.0f} for each transition. Set "
+            f"replay_capacity to at most {largest(limit):,}, or frame_stack_axis if observations "
+            "stack frames."
         )
 
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.rollout import allocate_observations
 
 CHECKED_ROWS = 100
@@ -61,13 +60,10 @@ class TreeRows:
         for leaf, array in zip(self.leaves, arrays, strict=True):
             fits = array.dtype == leaf.dtype or np.can_cast(array.dtype, leaf.dtype, "same_kind")
             if array.shape != leading + leaf.shape or not fits:
+                where = f"{name} at {leaf.path!r}" if leaf.path else name
                 raise ValueError(
-                    explain_error(
-                        name + (f" at {leaf.path!r}" if leaf.path else ""),
-                        expected=f"{leaf.dtype} shaped {(*leading, *leaf.shape)}",
-                        got=f"{array.dtype} shaped {array.shape}",
-                        remedy="Make the replay buffer for the spaces that the rollouts come from.",
-                    )
+                    f"{where}: expected {leaf.dtype} shaped {(*leading, *leaf.shape)}, got {array.dtype} "
+                    f"shaped {array.shape}. Make the replay buffer for the spaces that the rollouts come from."
                 )
         return arrays
 
@@ -76,12 +72,9 @@ class TreeRows:
             tree.assert_same_structure(self._template, column, check_types=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                explain_error(
-                    name,
-                    expected=f"a tree of {', '.join(leaf.path for leaf in self.leaves)}",
-                    got=f"another one ({error})",
-                    remedy="Make the replay buffer for the spaces that the rollouts come from.",
-                )
+                f"{name}: expected a tree of {', '.join(leaf.path for leaf in self.leaves)}, got "
+                f"another one ({error}). Make the replay buffer for the spaces that the rollouts "
+                "come from."
             ) from error
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
@@ -322,14 +315,12 @@ class ObservationRows:
             same = (frames[1:, :, :-1] == frames[:-1, :, 1:]).reshape(steps, cuts.shape[1], -1).all(-1)
             wrong = np.argwhere(~(cuts[:steps] | same))
             if len(wrong):
+                where = "frame_stack_axis" + (f"[{leaf.path!r}]" if leaf.path else "")
                 raise ValueError(
-                    explain_error(
-                        "frame_stack_axis" + (f"[{leaf.path!r}]" if leaf.path else ""),
-                        expected=f"observations that stack frames along axis {leaf.axis}, oldest first",
-                        got=f"frames that did not move on by one at row {wrong[0][0]} of env "
-                        f"{columns.start + wrong[0][1]}",
-                        remedy="Name the axis along which frames are stacked, or None to store whole observations.",
-                    )
+                    f"{where}: expected observations that stack frames along axis {leaf.axis}, "
+                    f"oldest first, got frames that did not move on by one at row {wrong[0][0]} of "
+                    f"env {columns.start + wrong[0][1]}. Name the axis along which frames are "
+                    "stacked, or None to store whole observations."
                 )
 
     def get_state(self, rows: int) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from algorithms.replay.sum_tree import SumTree
-from catalog.errors import explain_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +95,8 @@ class Priorities:
         if not np.maximum.reduce(sizes, initial=0.0) < math.inf:  # the maximum is NaN if one is
             row = int(np.flatnonzero(~np.isfinite(sizes))[0])
             raise ValueError(
-                explain_error(
-                    f"ReplayBuffer.update_priorities(td_errors)[{row}]",
-                    expected="a finite number",
-                    got=errors[row],
-                    remedy="The learner diverged: lower lr, or clip gradients or rewards.",
-                )
+                f"ReplayBuffer.update_priorities(td_errors)[{row}]: expected a finite number, got "
+                f"{errors[row]}. The learner diverged: lower lr, or clip gradients or rewards."
             )
         if owners is not None:
             sizes = _mixed(sizes, owners, len(leaves))
@@ -139,4 +134,4 @@ def _mixed(sizes: np.ndarray, owners: np.ndarray, num: int) -> np.ndarray:
 
 
 def _wrong(name: str, expected: str, got: object, remedy: str) -> ValueError:
-    return ValueError(explain_error(f"PrioritizedReplay.{name}", expected=expected, got=got, remedy=remedy))
+    return ValueError(f"PrioritizedReplay.{name}: expected {expected}, got {got}. {remedy}")

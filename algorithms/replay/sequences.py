@@ -19,7 +19,6 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 
@@ -48,8 +47,9 @@ class SequenceReplay:
         for name, least in (("length", 1), ("burn_in", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                where, expected = f"SequenceReplay.{name}", f"an int >= {least}"
-                raise ValueError(explain_error(where, expected=expected, got=repr(value), remedy="Count it in steps."))
+                raise ValueError(
+                    f"SequenceReplay.{name}: expected an int >= {least}, got {value!r}. Count it in steps."
+                )
 
     def reach(self, n_step: int) -> int:
         """From the first row of a sequence to the observation after its last window: rows that must be written."""
@@ -88,13 +88,10 @@ class Anchors:
         needed = self._reach + settings.length - 1
         if kept_rows < needed:
             raise ValueError(
-                explain_error(
-                    "ReplayBuffer(capacity)",
-                    expected=f"at least {needed} steps of each of {num_envs} envs, for sequences of {settings.length} "
-                    f"with a burn-in of {settings.burn_in}",
-                    got=f"{kept_rows} of each",
-                    remedy="Raise the capacity, or lower the burn-in, the length or the number of envs.",
-                )
+                f"ReplayBuffer(capacity): expected at least {needed} steps of each of {num_envs} "
+                f"envs, for sequences of {settings.length} with a burn-in of {settings.burn_in}, "
+                f"got {kept_rows} of each. Raise the capacity, or lower the burn-in, the length or "
+                "the number of envs."
             )
         self.sampleable = np.zeros((rows // settings.length, num_envs), dtype=bool)
         self.num = 0
@@ -114,12 +111,9 @@ class Anchors:
         first = -head % length
         if (steps % length and length % steps) or 0 < first < steps:
             raise ValueError(
-                explain_error(
-                    "rollout_fragment_length",
-                    expected=f"a divisor or a multiple of the length of sequences, {length}, always the same",
-                    got=f"{steps} steps from row {head} on",
-                    remedy="Set one that fits max_seq_len.",
-                )
+                "rollout_fragment_length: expected a divisor or a multiple of the length of "
+                f"sequences, {length}, always the same, got {steps} steps from row {head} on. Set "
+                "one that fits max_seq_len."
             )
         if first:
             return None
@@ -129,13 +123,11 @@ class Anchors:
         states = tree.flatten(rollout.state_in)
         expected = [(count, slots, *x.shape) for x in self._initial]
         if [tuple(x.shape) for x in states] != expected:
+            got = [tuple(x.shape) for x in states]
             raise ValueError(
-                explain_error(
-                    "Rollout.state_in",
-                    expected=f"states shaped {expected}, one row before each {length} steps",
-                    got=[tuple(x.shape) for x in states],
-                    remedy="Sample with the module and the max_seq_len that the replay buffer was made for.",
-                )
+                f"Rollout.state_in: expected states shaped {expected}, one row before each "
+                f"{length} steps, got {got}. Sample with the module and the max_seq_len that the "
+                "replay buffer was made for."
             )
         return states
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.migration import remedy_for
 from rlmodule.data.rollout import Rollout
 
@@ -78,8 +78,7 @@ class Callbacks:
             if name.startswith("on_") and name not in CALLBACKS:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
                 remedy = remedy_for("setting", name) or remedy
-                expected = f"one of {', '.join(CALLBACKS)}"
-                raise TypeError(explain_error(cls.__qualname__, expected=expected, got=name, remedy=remedy))
+                raise TypeError(f"{cls.__qualname__}: expected one of {', '.join(CALLBACKS)}, got {name}. {remedy}")
             if name in CALLBACKS and _overrides(cls, name):
                 _check_arguments(name, _as_called(cls, name), f"def {name}(self, *, {', '.join(parameters_of(name))})")
 
@@ -135,10 +134,11 @@ def check_callbacks(
         try:
             inspect.signature(callbacks_class).bind()
         except TypeError as error:
-            remedy = "Give each of them a default, or take the value from an attribute of the class."
-            expected = "a class that is made without arguments"
-            where = f"callbacks_class {callbacks_class.__qualname__}"
-            raise TypeError(explain_error(where, expected=expected, got=str(error), remedy=remedy)) from None
+            raise TypeError(
+                f"callbacks_class {callbacks_class.__qualname__}: expected a class that is made "
+                f"without arguments, got {error}. Give each of them a default, or take the value "
+                "from an attribute of the class."
+            ) from None
 
 
 class CallbackCaller:
@@ -158,9 +158,11 @@ class CallbackCaller:
     ) -> None:
         made = None if callbacks_class is None else callbacks_class()
         if made is not None and (assigned := [name for name in CALLBACKS if name in vars(made)]):
-            where, got = type(made).__qualname__, f"{', '.join(assigned)} assigned in __init__"
-            remedy = f"Write def {assigned[0]}(self, *, {', '.join(parameters_of(assigned[0]))}) in the class."
-            raise TypeError(explain_error(where, expected="callbacks that are methods", got=got, remedy=remedy))
+            raise TypeError(
+                f"{type(made).__qualname__}: expected callbacks that are methods, got "
+                f"{', '.join(assigned)} assigned in __init__. Write def {assigned[0]}(self, *, "
+                f"{', '.join(parameters_of(assigned[0]))}) in the class."
+            )
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
         for name, listeners in self._listeners.items():
             if made is not None and _overrides(type(made), name):
@@ -210,9 +212,10 @@ class CallbackCaller:
         result |= algorithm.metrics.logged_means()
         self.call("on_train_result", algorithm=algorithm, result=result)
         if "env_runners" not in result:
-            remedy = "Add to the result, and leave what is there."
-            where, expected, got = "result after on_train_result", "the section env_runners", ", ".join(result)
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                "result after on_train_result: expected the section env_runners, got "
+                f"{', '.join(result)}. Add to the result, and leave what is there."
+            )
 
     def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
         """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None
@@ -231,8 +234,9 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
             listener(**arguments)
         except Exception as error:
             where, got = f"callback {name} ({_described(listener)})", f"{type(error).__name__}: {error}".rstrip(".")
-            remedy = f"Correct it, or leave it out: .callbacks({setting}=None)."
-            raise RuntimeError(explain_error(where, expected="no error", got=got, remedy=remedy)) from error
+            raise RuntimeError(
+                f"{where}: expected no error, got {got}. Correct it, or leave it out: .callbacks({setting}=None)."
+            ) from error
 
 
 def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:
@@ -248,11 +252,12 @@ def _as_called(cls: type[Callbacks], name: str) -> Callable[..., Any]:
 def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -> None:
     names = parameters_of(name)
     if not callable(listener):
-        where, remedy = f"callback {name}", f"Write {definition}, or leave it out."
-        raise TypeError(explain_error(where, expected="a method", got=repr(listener), remedy=remedy))
+        raise TypeError(f"callback {name}: expected a method, got {listener!r}. Write {definition}, or leave it out.")
     if inspect.iscoroutinefunction(listener):
-        where, remedy = f"callback {name} ({_described(listener)})", "Write def in place of async def."
-        raise TypeError(explain_error(where, expected="a function that is called", got="a coroutine", remedy=remedy))
+        raise TypeError(
+            f"callback {name} ({_described(listener)}): expected a function that is called, got a "
+            "coroutine. Write def in place of async def."
+        )
     try:
         signature = inspect.signature(listener)
     except ValueError:  # some built-ins do not tell
@@ -260,9 +265,10 @@ def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError:
-        where = f"callback {name} ({_described(listener)})"
-        expected, got = f"arguments by keyword: {', '.join(names)}", f"one that takes {signature}"
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=f"Write {definition}.")) from None
+        raise TypeError(
+            f"callback {name} ({_described(listener)}): expected arguments by keyword: "
+            f"{', '.join(names)}, got one that takes {signature}. Write {definition}."
+        ) from None
 
 
 def _described(listener: Callable[..., Any]) -> str:

@@ -13,7 +13,6 @@ from weakref import WeakSet
 from algorithms.loggers.base import file_logger
 from algorithms.registry import config_class, name_of
 from algorithms.run.run_folder import last_checkpoint, run_folder_of
-from catalog.errors import explain_error
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
@@ -46,10 +45,14 @@ def save_algorithm(algorithm: Algorithm, path: str | os.PathLike[str]) -> Path:
 def _warn_of_script(config: AlgorithmConfig) -> None:
     """Warn the caller of ``algorithm.save()`` if a setting names code of the running script."""
     if names := config.modules_to_allow().get("__main__", []):
-        objects = ", ".join(f"{name}=..." for name in names)
-        expected, got = "code in modules, which other programs can import", f"{', '.join(names)} of this script"
-        remedy = f"Move it to a module of its own, or pass it again: from_checkpoint(path, {objects})."
-        warnings.warn(explain_error("save()", expected=expected, got=got, remedy=remedy), stacklevel=4)
+        warnings.warn(
+            (
+                "save(): expected code in modules, which other programs can import, got "
+                f"{', '.join(names)} of this script. Move it to a module of its own, or pass it again: "
+                f"from_checkpoint(path, {', '.join((f'{name}=...' for name in names))})."
+            ),
+            stacklevel=4,
+        )
 
 
 def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
@@ -57,9 +60,10 @@ def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: 
     folder = last_checkpoint(path)
     content = load_checkpoint(folder)
     if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
-        got, remedy = f"one with {', '.join(content) or 'nothing'}", "Pass the folder that algo.save(path) wrote."
-        where = f"from_checkpoint({str(path)!r})"
-        raise ValueError(explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy))
+        raise ValueError(
+            f"from_checkpoint({str(path)!r}): expected the checkpoint of an algorithm, got one "
+            f"with {', '.join(content) or 'nothing'}. Pass the folder that algo.save(path) wrote."
+        )
     config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
     if config.run_dir is not None and "run_dir" not in objects:
         _write_only_where_it_lies(config, folder)
@@ -73,9 +77,11 @@ def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: 
     except BaseException as error:
         algorithm.stop()
         if isinstance(error, ValueError) and objects.keys() & {"env", "env_config"}:
-            where, expected = "from_checkpoint(env=)", "an env with the spaces of the one that was trained on"
-            remedy = f"For another env, begin another run: {type(config).__name__}(env=...).build(). {error}"
-            raise ValueError(explain_error(where, expected=expected, got=repr(config.env), remedy=remedy)) from error
+            raise ValueError(
+                "from_checkpoint(env=): expected an env with the spaces of the one that was "
+                f"trained on, got {config.env!r}. For another env, begin another run: "
+                f"{type(config).__name__}(env=...).build(). {error}"
+            ) from error
         raise
     return algorithm
 

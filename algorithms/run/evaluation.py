@@ -16,7 +16,6 @@ from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, record_videos
 from algorithms.run.wrong_calls import already_stopped
-from catalog.errors import explain_error
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.seeding import int_seed
 
@@ -101,7 +100,7 @@ def _check_number(name: str, value: object, least: int) -> None:
 
 
 def _bad_plan(arguments: str, expected: str, got: str, remedy: str) -> ValueError:
-    return ValueError(explain_error(f"evaluate({arguments})", expected=expected, got=got, remedy=remedy))
+    return ValueError(f"evaluate({arguments}): expected {expected}, got {got}. {remedy}")
 
 
 class Evaluation:

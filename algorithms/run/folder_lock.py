@@ -9,8 +9,6 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from catalog.errors import explain_error
-
 
 def lock_folder(folder: Path) -> BaseFileLock:
     """Lock ``folder`` for the run that writes into it, by the kernel's lock on its file ``.lock``.
@@ -41,10 +39,6 @@ def _held(folder: Path, holder: str) -> BlockingIOError:
     if holder == str(os.getpid()):
         this, remedy = ", this one", "call stop() on the algorithm that writes there."
     return BlockingIOError(
-        explain_error(
-            f"run_dir {str(folder)!r}",
-            expected="a folder in which no run is training",
-            got=f"a run is training in it (process {holder or 'unknown'}{this})",
-            remedy=f"Choose another, or {remedy}",
-        )
+        f"run_dir {str(folder)!r}: expected a folder in which no run is training, got a run is "
+        f"training in it (process {holder or 'unknown'}{this}). Choose another, or {remedy}"
     )

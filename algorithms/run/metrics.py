@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from catalog.errors import explain_error
 from rlmodule.data.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
@@ -161,8 +160,7 @@ class RunMetrics:
 
 
 def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError:
-    shown = textwrap.shorten(repr(got), 80)
-    return TypeError(explain_error(f"log_value({what})", expected=expected, got=shown, remedy=remedy))
+    return TypeError(f"log_value({what}): expected {expected}, got {textwrap.shorten(repr(got), 80)}. {remedy}")
 
 
 def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from algorithms.loggers.base import STEPS
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.progress import return_text
 from algorithms.run.saved_settings import learning_settings, read_about, setting_text
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,16 +136,18 @@ def plot_runs(
         OSError: If the picture cannot be written.
     """
     if out.suffix not in (".png", ".pdf", ".svg"):
-        remedy = f"Call it {out.stem or 'plot'}.png, for example."
-        raise ValueError(explain_error("out", expected="a .png, .pdf or .svg", got=repr(str(out)), remedy=remedy))
+        raise ValueError(
+            f"out: expected a .png, .pdf or .svg, got {str(out)!r}. Call it {out.stem or 'plot'}.png, for example."
+        )
     if by not in ("steps", "time"):
-        remedy = "Choose one of them."
-        raise ValueError(explain_error("by", expected="'steps' or 'time'", got=repr(by), remedy=remedy))
+        raise ValueError(f"by: expected 'steps' or 'time', got {by!r}. Choose one of them.")
     if not runs:
-        raise ValueError(explain_error("runs", expected="at least one", got="none", remedy="Name the folder of a run."))
+        raise ValueError("runs: expected at least one, got none. Name the folder of a run.")
     if labels is not None and len(labels) != len(runs):
-        expected, got = f"one for each of {len(runs)} runs", f"{len(labels)}: {', '.join(labels)}"
-        raise ValueError(explain_error("labels", expected=expected, got=got, remedy="Leave them out, or name all."))
+        raise ValueError(
+            f"labels: expected one for each of {len(runs)} runs, got {len(labels)}: "
+            f"{', '.join(labels)}. Leave them out, or name all."
+        )
     every = [_Group(Path(run)) for run in runs]
     told = [group for group in every if group.rows]
     if not told:
@@ -155,7 +157,7 @@ def plot_runs(
         expected, got = "a run with finished iterations", "none yet"
         remedy = "Wait for the first iteration, or leave it out."
         where = ", ".join(repr(str(group.path)) for group in every)
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(f"{where}: expected {expected}, got {got}. {remedy}")
     metric = _chosen_metric(groups, metric)
     given = dict(zip(every if labels else told, labels or _labels(told), strict=True))
     curves = [_curve(group, given[group], by, metric) for group in groups]
@@ -215,9 +217,10 @@ class _Group:
 
 
 def _not_seeds(path: Path, got: str) -> ValueError:
-    remedy = f"Name the folders one by one: {path}/*."
-    expected = "runs that differ in their seed alone, to average"
-    return ValueError(explain_error(repr(str(path)), expected=expected, got=got, remedy=remedy))
+    return ValueError(
+        f"{str(path)!r}: expected runs that differ in their seed alone, to average, got {got}. "
+        f"Name the folders one by one: {path}/*."
+    )
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -241,7 +244,7 @@ def _no_run(path: Path) -> FileNotFoundError:
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     remedy = "Pass the run_dir of a run that the logger 'jsonl' wrote to, as it does by default."
     remedy += "" if path.exists() else closest(path.name, beside)
-    return FileNotFoundError(explain_error(where, expected=expected, got=got, remedy=remedy))
+    return FileNotFoundError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -296,13 +299,16 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
     if len(matches) != 1:
         near = closest(metric, known) or closest(metric, {name.rpartition("/")[2] for name in known})
         expected = "a metric of these runs" if near and not matches else f"one of {', '.join(matches or known)}"
-        remedy = f"Write its path, or as much of its end as is enough.{'' if matches else near}"
-        raise ValueError(explain_error("metric", expected=expected, got=repr(metric), remedy=remedy))
+        raise ValueError(
+            f"metric: expected {expected}, got {metric!r}. Write its path, or as much of its end "
+            f"as is enough.{'' if matches else near}"
+        )
     for group in groups:
         if matches[0] not in group.metrics:
-            where, got = repr(str(group.path)), "none yet, or none at all"
-            remedy = "Leave this run out, or choose another metric."
-            raise ValueError(explain_error(where, expected=f"values of {matches[0]}", got=got, remedy=remedy))
+            raise ValueError(
+                f"{str(group.path)!r}: expected values of {matches[0]}, got none yet, or none at "
+                "all. Leave this run out, or choose another metric."
+            )
     return matches[0]
 
 
@@ -319,10 +325,9 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
     waiting = tuple(run for run, series in found.items() if series is None)
     x, values = on_common_grid([(seed.x, seed.y) for seed in seeds])
     if not len(x):
-        got = f"{len(seeds)} of which one ends before another begins"
-        remedy = "Wait until they overlap, or name the runs one by one."
         raise ValueError(
-            explain_error(repr(str(group.path)), expected=f"seeds with common {by}", got=got, remedy=remedy)
+            f"{str(group.path)!r}: expected seeds with common {by}, got {len(seeds)} of which one "
+            "ends before another begins. Wait until they overlap, or name the runs one by one."
         )
     mean, margin = mean_and_margin(values)
     return Curve(group.path, metric, label, x, mean, margin, _band(values, mean, margin), seeds, waiting)
@@ -440,7 +445,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, metric: str, title:
         figure.savefig(out, dpi=120)
     except OSError as error:
         expected, got, remedy = "a file to write", error.strerror or str(error), "Choose another place."
-        raise OSError(explain_error(repr(str(out)), expected=expected, got=got, remedy=remedy)) from error
+        raise OSError(f"{str(out)!r}: expected {expected}, got {got}. {remedy}") from error
 
 
 def _heading(curves: Sequence[Curve]) -> str | None:

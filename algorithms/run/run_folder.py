@@ -33,7 +33,6 @@ from algorithms.run.folder_lock import lock_folder
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
-from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -124,8 +123,7 @@ class RunFolder:
                 raise self._taken(f"a folder without a run in it, or with one of {asked}", told, "Choose another.")
 
     def _taken(self, expected: str, got: str, remedy: str) -> FileExistsError:
-        where = f"run_dir {str(self.path)!r}"
-        return FileExistsError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        return FileExistsError(f"run_dir {str(self.path)!r}: expected {expected}, got {got}. {remedy}")
 
     def rows(self) -> list[dict[str, Any]]:
         """What progress.jsonl holds, one flat dict per line; nothing if there is none."""
@@ -297,4 +295,4 @@ def new_run_dir(algorithm: str, env: Any) -> Path:
 def _cannot_write(path: Path, error: OSError) -> OSError:
     remedy = "Choose another run_dir, or None to write nothing."
     expected, got = "a folder to write to", error.strerror or str(error)
-    return OSError(explain_error(f"run_dir {str(path)!r}", expected=expected, got=got, remedy=remedy))
+    return OSError(f"run_dir {str(path)!r}: expected {expected}, got {got}. {remedy}")

@@ -18,7 +18,6 @@ from algorithms.run.progress import Show, display, return_text
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.signals import stop_requests
 from algorithms.run.wrong_calls import already_stopped
-from catalog.errors import explain_error
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -102,12 +101,9 @@ class TrainingSession:
             result = self.algorithm.train()
             if self.algorithm.env_steps == before:
                 raise RuntimeError(
-                    explain_error(
-                        f"{type(self.algorithm).__name__}.training_step()",
-                        expected="an iteration that samples env steps, since learn() counts them",
-                        got="none",
-                        remedy="Call self.sample() in it, or call train() in a loop of your own.",
-                    )
+                    f"{type(self.algorithm).__name__}.training_step(): expected an iteration that "
+                    "samples env steps, since learn() counts them, got none. Call self.sample() "
+                    "in it, or call train() in a loop of your own."
                 )
             evaluated = evaluation_return(result)
             evaluation = evaluation if evaluated is None else evaluated
@@ -191,8 +187,7 @@ class TrainingSession:
 def _check_number(name: str, value: object, expected: str, kind: type, example: str, least: float = -math.inf) -> None:
     # bool is an int to Python, but never a number of steps or a return
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:  # type: ignore[operator]
-        remedy = f"Pass {name}={example}, for example."
-        raise ValueError(explain_error(f"learn({name}=)", expected=expected, got=repr(value), remedy=remedy))
+        raise ValueError(f"learn({name}=): expected {expected}, got {value!r}. Pass {name}={example}, for example.")
 
 
 def _duration(seconds: float) -> str:

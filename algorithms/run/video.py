@@ -23,7 +23,6 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import HumanRendering
 
 from algorithms.run.run_folder import env_name
-from catalog.errors import explain_error
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
@@ -140,8 +139,10 @@ def check_recording(settings: RunnerSettings) -> None:
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
     """What to raise where episodes do not end; ``instead`` is what to do but limit their length."""
-    remedy = f"Limit their length: gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
-    return RuntimeError(explain_error(where, expected="episodes that end", got=got, remedy=remedy))
+    return RuntimeError(
+        f"{where}: expected episodes that end, got {got}. Limit their length: "
+        f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
+    )
 
 
 def _play(
@@ -209,21 +210,19 @@ def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> E
     if isinstance(made, VectorEnv):
         made.close()
     got = source.__name__ if isinstance(source, type) else type(made).__name__
-    remedy = "Return one from the factory where env_config has a render_mode, or record none: num_videos=0."
-    raise RuntimeError(explain_error(where, expected="a single env", got=got, remedy=remedy))
+    raise RuntimeError(
+        f"{where}: expected a single env, got {got}. Return one from the factory where env_config "
+        "has a render_mode, or record none: num_videos=0."
+    )
 
 
 def _look_at(env: Env, where: str) -> None:
     """Render one frame, so that an env that cannot is found before an episode is played."""
     if env.render_mode != MODE:
         raise RuntimeError(
-            explain_error(
-                where,
-                expected=f"an env whose render_mode is {MODE!r}",
-                got=repr(env.render_mode),
-                remedy="Hand env_config['render_mode'] on to the env that the factory makes; a class takes render_mode "
-                "and keeps it as self.render_mode.",
-            )
+            f"{where}: expected an env whose render_mode is {MODE!r}, got {env.render_mode!r}. "
+            "Hand env_config['render_mode'] on to the env that the factory makes; a class takes "
+            "render_mode and keeps it as self.render_mode."
         )
     try:
         env.reset(seed=0)
@@ -232,8 +231,10 @@ def _look_at(env: Env, where: str) -> None:
         raise _cannot_render(where, "an env that renders with", error) from error
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
-        remedy = f"Return one in render(), if self.render_mode is {MODE!r}."
-        raise RuntimeError(explain_error(where, expected="pictures, uint8 [H, W, 3]", got=got, remedy=remedy))
+        raise RuntimeError(
+            f"{where}: expected pictures, uint8 [H, W, 3], got {got}. Return one in render(), if "
+            f"self.render_mode is {MODE!r}."
+        )
 
 
 def _cannot_render(where: str, expected: str, error: Exception) -> Exception:
@@ -245,7 +246,7 @@ def _cannot_render(where: str, expected: str, error: Exception) -> Exception:
         remedy = "Where there is no display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts."
     else:
         remedy = f"An env is recorded if it takes render_mode={MODE!r}, and render() then returns a picture."
-    return kind(explain_error(where, expected=f"{expected} render_mode={MODE!r}", got=got, remedy=remedy))
+    return kind(f"{where}: expected {expected} render_mode={MODE!r}, got {got}. {remedy}")
 
 
 def _window(env: Env) -> Env:
@@ -259,9 +260,9 @@ def _window(env: Env) -> Env:
     else:
         if "SDL_VIDEODRIVER" in os.environ or pygame.display.get_driver() not in ("dummy", "offscreen"):
             return window
-    remedy = "Record it instead: rlmodule evaluate CKPT --video videos, or algo.evaluate(num_videos=1)."
     raise RuntimeError(
-        explain_error("watch()", expected="a display to open a window on", got=got or "none", remedy=remedy)
+        f"watch(): expected a display to open a window on, got {got or 'none'}. Record it instead: "
+        "rlmodule evaluate CKPT --video videos, or algo.evaluate(num_videos=1)."
     )
 
 
@@ -282,8 +283,7 @@ def _in_memory() -> Iterator[None]:
 
 def _require_writer() -> None:
     if importlib.util.find_spec("moviepy") is None:
-        remedy = 'Run: pip install "catalog-rl[video]"'
-        raise ImportError(explain_error("videos", expected="the package moviepy", got="none", remedy=remedy))
+        raise ImportError('videos: expected the package moviepy, got none. Run: pip install "catalog-rl[video]"')
 
 
 def _make_folder(folder: Path) -> None:
@@ -292,8 +292,10 @@ def _make_folder(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()  # it can be written to
     except OSError as error:
         got = (error.strerror or str(error)).partition("\n")[0]
-        where, remedy = f"video_dir {str(folder)!r}", "Choose another video_dir, or run_dir."
-        raise OSError(explain_error(where, expected="a folder to write to", got=got, remedy=remedy)) from error
+        raise OSError(
+            f"video_dir {str(folder)!r}: expected a folder to write to, got {got}. Choose another "
+            "video_dir, or run_dir."
+        ) from error
 
 
 def _plain(number: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from algorithms.settings.fields import SettingsBase
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.migration import remedy_for
 
 
@@ -18,8 +18,9 @@ def explain_unknown(owner: Any, name: str) -> Any:
         return (type if owner is cls else object).__getattribute__(owner, name)
     public = [one for one in known if not one.startswith("_")]
     remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
-    where, expected = f"{cls.__name__}.{name}", "a method or attribute of an algorithm"
-    raise AttributeError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+    raise AttributeError(
+        f"{cls.__name__}.{name}: expected a method or attribute of an algorithm, got {name!r}. {remedy}"
+    )
 
 
 if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and arguments
@@ -38,7 +39,7 @@ else:
             ids = [value for value in values if isinstance(value, str) and not value.endswith("Policy")]
             remedy = f"Write {cls.__name__}Config().environment({', '.join(map(repr, ids[:1])) or '...'}).build()."
             got = ", ".join(map(repr, values)) or "nothing"
-            raise TypeError(explain_error(f"{cls.__name__}()", expected="a config", got=got, remedy=remedy))
+            raise TypeError(f"{cls.__name__}(): expected a config, got {got}. {remedy}")
 
 
 def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
@@ -46,19 +47,21 @@ def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str,
     steps = args[0] if args else foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
-    where = f"{type(algorithm).__name__}.learn()"
-    return TypeError(explain_error(where, expected="num_env_steps by keyword", got=got, remedy=remedy))
+    return TypeError(f"{type(algorithm).__name__}.learn(): expected num_env_steps by keyword, got {got}. {remedy}")
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:
     """The error for a ``training_step`` that returns ``got``."""
-    where, expected = f"{type(algorithm).__name__}.training_step()", "a dict of sections of the result"
-    remedy = "Return {'learners': ...}."
-    return TypeError(explain_error(where, expected=expected, got=type(got).__name__, remedy=remedy))
+    return TypeError(
+        f"{type(algorithm).__name__}.training_step(): expected a dict of sections of the result, "
+        f"got {type(got).__name__}. Return {{'learners': ...}}."
+    )
 
 
 def already_stopped(algorithm: object, method: str) -> RuntimeError:
     """The error for a call of ``method`` after ``algorithm.stop()``."""
-    where = f"{type(algorithm).__name__}.{method}()"
-    remedy = "Build another, or load one: from_checkpoint(path). Callbacks end learn() by stop_learning()."
-    return RuntimeError(explain_error(where, expected="a run that goes on", got="one that was stopped", remedy=remedy))
+    return RuntimeError(
+        f"{type(algorithm).__name__}.{method}(): expected a run that goes on, got one that was "
+        "stopped. Build another, or load one: from_checkpoint(path). Callbacks end learn() by "
+        "stop_learning()."
+    )

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from catalog.errors import explain_error
-
 Schedule: TypeAlias = float | list[list[float]]
 """A constant, or ``[[0, value], [env_step, value], ...]``: linear between the points, constant after the last."""
 
@@ -63,8 +61,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
     try:
         fitted = _fit(value, hint)
     except _MisfitError:
-        got = f"{value!r} ({type(value).__name__})"
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from None
+        raise TypeError(f"{where}: expected {expected}, got {value!r} ({type(value).__name__}). {remedy}") from None
     if is_schedule(hint) and isinstance(fitted, list):
         _check_steps(where, fitted)
         checked = [point[1] for point in fitted]
@@ -73,7 +70,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
     for number in checked:
         if (isinstance(number, float) and not math.isfinite(number)) or number not in bounds:
             problem = f"{number!r}" if number is fitted else f"{number!r} in {value!r}"
-            raise ValueError(explain_error(where, expected=f"finite {expected}", got=problem, remedy=remedy))
+            raise ValueError(f"{where}: expected finite {expected}, got {problem}. {remedy}")
     return fitted
 
 
@@ -204,10 +201,7 @@ def _check_steps(where: str, points: Sequence[Sequence[float]]) -> None:
     else:
         return
     raise ValueError(
-        explain_error(
-            where,
-            expected="a schedule [[0, value], [env_step, value], ...] with strictly increasing steps",
-            got=f"{problem} in {points!r}",
-            remedy="Start at env step 0 and give at least two points, or give one number.",
-        )
+        f"{where}: expected a schedule [[0, value], [env_step, value], ...] with strictly "
+        f"increasing steps, got {problem} in {points!r}. Start at env step 0 and give at least two "
+        "points, or give one number."
     )

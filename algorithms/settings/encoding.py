@@ -26,7 +26,6 @@ import gymnasium as gym
 import numpy as np
 
 from catalog.distributions.base import Distribution
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
@@ -173,7 +172,7 @@ class Decoder:
             remedy = f"It was in a script, which this is not: p{remedy}" if is_path else f"P{remedy}"
         if optional := [f"{name}=None" for name in names if name.startswith(("on_", "callbacks_"))]:
             remedy += f" To do without callbacks: {', '.join(optional)}."
-        raise NotReadable(explain_error(where, expected=expected, got=got, remedy=remedy), modules)
+        raise NotReadable(f"{where}: expected {expected}, got {got}. {remedy}", modules)
 
     def _read(self, data: Any, place: _Place) -> Any:
         if DefaultModelConfig in place.kinds:
@@ -284,8 +283,10 @@ class Decoder:
             raise self._unreadable(place, "what a form of this version holds", got) from error
 
     def _unreadable(self, place: _Place, expected: str, got: str) -> ValueError:
-        remedy = f"Pass the value again by keyword ({place.setting}=...)."
-        return ValueError(explain_error(f"{self._where}.{place.path}", expected=expected, got=got, remedy=remedy))
+        return ValueError(
+            f"{self._where}.{place.path}: expected {expected}, got {got}. Pass the value again by "
+            f"keyword ({place.setting}=...)."
+        )
 
 
 _ACTIVATIONS = "torch.nn.modules.activation:"

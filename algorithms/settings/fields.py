@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 from algorithms.settings.checks import Bounds, check_value, type_text
 from algorithms.settings.encoding import Decoder, encode
 from algorithms.settings.frozen import frozen_copy, mutable_copy
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 
@@ -39,9 +39,11 @@ else:
 
         def __get__(self, instance: object, owner: type | None = None) -> Any:
             if instance is not None:
-                where, name = f"{type(instance).__name__}.{self.__func__.__name__}()", type(instance).__name__
-                remedy = f"Begin with it: config = {name}.{self.__func__.__name__}(...)."
-                raise TypeError(explain_error(where, expected="the class", got="a config", remedy=remedy))
+                raise TypeError(
+                    f"{type(instance).__name__}.{self.__func__.__name__}(): expected the class, "
+                    "got a config. Begin with it: config = "
+                    f"{type(instance).__name__}.{self.__func__.__name__}(...)."
+                )
             return super().__get__(instance, owner)
 
     def dataclass_transform(**_: object) -> Callable[[Any], Any]:
@@ -129,8 +131,9 @@ class SettingsBase:
         where = f"{type(self).__name__}.{name}"
         self._refuse_if_frozen(where)
         if name not in known:
-            remedy = f"Set only attributes it has.{closest(name, known)}"
-            raise AttributeError(explain_error(where, expected="a setting", got=f"{name!r}", remedy=remedy))
+            raise AttributeError(
+                f"{where}: expected a setting, got {name!r}. Set only attributes it has.{closest(name, known)}"
+            )
         object.__setattr__(self, name, _checked(known[name], value, where))
 
     if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
@@ -140,13 +143,12 @@ class SettingsBase:
                 raise AttributeError(name)
             known = [*settings_of(type(self)), *(item.section for item in settings_of(type(self)).values())]
             remedy = remedy_for("setting", name) or f"help({type(self).__name__}) lists them.{closest(name, known)}"
-            where = f"{type(self).__name__}.{name}"
-            raise AttributeError(explain_error(where, expected="a setting or section", got=repr(name), remedy=remedy))
+            raise AttributeError(f"{type(self).__name__}.{name}: expected a setting or section, got {name!r}. {remedy}")
 
     def __delattr__(self, name: str) -> None:
-        remedy = "Set it to its default instead."
-        where = f"{type(self).__name__}.{name}"
-        raise AttributeError(explain_error(where, expected="every setting to stay", got="del", remedy=remedy))
+        raise AttributeError(
+            f"{type(self).__name__}.{name}: expected every setting to stay, got del. Set it to its default instead."
+        )
 
     def update(self, values: Mapping[str, Any]) -> Self:
         """Set many settings of any section; all are checked before the first is set."""
@@ -214,8 +216,10 @@ class SettingsBase:
 
     def _refuse_if_frozen(self, where: str) -> None:
         if self._frozen:
-            remedy = "Change config.copy() instead: the copy is not frozen."
-            raise AttributeError(explain_error(where, expected="no change", got="a frozen config", remedy=remedy))
+            raise AttributeError(
+                f"{where}: expected no change, got a frozen config. Change config.copy() instead: "
+                "the copy is not frozen."
+            )
 
 
 @functools.cache
@@ -230,12 +234,9 @@ def settings_of(cls: type[SettingsBase]) -> dict[str, Setting]:
         if issubclass(base, SettingsBase) and "__dataclass_fields__" not in vars(base):
             lost = [name for name, value in vars(base).items() if isinstance(value, Field) or name in known]
             if lost:
-                got, remedy = (
-                    f"none, but {', '.join(lost)} in its body",
-                    f"Write @settings above class {base.__name__}.",
-                )
                 raise TypeError(
-                    explain_error(base.__name__, expected="the decorator @settings", got=got, remedy=remedy)
+                    f"{base.__name__}: expected the decorator @settings, got none, but "
+                    f"{', '.join(lost)} in its body. Write @settings above class {base.__name__}."
                 )
     hints = get_type_hints(cls)
     return {name: Setting(name=name, hint=hints[name], **item.metadata) for name, item in known.items()}
@@ -247,8 +248,7 @@ def _by_position(cls: type[SettingsBase], value: Any) -> TypeError:
         if item.positional:  # the first setting that any section method takes so: of algorithms, the env
             remedy = f"Write {cls.__name__}().{item.section}({value!r})."
             break
-    where = f"{cls.__name__}()"
-    return TypeError(explain_error(where, expected="settings by keyword", got=repr(value), remedy=remedy))
+    return TypeError(f"{cls.__name__}(): expected settings by keyword, got {value!r}. {remedy}")
 
 
 ConfigClass = TypeVar("ConfigClass", bound=type[SettingsBase])
@@ -274,12 +274,16 @@ def settings(cls: ConfigClass) -> ConfigClass:
     for item in _fields(cls):
         where = f"{cls.__name__}.{item.name}"
         if "section" not in item.metadata:
-            remedy = "Write it as name: type = setting(default, section, doc)."
-            raise TypeError(explain_error(where, expected="a setting", got="a bare field", remedy=remedy))
+            raise TypeError(
+                f"{where}: expected a setting, got a bare field. Write it as name: type = "
+                "setting(default, section, doc)."
+            )
         section = item.metadata["section"]
         if section not in purposes or section in vars(SettingsBase):
-            remedy = f"Correct it, or describe a new one in {cls.__name__}.section_docs.{closest(section, purposes)}"
-            raise TypeError(explain_error(where, expected="a known section", got=repr(section), remedy=remedy))
+            raise TypeError(
+                f"{where}: expected a known section, got {section!r}. Correct it, or describe a "
+                f"new one in {cls.__name__}.section_docs.{closest(section, purposes)}"
+            )
         sections.setdefault(section, []).append(item)
     for section, items in sections.items():
         existing = inspect.getattr_static(cls, section, None)
@@ -315,7 +319,7 @@ def _section_method(cls: type, section: str, purpose: str, items: Sequence[Field
             expected = f"{' and '.join(names) or 'nothing'} by position, and all else by keyword, each once"
             got = f"{len(args)} by position and {', '.join(values) or 'nothing'} by keyword"
             remedy = f"Write {section}({', '.join([f'{name}=...' for name in names] or ['name=...'])})."
-            raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
         return self._set(given | values, where, section)
 
     method.__name__, method.__qualname__, method.__module__ = section, f"{cls.__qualname__}.{section}", cls.__module__
@@ -394,4 +398,4 @@ def refuse_unknown(
             remedy = f"Look up its name.{hint}" if hint else "help() of the method or class lists them."
             remedy = remedy_for("setting", name) or remedy
         expected = "a setting" if section is None else f"one of {', '.join(here)}"
-        raise TypeError(explain_error(where, expected=expected, got=f"the unknown name {name!r}", remedy=remedy))
+        raise TypeError(f"{where}: expected {expected}, got the unknown name {name!r}. {remedy}")

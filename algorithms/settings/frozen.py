@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any, NoReturn
 
-from catalog.errors import explain_error
 from rlmodule.rebuilding import rebuilt
 
 
@@ -25,12 +24,8 @@ def mutable_copy(value: Any) -> Any:
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     raise TypeError(
-        explain_error(
-            f"{self!r} of a frozen config",
-            expected="no change",
-            got="an attempt to change it",
-            remedy="Change config.copy() instead: the copy is not frozen.",
-        )
+        f"{self!r} of a frozen config: expected no change, got an attempt to change it. Change "
+        "config.copy() instead: the copy is not frozen."
     )
 
 

@@ -17,7 +17,6 @@ from catalog.distributions.base import Distribution
 from catalog.distributions.categorical import is_integer_box
 from catalog.distributions.gaussian import is_float_box
 from catalog.distributions.nested import MultiDistribution
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node, RuleTable
 from catalog.spaces import space_parts
@@ -121,12 +120,9 @@ def check_reach(
             check_reach(child, part, model_config, f"{path}[{key!r}]")
     elif dist_cls.bounded and isinstance(space, spaces.Box) and not ((space.low == -1) & (space.high == 1)).all():
         raise ValueError(
-            explain_error(
-                "model_config.normalize_actions",
-                expected=f"True, since samples of {dist_cls.__name__} lie in (-1, 1)",
-                got=f"False for {path}, {space}, whose bounds they would not reach",
-                remedy="Leave it out, or use DiagGaussian.",
-            )
+            f"model_config.normalize_actions: expected True, since samples of {dist_cls.__name__} "
+            f"lie in (-1, 1), got False for {path}, {space}, whose bounds they would not reach. "
+            "Leave it out, or use DiagGaussian."
         )
 
 

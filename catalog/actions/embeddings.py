@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.distributions.base import Distribution, action_distribution_rules
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 
 _TO_ORDINARY = "or set action_embeddings_key=None to treat it as an ordinary observation."
@@ -59,25 +59,29 @@ def find_action_embeddings(
         return None
     where, field = f"observation_space[{key!r}]", observation_space[key]
     if not isinstance(action_space, spaces.Discrete):
-        remedy = f"Leave it out of the observation, {_TO_ORDINARY}"
-        expected = "a Discrete action space, whose actions it describes"
-        raise ValueError(explain_error(where, expected=expected, got=action_space, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a Discrete action space, whose actions it describes, got "
+            f"{action_space}. Leave it out of the observation, {_TO_ORDINARY}"
+        )
     count = int(action_space.n)
     shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
     if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
         remedy = f"Change its space, {_TO_ORDINARY}"
         if shape == (count,):
             remedy += f" If it says which actions are allowed, set action_mask_key={key!r}."
-        expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
-        raise ValueError(explain_error(where, expected=expected, got=field, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a Box of shape ({count}, width), a vector for each of the {count} "
+            f"actions, got {field}. {remedy}"
+        )
     if dist_cls is None:
         dist_cls = action_distribution_rules.root(action_space, DefaultModelConfig(), "action_space").run()
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
-        remedy = f"Leave custom_action_dist out, {_TO_ORDINARY}"
-        expected = f"a distribution with one input for each of the {count} actions"
-        got = f"{dist_cls.__name__} with {inputs} inputs"
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a distribution with one input for each of the {count} actions, got "
+            f"{dist_cls.__name__} with {inputs} inputs. Leave custom_action_dist out, "
+            f"{_TO_ORDINARY}"
+        )
     return ActionEmbeddings(key, int(shape[1]))
 
 
@@ -93,10 +97,7 @@ def check_action_fields(observation_space: Space, model_config: DefaultModelConf
         key, default = getattr(model_config, name), DefaultModelConfig.__dataclass_fields__[name].default
         if key not in (None, default, *fields):
             raise ValueError(
-                explain_error(
-                    f"model_config.{name}",
-                    expected=f"a field of the observation ({', '.join(map(repr, fields)) or 'it has none'})",
-                    got=repr(key),
-                    remedy=f"Name the field with {what}.{closest(key, fields)}",
-                )
+                f"model_config.{name}: expected a field of the observation "
+                f"({', '.join(map(repr, fields)) or 'it has none'}), got {key!r}. Name the field "
+                f"with {what}.{closest(key, fields)}"
             )

@@ -17,7 +17,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.distributions.categorical import choice_counts
 from catalog.distributions.nested import MultiDistribution
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.spaces import Leaf, space_parts
 
@@ -107,12 +107,9 @@ def find_action_mask(
         dist_cls, context_dim = dist_cls.independent, dist_cls.context_dim
     if not any(counts for counts, _ in _parts(action_space, dist_cls)):
         raise ValueError(
-            explain_error(
-                layout.path,
-                expected="an action space with choices to forbid (Discrete, MultiDiscrete, integer Box)",
-                got=f"{action_space} with {dist_cls.__name__}",
-                remedy=f"Leave the mask out of the observation, {_TO_ORDINARY}",
-            )
+            f"{layout.path}: expected an action space with choices to forbid (Discrete, "
+            f"MultiDiscrete, integer Box), got {action_space} with {dist_cls.__name__}. Leave the "
+            f"mask out of the observation, {_TO_ORDINARY}"
         )
     layout.add(observation_space[key], action_space, dist_cls, ())
     if not layout.leaves:
@@ -131,13 +128,10 @@ def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
     rest = [(name, child) for name, child in space.spaces.items() if name not in keys]
     if not rest:
         raise ValueError(
-            explain_error(
-                "observation_space",
-                expected=f"something to observe besides {' and '.join(map(repr, keys))}, which nets do not read",
-                got=str(space),
-                remedy="Add a field, or set action_mask_key=None or action_embeddings_key=None to treat one as an "
-                "ordinary observation.",
-            )
+            "observation_space: expected something to observe besides "
+            f"{' and '.join(map(repr, keys))}, which nets do not read, got {space}. Add a field, "
+            "or set action_mask_key=None or action_embeddings_key=None to treat one as an "
+            "ordinary observation."
         )
     return spaces.Dict(rest)
 
@@ -198,7 +192,7 @@ class _Layout:
     def misfit(self, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
         """The error for a mask, or a part of it at ``keys``, that does not fit the action."""
         path = self.path + "".join(f"[{key!r}]" for key in keys)
-        return ValueError(explain_error(path, expected=expected, got=got, remedy=f"{remedy}, {_TO_ORDINARY}{hint}"))
+        return ValueError(f"{path}: expected {expected}, got {got}. {remedy}, {_TO_ORDINARY}{hint}")
 
 
 def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:

@@ -10,7 +10,6 @@ from catalog.actions.embeddings import ActionEmbeddings
 from catalog.distributions.action_models import MADE
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.encoders.shape_checks import numbers_of, try_net
-from catalog.errors import explain_error
 from catalog.spaces import zero_batch
 
 
@@ -33,9 +32,10 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
     out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != (2, count):
-        expected = f"logits of shape (2, {count}) for two intents"
-        remedy = "Keep the batch dim and that of the actions."
-        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected logits of shape (2, {count}) for two intents, got {shape}. Keep "
+            "the batch dim and that of the actions."
+        )
 
 
 def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
@@ -65,19 +65,17 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
     out = try_net(model, (inputs, context, codes), where, takes, remedy)
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != (len(codes), dist_cls.width):
-        expected = f"inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} actions"
-        remedy = "Return the inputs of all parts, as wide as those it gets."
-        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} "
+            f"actions, got {shape}. Return the inputs of all parts, as wide as those it gets."
+        )
     for i, part in enumerate(parts):
         if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
             raise ValueError(
-                explain_error(
-                    where,
-                    expected=f"inputs of the part {part.name!r} that go by the parts before it alone",
-                    got="others once that part and later ones are known",
-                    remedy="Let forward() read only the code of earlier parts for each: later ones are 0 while an "
-                    "action is drawn, and its log-probability would be another one's.",
-                )
+                f"{where}: expected inputs of the part {part.name!r} that go by the parts before "
+                "it alone, got others once that part and later ones are known. Let forward() read "
+                "only the code of earlier parts for each: later ones are 0 while an action is "
+                "drawn, and its log-probability would be another one's."
             )
 
 

@@ -19,7 +19,6 @@ from catalog.distributions.base import Distribution
 from catalog.encoders.dense import DenseStack, Layer
 from catalog.encoders.mlp import head_init
 from catalog.encoders.preprocessing import Vectorize
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.past import sampled_space
 
@@ -176,12 +175,10 @@ def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation:
     out = tried(units)
     if out.shape != units.shape or not torch.allclose(out[0, 1:], out[1, 1:], rtol=1e-5, atol=1e-6, equal_nan=True):
         raise ValueError(
-            explain_error(
-                "activation of MADE, the model_config.head_fcnet_activation",
-                expected="one that reads each hidden unit alone, so that no part of an action tells of later ones",
-                got=f"{activation!r}, which reads several at once",
-                remedy="Choose another one, such as 'tanh' or 'relu'.",
-            )
+            "activation of MADE, the model_config.head_fcnet_activation: expected one that reads "
+            "each hidden unit alone, so that no part of an action tells of later ones, got "
+            f"{activation!r}, which reads several at once. Choose another one, such as 'tanh' or "
+            "'relu'."
         )
 
 
@@ -206,10 +203,7 @@ def check_is_autoregressive(dist_cls: type[Distribution], model_config: DefaultM
     """
     if model_config.autoregressive_actions and not issubclass(dist_cls, AutoregressiveDistribution):
         raise ValueError(
-            explain_error(
-                where,
-                expected="an AutoregressiveDistribution, since autoregressive_actions=True",
-                got=dist_cls.__name__,
-                remedy="Return super()'s class or one derived from it, or leave autoregressive_actions out.",
-            )
+            f"{where}: expected an AutoregressiveDistribution, since autoregressive_actions=True, "
+            f"got {dist_cls.__name__}. Return super()'s class or one derived from it, or leave "
+            "autoregressive_actions out."
         )

@@ -26,7 +26,6 @@ from catalog.distributions.base import (
 )
 from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical, choice_counts
 from catalog.distributions.nested import MultiDistribution
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.spaces import space_parts
 
@@ -112,12 +111,9 @@ class AutoregressiveDistribution(Distribution):
     def __init__(self, logits: Tensor) -> None:
         if self.model is None:
             raise TypeError(
-                explain_error(
-                    type(self).__name__,
-                    expected="a class that knows the action model of a module",
-                    got="one that is not bound to any",
-                    remedy="Use module.action_dist_cls, or the class's for_module(module).",
-                )
+                f"{type(self).__name__}: expected a class that knows the action model of a module, "
+                "got one that is not bound to any. Use module.action_dist_cls, or the class's "
+                "for_module(module)."
             )
         self._model = self.model
         self.inputs, self.context = logits.split((self.width, self.context_dim), dim=-1)
@@ -189,12 +185,9 @@ class AutoregressiveDistribution(Distribution):
         model = module.action_model
         if not isinstance(model, ActionModel):
             raise TypeError(
-                explain_error(
-                    f"{type(module).__name__}.action_model",
-                    expected="an ActionModel, which conditions later parts of an action on earlier ones",
-                    got=type(model).__name__,
-                    remedy="Return one from the catalog's build_action_model(), such as MADE.of(dist_cls, space).",
-                )
+                f"{type(module).__name__}.action_model: expected an ActionModel, which conditions "
+                f"later parts of an action on earlier ones, got {type(model).__name__}. Return one "
+                "from the catalog's build_action_model(), such as MADE.of(dist_cls, space)."
             )
         independent = cls.independent.for_module(module)
         classes = [*_leaf_classes(independent)]
@@ -274,12 +267,8 @@ class AutoregressiveDistribution(Distribution):
         """KL(self ‖ other), where ``other`` may be of another module; see :class:`AutoregressiveDistribution`."""
         if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
             raise TypeError(
-                explain_error(
-                    f"{type(self).__name__}.kl",
-                    expected="another one of the same parts",
-                    got=type(other).__name__,
-                    remedy="Compare distributions of one class.",
-                )
+                f"{type(self).__name__}.kl: expected another one of the same parts, got "
+                f"{type(other).__name__}. Compare distributions of one class."
             )
         if self.num_prefixes is not None:
             prefixes, code = self._prefixes(self.num_prefixes)

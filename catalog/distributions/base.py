@@ -13,7 +13,6 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.hooks import Hooks
 from catalog.rules import RuleTable
 
@@ -97,12 +96,8 @@ class Distribution(Hooks, ABC):
             TypeError: If the class has no such sample.
         """
         raise TypeError(
-            explain_error(
-                f"{type(self).__name__}.rsample",
-                expected="a class whose samples have a gradient",
-                got="one without",
-                remedy="Use sample(), or implement rsample.",
-            )
+            f"{type(self).__name__}.rsample: expected a class whose samples have a gradient, got "
+            "one without. Use sample(), or implement rsample."
         )
 
     @abstractmethod
@@ -133,12 +128,9 @@ class Distribution(Hooks, ABC):
             TypeError: If the class draws no noise of its own.
         """
         raise TypeError(
-            explain_error(
-                f"{type(self).__name__}.sample_from",
-                expected="a class whose draw_noise returns noise",
-                got="one that draws inside sample()",
-                remedy="Call sample(generator), or implement draw_noise and sample_from together.",
-            )
+            f"{type(self).__name__}.sample_from: expected a class whose draw_noise returns noise, "
+            "got one that draws inside sample(). Call sample(generator), or implement draw_noise "
+            "and sample_from together."
         )
 
 
@@ -170,10 +162,8 @@ def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
 
 def wrong_space(cls: type[Distribution], path: str, expected: str, space: Space, remedy: str = "") -> ValueError:
     """The error for a distribution class that is not for ``space``."""
-    default = "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
-    return ValueError(
-        explain_error(path, expected=f"{expected}, for {cls.__name__}", got=str(space), remedy=remedy or default)
-    )
+    remedy = remedy or "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
+    return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
 
 
 def check_array_space(
@@ -210,12 +200,8 @@ def same_class(mine: D, other: Distribution) -> D:
     """
     if not isinstance(other, type(mine)):
         raise TypeError(
-            explain_error(
-                f"{type(mine).__name__}.kl",
-                expected=f"another {type(mine).__name__}",
-                got=type(other).__name__,
-                remedy="Compare distributions of one class.",
-            )
+            f"{type(mine).__name__}.kl: expected another {type(mine).__name__}, got "
+            f"{type(other).__name__}. Compare distributions of one class."
         )
     return other
 

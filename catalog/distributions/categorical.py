@@ -28,7 +28,6 @@ from catalog.distributions.base import (
     shaped,
     wrong_space,
 )
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 from catalog.rules import Node
@@ -112,12 +111,8 @@ class MultiCategorical(Distribution):
     def __init__(self, logits: Tensor) -> None:
         if not self.nvec:
             raise TypeError(
-                explain_error(
-                    "MultiCategorical",
-                    expected="a class bound to the sizes of its parts",
-                    got="the bare class",
-                    remedy="Use MultiCategorical.bind(space), as Catalog.get_action_dist_cls() does.",
-                )
+                "MultiCategorical: expected a class bound to the sizes of its parts, got the bare "
+                "class. Use MultiCategorical.bind(space), as Catalog.get_action_dist_cls() does."
             )
         self.logits = logits
         self._log_probs: Tensor | None = None

@@ -21,7 +21,6 @@ from catalog.distributions.base import (
     subclass,
     wrong_space,
 )
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 from catalog.spaces import space_parts
@@ -53,12 +52,8 @@ class MultiDistribution(Distribution):
     def _bound_children(cls) -> tuple[type[Distribution], ...]:
         if not cls.children:
             raise TypeError(
-                explain_error(
-                    cls.__name__,
-                    expected="a class bound to its parts",
-                    got="the bare class",
-                    remedy=f"Use {cls.__name__}.bind(space, children), as Catalog.get_action_dist_cls() does.",
-                )
+                f"{cls.__name__}: expected a class bound to its parts, got the bare class. Use "
+                f"{cls.__name__}.bind(space, children), as Catalog.get_action_dist_cls() does."
             )
         return cls.children
 
@@ -178,12 +173,8 @@ class MultiDistribution(Distribution):
         # a class made for another module is as good, if its parts are
         if not isinstance(other, MultiDistribution) or (other.keys, other.widths) != (self.keys, self.widths):
             raise TypeError(
-                explain_error(
-                    f"{type(self).__name__}.kl",
-                    expected="another one of the same parts",
-                    got=type(other).__name__,
-                    remedy="Compare distributions of one class.",
-                )
+                f"{type(self).__name__}.kl: expected another one of the same parts, got "
+                f"{type(other).__name__}. Compare distributions of one class."
             )
         return _sum(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
 

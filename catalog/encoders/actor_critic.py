@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
 from catalog.encoders.memory import encode_steps
-from catalog.errors import explain_error
 
 _call = nn.Module.__call__
 """Calls an encoder and its hooks; the one that is called from outside explains wrong inputs."""
@@ -34,12 +33,9 @@ class ActorCriticEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         if self.shared and self.critic_encoder_config is not None:
             raise ValueError(
-                explain_error(
-                    "ActorCriticEncoderConfig.critic_encoder_config",
-                    expected="None, since shared is True",
-                    got=type(self.critic_encoder_config).__name__,
-                    remedy="Set shared=False, or leave it out.",
-                )
+                "ActorCriticEncoderConfig.critic_encoder_config: expected None, since shared is "
+                f"True, got {type(self.critic_encoder_config).__name__}. Set shared=False, or "
+                "leave it out."
             )
 
     @property
@@ -155,9 +151,10 @@ class ActorCriticEncoder(nn.Module):
     def _critic(self) -> Encoder:
         """The critic's own encoder."""
         if self.critic_encoder is None:
-            where, remedy = "ActorCriticEncoder", "Compute values with the learner's module."
-            expected, got = "an encoder with a critic", "an inference-only copy"
-            raise RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise RuntimeError(
+                "ActorCriticEncoder: expected an encoder with a critic, got an inference-only "
+                "copy. Compute values with the learner's module."
+            )
         return self.critic_encoder
 
     def _run(
@@ -178,13 +175,10 @@ class ActorCriticEncoder(nn.Module):
         if state is None:
             return None
         if not isinstance(state, Mapping) or function not in state:
+            got = f"a dict of {', '.join(state)}" if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(
-                explain_error(
-                    "state of an ActorCriticEncoder",
-                    expected=f"a dict with the state of the {function}",
-                    got=f"a dict of {', '.join(state)}" if isinstance(state, Mapping) else type(state).__name__,
-                    remedy="Give the state that came with the step before, or None.",
-                )
+                "state of an ActorCriticEncoder: expected a dict with the state of the "
+                f"{function}, got {got}. Give the state that came with the step before, or None."
             )
         return state[function]
 

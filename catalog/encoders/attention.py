@@ -12,7 +12,6 @@ from torch.nn import functional
 from catalog.activations import Init
 from catalog.base import EncoderOutput, ModelConfig, Tree
 from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 
 _SHORTEST_BLOCK = 16
@@ -53,12 +52,8 @@ class AttentionEncoderConfig(ModelConfig):
             check_count(self, name, "Give at least one layer, head, unit and step to remember.")
         if not math.isfinite(self.gate_bias):
             raise ValueError(
-                explain_error(
-                    "AttentionEncoderConfig.gate_bias",
-                    expected="a finite number",
-                    got=self.gate_bias,
-                    remedy="Leave it at 2, which starts near the identity.",
-                )
+                "AttentionEncoderConfig.gate_bias: expected a finite number, got "
+                f"{self.gate_bias}. Leave it at 2, which starts near the identity."
             )
 
     @property

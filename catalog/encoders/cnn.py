@@ -15,7 +15,6 @@ from torch.nn import functional
 from catalog.activations import Activation, Init, activation_by_name
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 from catalog.setting import is_filter
@@ -103,12 +102,9 @@ class ImageEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         if len(self.input_dims) not in (2, 3, 4) or 0 in self.input_dims:
             raise ValueError(
-                explain_error(
-                    self.where,
-                    expected="an image [H, W], [H, W, C] or [C, H, W], or a stack of images [K, ...], not empty",
-                    got=f"shape {self.input_dims}",
-                    remedy="Reshape it with an environment wrapper, or leave it out of the observation.",
-                )
+                f"{self.where}: expected an image [H, W], [H, W, C] or [C, H, W], or a stack of "
+                f"images [K, ...], not empty, got shape {self.input_dims}. Reshape it with an "
+                "environment wrapper, or leave it out of the observation."
             )
         if self.channels is None:
             object.__setattr__(self, "channels", _told_by_shape(self.input_dims))
@@ -180,12 +176,9 @@ class ImageEncoder(Encoder):
         rank = len(self.input_dims)
         if obs.shape[-rank:] != self.input_dims:
             raise ValueError(
-                explain_error(
-                    type(self).__name__,
-                    expected=f"images of shape (..., {', '.join(map(str, self.input_dims))})",
-                    got=f"shape {tuple(obs.shape)}",
-                    remedy="Give it what it was built for, or build it with other input_dims.",
-                )
+                f"{type(self).__name__}: expected images of shape (..., "
+                f"{', '.join(map(str, self.input_dims))}), got shape {tuple(obs.shape)}. Give it "
+                "what it was built for, or build it with other input_dims."
             )
         latent = self.features(self._images(obs)).flatten(1)
         if self.dense is not None:
@@ -235,12 +228,9 @@ class CNNEncoderConfig(ImageEncoderConfig):
         wrong = [each for each in filters if not is_filter(each)] if isinstance(filters, list | tuple) else [filters]
         if wrong:
             raise ValueError(
-                explain_error(
-                    f"{self.where}, filters",
-                    expected="a list of [channels, kernel, stride] or [channels, kernel, stride, padding]",
-                    got=repr(wrong[0]),
-                    remedy="Write for example [[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None.",
-                )
+                f"{self.where}, filters: expected a list of [channels, kernel, stride] or "
+                f"[channels, kernel, stride, padding], got {wrong[0]!r}. Write for example [[16, "
+                "8, 4], [32, 4, 2, 'valid']], 'nature' or None."
             )
         object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
         self._check_filters()
@@ -275,12 +265,9 @@ class CNNEncoderConfig(ImageEncoderConfig):
                 got = f"an unpadded kernel of {_by(kernel)} in layer {i}, where {_by(left)} is left"
         if got:
             raise ValueError(
-                explain_error(
-                    self.where,
-                    expected=f"convolutions that fit an image of {_by(size)}",
-                    got=got,
-                    remedy="Choose smaller kernels or strides or 'same' padding in conv_filters, or conv_filters=None.",
-                )
+                f"{self.where}: expected convolutions that fit an image of {_by(size)}, got {got}. "
+                "Choose smaller kernels or strides or 'same' padding in conv_filters, or "
+                "conv_filters=None."
             )
 
 
@@ -425,12 +412,9 @@ def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, wh
     for name, expected, why in fixed:
         if (got := getattr(model_config, name)) != expected:
             raise ValueError(
-                explain_error(
-                    f"model_config.{name}",
-                    expected=f"{expected!r} for conv_filters='impala', which has {why}, at {where}",
-                    got=repr(got),
-                    remedy=f"Set it to {expected!r}, or list the convolutions in conv_filters.",
-                )
+                f"model_config.{name}: expected {expected!r} for conv_filters='impala', which has "
+                f"{why}, at {where}, got {got!r}. Set it to {expected!r}, or list the convolutions "
+                "in conv_filters."
             )
     return ImpalaEncoderConfig(**common)
 

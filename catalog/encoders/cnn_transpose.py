@@ -13,7 +13,6 @@ from typing_extensions import Self
 from catalog.activations import Activation, Init, activation_by_name
 from catalog.base import ModelConfig
 from catalog.encoders.cnn import CNNEncoderConfig, Filter
-from catalog.errors import explain_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +52,8 @@ class CNNTransposeHeadConfig(ModelConfig):
     def __post_init__(self) -> None:
         if len(self.input_dims) != 1 or self.input_dims[0] < 1:
             raise ValueError(
-                explain_error(
-                    "CNNTransposeHeadConfig.input_dims",
-                    expected="one positive width, such as (64,)",
-                    got=self.input_dims,
-                    remedy="Give it the latent's, such as encoder_config.output_dims.",
-                )
+                "CNNTransposeHeadConfig.input_dims: expected one positive width, such as (64,), "
+                f"got {self.input_dims}. Give it the latent's, such as encoder_config.output_dims."
             )
         _ = self.mirrored  # which finds what does not fit
 
@@ -77,21 +72,15 @@ class CNNTransposeHeadConfig(ModelConfig):
         """
         if not isinstance(encoder, CNNEncoderConfig):
             raise TypeError(
-                explain_error(
-                    f"{cls.__name__}.mirror()",
-                    expected="a CNNEncoderConfig",
-                    got=repr(encoder),
-                    remedy=f"Write {cls.__name__}(input_dims=..., image_dims=..., filters=...) for what mirrors none.",
-                )
+                f"{cls.__name__}.mirror(): expected a CNNEncoderConfig, got {encoder!r}. Write "
+                f"{cls.__name__}(input_dims=..., image_dims=..., filters=...) for what mirrors "
+                "none."
             )
         if "padding" in changed and "filters" not in changed:
             raise ValueError(
-                explain_error(
-                    f"{cls.__name__}.mirror(padding=)",
-                    expected="none, since each of the encoder's filters has its own",
-                    got=repr(changed["padding"]),
-                    remedy="Leave it out, or give filters too.",
-                )
+                f"{cls.__name__}.mirror(padding=): expected none, since each of the encoder's "
+                f"filters has its own, got {changed['padding']!r}. Leave it out, or give filters "
+                "too."
             )
         same = {
             "input_dims": encoder.output_dims if input_dims is None else input_dims,

@@ -14,7 +14,6 @@ from torch import nn
 
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules
 from catalog.encoders.shape_checks import check_encoder
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import models
 from catalog.rules import Node
@@ -76,7 +75,7 @@ class CustomEncoderConfig(ModelConfig):
             return check_encoder(self.build(), self.space, self.where, path=self.where)
 
     def _error(self, expected: str, got: str, remedy: str) -> ValueError:
-        return ValueError(explain_error(self.where, expected=expected, got=got, remedy=remedy))
+        return ValueError(f"{self.where}: expected {expected}, got {got}. {remedy}")
 
 
 @encoder_rules.register(

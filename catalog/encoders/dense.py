@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from catalog.activations import Activation, Init, activation_by_name
-from catalog.errors import explain_error
 
 Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
 """Weights of a linear layer, those of the norm after it, the activation, and whether the layer is a hidden one."""
@@ -85,13 +84,10 @@ class DenseStack(nn.Module):
         dtype = self.linears[0].weight.dtype
         if x.shape[-1:] != (self.input_dim,) or x.dtype != dtype:
             raise ValueError(
-                explain_error(
-                    type(self).__name__,
-                    expected=f"an input of shape (..., {self.input_dim}) and {dtype}",
-                    got=f"shape {tuple(x.shape)} and {x.dtype}",
-                    remedy="Give it what it was built for, or build it with other input_dims: for a head, the "
-                    "output_dims of the encoder before it.",
-                )
+                f"{type(self).__name__}: expected an input of shape (..., {self.input_dim}) and "
+                f"{dtype}, got shape {tuple(x.shape)} and {x.dtype}. Give it what it was built "
+                "for, or build it with other input_dims: for a head, the output_dims of the "
+                "encoder before it."
             ) from error
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from torch import Tensor, nn
 
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
-from catalog.errors import explain_error
 
 
 def check_count(config: ModelConfig, name: str, remedy: str) -> None:
@@ -15,8 +14,7 @@ def check_count(config: ModelConfig, name: str, remedy: str) -> None:
         ValueError: If it is not.
     """
     if (got := getattr(config, name)) < 1:
-        where = f"{type(config).__name__}.{name}"
-        raise ValueError(explain_error(where, expected="an int > 0", got=got, remedy=remedy))
+        raise ValueError(f"{type(config).__name__}.{name}: expected an int > 0, got {got}. {remedy}")
 
 
 def tokenizer_width(tokenizer_config: ModelConfig, of: str) -> int:
@@ -27,9 +25,10 @@ def tokenizer_width(tokenizer_config: ModelConfig, of: str) -> int:
     """
     dims = tuple(tokenizer_config.output_dims)
     if len(dims) != 1:
-        got = f"{type(tokenizer_config).__name__} with output_dims {dims}"
-        where, remedy = f"{of}.tokenizer_config", "Flatten its output."
-        raise ValueError(explain_error(where, expected="latents of one dim, (D,)", got=got, remedy=remedy))
+        raise ValueError(
+            f"{of}.tokenizer_config: expected latents of one dim, (D,), got "
+            f"{type(tokenizer_config).__name__} with output_dims {dims}. Flatten its output."
+        )
     return dims[0]
 
 
@@ -49,12 +48,9 @@ class MemoryEncoder(Encoder):
         self.tokenizer, self.input_dim = as_encoder(tokenizer), input_dim
         if self.tokenizer.get_initial_state() is not None:
             raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}.tokenizer",
-                    expected="an encoder without a state of its own",
-                    got=f"{type(tokenizer).__name__}, whose get_initial_state() is not None",
-                    remedy="Leave out use_lstm, use_gru and use_attention, or give it a stateless encoder.",
-                )
+                f"{type(self).__name__}.tokenizer: expected an encoder without a state of its own, "
+                f"got {type(tokenizer).__name__}, whose get_initial_state() is not None. Leave out "
+                "use_lstm, use_gru and use_attention, or give it a stateless encoder."
             )
 
     def parts(self) -> tuple[nn.Module, ...]:
@@ -79,8 +75,10 @@ class MemoryEncoder(Encoder):
 
     def misfit(self, expected: str, got: str) -> str:
         """What is said of arguments whose shapes do not fit."""
-        remedy = "Give sequences, time first, and the state that came with the step before, or None."
-        return explain_error(type(self).__name__, expected=expected, got=got, remedy=remedy)
+        return (
+            f"{type(self).__name__}: expected {expected}, got {got}. Give sequences, time first, "
+            "and the state that came with the step before, or None."
+        )
 
 
 def encode_steps(encoder: Callable[[Tree], EncoderOutput], obs: Tree) -> Tensor:

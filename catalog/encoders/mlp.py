@@ -13,7 +13,6 @@ from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import Vectorize, vector_width, vectorizer
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 
@@ -42,23 +41,16 @@ class MLPEncoderConfig(ModelConfig):
             width = (vector_width(self.input_space, "MLPEncoderConfig.input_space"),)
             if self.input_dims not in ((), width):
                 raise ValueError(
-                    explain_error(
-                        "MLPEncoderConfig.input_dims",
-                        expected=f"{width}, which is what {self.input_space} gives",
-                        got=self.input_dims,
-                        remedy="Leave it out where there is an input_space.",
-                    )
+                    f"MLPEncoderConfig.input_dims: expected {width}, which is what "
+                    f"{self.input_space} gives, got {self.input_dims}. Leave it out where there is "
+                    "an input_space."
                 )
             object.__setattr__(self, "input_dims", width)
         _require_width("MLPEncoderConfig", self.input_dims)
         if not self.hidden_layer_dims:
             raise ValueError(
-                explain_error(
-                    "MLPEncoderConfig.hidden_layer_dims",
-                    expected="at least one layer",
-                    got="()",
-                    remedy="Give at least one width, for example (64,), or use VectorEncoderConfig(input_space=...).",
-                )
+                "MLPEncoderConfig.hidden_layer_dims: expected at least one layer, got (). Give at "
+                "least one width, for example (64,), or use VectorEncoderConfig(input_space=...)."
             )
 
     @property
@@ -187,8 +179,10 @@ class MLPHeadConfig(ModelConfig):
     def __post_init__(self) -> None:
         _require_width(type(self).__name__, self.input_dims)
         if self.output_layer_dim < 1:
-            where, remedy = f"{type(self).__name__}.output_layer_dim", "Give the head at least one output."
-            raise ValueError(explain_error(where, expected="an int > 0", got=self.output_layer_dim, remedy=remedy))
+            raise ValueError(
+                f"{type(self).__name__}.output_layer_dim: expected an int > 0, got "
+                f"{self.output_layer_dim}. Give the head at least one output."
+            )
         if self.clip_log_std:
             self._require_log_stds()
 
@@ -197,13 +191,10 @@ class MLPHeadConfig(ModelConfig):
         if dim % 2 if given is None else not set(given) <= set(range(dim)):
             where = "output_layer_dim" if given is None else "log_std_indices"
             expected = "an even number (means and log-stds)" if given is None else f"indices of {dim} outputs"
+            got = dim if given is None else given
             raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}.{where}",
-                    expected=expected,
-                    got=dim if given is None else given,
-                    remedy="Use twice the number of action dimensions, or say in log_std_indices which are log-stds.",
-                )
+                f"{type(self).__name__}.{where}: expected {expected}, got {got}. Use twice the "
+                "number of action dimensions, or say in log_std_indices which are log-stds."
             )
 
     @property
@@ -308,12 +299,8 @@ def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
 def _require_width(where: str, dims: tuple[int, ...]) -> None:
     if len(dims) != 1 or dims[0] < 1:
         raise ValueError(
-            explain_error(
-                f"{where}.input_dims",
-                expected="one positive width, such as (64,)",
-                got=dims,
-                remedy="Flatten what comes before: a dense net reads vectors [..., D].",
-            )
+            f"{where}.input_dims: expected one positive width, such as (64,), got {dims}. Flatten "
+            "what comes before: a dense net reads vectors [..., D]."
         )
 
 

@@ -13,7 +13,6 @@ from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.mlp import INIT_SETTINGS, encoder_init
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 from catalog.spaces import space_parts
@@ -42,22 +41,15 @@ class MultiStreamEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         if not self.encoders:
             raise ValueError(
-                explain_error(
-                    self.where,
-                    expected="at least one part",
-                    got="none",
-                    remedy="Leave it out of the observation with an environment wrapper.",
-                )
+                f"{self.where}: expected at least one part, got none. Leave it out of the "
+                "observation with an environment wrapper."
             )
         for key, config in self.encoders.items():
             if len(config.output_dims) != 1:
                 raise ValueError(
-                    explain_error(
-                        f"{self.where}[{key!r}]",
-                        expected="an encoder whose output_dims are one width, to be put beside the others",
-                        got=f"{type(config).__name__} with output_dims {tuple(config.output_dims)}",
-                        remedy="Flatten the encoder's output.",
-                    )
+                    f"{self.where}[{key!r}]: expected an encoder whose output_dims are one width, "
+                    f"to be put beside the others, got {type(config).__name__} with output_dims "
+                    f"{tuple(config.output_dims)}. Flatten the encoder's output."
                 )
 
     @property
@@ -94,12 +86,9 @@ class MultiStreamEncoder(DenseStack, Encoder):
         for key, encoder in zip(self.keys, self.parts(), strict=True):
             if encoder.get_initial_state() is not None:
                 raise ValueError(
-                    explain_error(
-                        f"{config.where}[{key!r}]",
-                        expected="an encoder without a state",
-                        got=type(encoder).__name__,
-                        remedy="Put the net with a memory behind all parts, with use_lstm, use_gru or use_attention.",
-                    )
+                    f"{config.where}[{key!r}]: expected an encoder without a state, got "
+                    f"{type(encoder).__name__}. Put the net with a memory behind all parts, with "
+                    "use_lstm, use_gru or use_attention."
                 )
 
     def parts(self) -> Sequence[Encoder]:

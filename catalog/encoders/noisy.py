@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from catalog.activations import Init
 from catalog.encoders.dense import DenseStack, Layer
 from catalog.encoders.mlp import MLPHeadConfig, head_layers
-from catalog.errors import explain_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +30,14 @@ class NoisyHeadConfig(MLPHeadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.sigma0 < math.inf:
-            where, remedy = "NoisyHeadConfig.sigma0", "The usual one is 0.5."
-            raise ValueError(explain_error(where, expected="a finite number > 0", got=self.sigma0, remedy=remedy))
+            raise ValueError(
+                f"NoisyHeadConfig.sigma0: expected a finite number > 0, got {self.sigma0}. The usual one is 0.5."
+            )
         for name, only in (("init", Init()), ("output_init", Init()), ("clip_log_std", False)):
             if (given := getattr(self, name)) != only:
-                remedy = "Leave it out: noisy layers have a start of their own, and give no log standard deviations."
                 raise ValueError(
-                    explain_error(f"NoisyHeadConfig.{name}", expected=repr(only), got=repr(given), remedy=remedy)
+                    f"NoisyHeadConfig.{name}: expected {only!r}, got {given!r}. Leave it out: "
+                    "noisy layers have a start of their own, and give no log standard deviations."
                 )
 
     @classmethod

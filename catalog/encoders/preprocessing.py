@@ -11,7 +11,6 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.spaces import Leaf, array_leaves, space_parts
 
 
@@ -208,12 +207,8 @@ class ObservationNormalizer(nn.Module):
         parts = [(key, part) for key, part in _parts(space, exclude) if can_normalize(part)]
         if not parts and not _is_float_box(space):
             raise ValueError(
-                explain_error(
-                    "ObservationNormalizer",
-                    expected="a Box of floats, or a Dict or Tuple with one in it",
-                    got=str(space),
-                    remedy="Ask can_normalize() first.",
-                )
+                "ObservationNormalizer: expected a Box of floats, or a Dict or Tuple with one in "
+                f"it, got {space}. Ask can_normalize() first."
             )
         self.moments = RunningMoments(space.shape) if isinstance(space, spaces.Box) else None
         self.keys = tuple(key for key, _ in parts)

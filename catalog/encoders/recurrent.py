@@ -13,7 +13,7 @@ from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 
@@ -50,12 +50,9 @@ class RecurrentEncoderConfig(ModelConfig):
         known = ("lstm", "gru")
         if self.recurrent_layer_type not in known:
             raise ValueError(
-                explain_error(
-                    "RecurrentEncoderConfig.recurrent_layer_type",
-                    expected="'lstm' or 'gru'",
-                    got=repr(self.recurrent_layer_type),
-                    remedy=f"Set it to one of these.{closest(self.recurrent_layer_type, known)}",
-                )
+                "RecurrentEncoderConfig.recurrent_layer_type: expected 'lstm' or 'gru', got "
+                f"{self.recurrent_layer_type!r}. Set it to one of "
+                f"these.{closest(self.recurrent_layer_type, known)}"
             )
         for name in ("hidden_dim", "num_layers"):
             check_count(self, name, "Give the net at least one layer with at least one unit.")
@@ -374,12 +371,8 @@ class SequenceEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         if len(self.input_dims) != 2 or 0 in self.input_dims:
             raise ValueError(
-                explain_error(
-                    self.where,
-                    expected="a matrix [L, F], not empty",
-                    got=f"shape {self.input_dims}",
-                    remedy="Reshape it with an environment wrapper, or leave it out of the observation.",
-                )
+                f"{self.where}: expected a matrix [L, F], not empty, got shape {self.input_dims}. "
+                "Reshape it with an environment wrapper, or leave it out of the observation."
             )
 
     @property
@@ -419,12 +412,8 @@ class SequenceEncoder(Encoder):
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
     if not model_config.fcnet_hiddens:
         raise ValueError(
-            explain_error(
-                "model_config.fcnet_hiddens",
-                expected=f"a last width for the GRU over the rows of {node.path}",
-                got="()",
-                remedy="Give at least one width, for example [64].",
-            )
+            "model_config.fcnet_hiddens: expected a last width for the GRU over the rows of "
+            f"{node.path}, got (). Give at least one width, for example [64]."
         )
     return SequenceEncoderConfig(
         input_dims=space.shape,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from catalog.base import Encoder, EncoderOutput, Tree
-from catalog.errors import explain_error
 from catalog.spaces import zero_batch
 
 T = TypeVar("T")
@@ -57,24 +56,31 @@ def check_encoder(
         got = (
             f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
         )
-        remedy = "Return the latent; an Encoder returns EncoderOutput(latent, state)."
-        raise ValueError(explain_error(where, expected="one tensor of latents", got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
+            "returns EncoderOutput(latent, state)."
+        )
     shape = tuple(out.latent.shape)
     dims = shape[len(leading) :]
     if shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
         width = declared[0] if declared is not None and len(declared) == 1 else "D"
-        expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
-        remedy = "Flatten the output, keep the batch dim, and let output_dims say its width."
-        raise ValueError(explain_error(where, expected=expected, got=f"shape {shape}", remedy=remedy))
+        raise ValueError(
+            f"{where}: expected latents of shape ({batch}, {width}) for observations of shape "
+            f"({batch}, ...), got shape {shape}. Flatten the output, keep the batch dim, and let "
+            "output_dims say its width."
+        )
     if out.latent.dtype != (dtype := torch.get_default_dtype()):
-        remedy = "Return such latents, by latent.float() for example."
-        expected = f"latents of {dtype}, as heads take them"
-        raise ValueError(explain_error(where, expected=expected, got=str(out.latent.dtype), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected latents of {dtype}, as heads take them, got {out.latent.dtype}. "
+            "Return such latents, by latent.float() for example."
+        )
     before, after = (_map(_form, state) for state in (memory.get("state"), out.state))
     if before != after:
-        expected = f"a next state shaped like get_initial_state() with a batch dim, {before}"
-        remedy = "Return it as the state of the EncoderOutput; None where get_initial_state() is None."
-        raise ValueError(explain_error(where, expected=expected, got=str(after), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a next state shaped like get_initial_state() with a batch dim, "
+            f"{before}, got {after}. Return it as the state of the EncoderOutput; None where "
+            "get_initial_state() is None."
+        )
     return dims
 
 
@@ -92,15 +98,19 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
         ValueError: If it does not take the latent, or gives another shape.
     """
     if not isinstance(head, nn.Module):
-        expected, remedy = "an nn.Module from latents to outputs", "Return a module, such as nn.Linear(64, 2)."
-        raise TypeError(explain_error(where, expected=expected, got=repr(head), remedy=remedy))
+        raise TypeError(
+            f"{where}: expected an nn.Module from latents to outputs, got {head!r}. Return a "
+            "module, such as nn.Linear(64, 2)."
+        )
     takes = f"a module that takes latents of shape {(1, *input_dims)}"
     out = try_net(head, (torch.zeros(1, *input_dims),), where, takes)
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != (1, output_dim):
-        remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
-        expected = f"outputs of shape (1, {output_dim}) for one latent"
-        raise ValueError(explain_error(where, expected=expected, got=str(shape), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected outputs of shape (1, {output_dim}) for one latent, got {shape}. "
+            "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 "
+            "for a value."
+        )
     return head
 
 
@@ -147,11 +157,11 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
         if ": expected " in str(error):  # explained where it was raised
             raise
         got = f"{type(error).__name__}: {error}"
-        raise ValueError(explain_error(where, expected=takes, got=got, remedy=remedy or _OF_SAMPLES)) from error
+        raise ValueError(f"{where}: expected {takes}, got {got}. {remedy or _OF_SAMPLES}") from error
     if versions != [leaf._version for leaf in leaves]:
         expected, got = "a net that leaves its input as it is", "one that changes it in place"
         remedy = "Use operations that make a new tensor, such as clamp() for clamp_() and nn.ReLU() without inplace."
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(f"{where}: expected {expected}, got {got}. {remedy}")
     return out
 
 
@@ -165,9 +175,11 @@ def _state_part(part: Any, where: str) -> Tensor:
     """``part`` of an initial state, which must be a tensor."""
     if isinstance(part, Tensor):
         return part
-    expected = "a tensor, or a dict or tuple of them, from get_initial_state()"
-    remedy = "Make tensors of all its parts, such as torch.zeros(64), and tuples of lists; None alone is for no state."
-    raise ValueError(explain_error(where, expected=expected, got=repr(part), remedy=remedy))
+    raise ValueError(
+        f"{where}: expected a tensor, or a dict or tuple of them, from get_initial_state(), got "
+        f"{part!r}. Make tensors of all its parts, such as torch.zeros(64), and tuples of lists; "
+        "None alone is for no state."
+    )
 
 
 def _form(part: Any) -> Any:

@@ -18,7 +18,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
 from catalog.encoders.preprocessing import ObservationNormalizer
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.explain.mermaid import Line, flowchart
 from catalog.explain.unread import FUSION, memory_settings, unread_settings
 from catalog.model_config import DefaultModelConfig
@@ -81,8 +81,10 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
         ValueError: If there is no such format.
     """
     if format not in FORMATS:
-        where, remedy = "explain(format=)", f"Choose one of them.{closest(str(format), FORMATS)}"
-        raise ValueError(explain_error(where, expected=f"one of {FORMATS}", got=repr(format), remedy=remedy))
+        raise ValueError(
+            f"explain(format=): expected one of {FORMATS}, got {format!r}. Choose one of "
+            f"them.{closest(str(format), FORMATS)}"
+        )
     built = built or Built.by(catalog)
     name, mask, encoder = type(catalog).__name__, built.mask, built.encoder
     lines: list[str] = [Line(0, name, "", name)]

@@ -8,7 +8,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.errors import explain_error
 from catalog.model_config import MEMORIES, DefaultModelConfig, about, default_of
 from catalog.setting import ENCODER, HEAD
 
@@ -63,9 +62,11 @@ def check_settings_are_read(catalog: Catalog) -> None:
     """
     unread = unread_settings(catalog)
     if "custom_model_config" in unread:
-        where, got = "model_config.custom_model_config", repr(unread["custom_model_config"])
-        remedy = "Set custom_model, or a module_class of yours that reads it from self.model_config."
-        raise ValueError(explain_error(where, expected="{}, since custom_model is None", got=got, remedy=remedy))
+        raise ValueError(
+            "model_config.custom_model_config: expected {}, since custom_model is None, got "
+            f"{unread['custom_model_config']!r}. Set custom_model, or a module_class of yours that "
+            "reads it from self.model_config."
+        )
     if unread:
         told = ", ".join(f"{name} = {value!r}" for name, value in unread.items())
         _warn(told)

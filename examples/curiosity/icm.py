@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from algorithms.dqn import DQNConfig, DQNLearner, DQNModule
 from algorithms.ppo import PPOLearner, PPOModule
-from catalog import Tree, explain_error
+from catalog import Tree
 from rlmodule import (
     DEFAULT_MODULE_ID,
     Batch,
@@ -87,7 +87,7 @@ class CuriousModule(RLModule, CuriosityAPI, ExtraLossAPI, InferenceOnlyAPI):
 
     def _unfit(self, where: str, expected: str, got: Any, remedy: str) -> ValueError:
         where = f"{where} of {type(self).__name__}"
-        return ValueError(explain_error(where, expected=expected, got=str(got), remedy=remedy))
+        return ValueError(f"{where}: expected {expected}, got {got}. {remedy}")
 
     def get_non_inference_attributes(self) -> list[str]:
         return [*super().get_non_inference_attributes(), "curiosity"]
@@ -160,6 +160,8 @@ class CuriousDQNLearner(CuriousBatchLearner, DQNLearner):
 
     def __init__(self, settings: DQNConfig, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         if settings.n_step != 1:
-            remedy = "Set n_step=1: what several actions led to tells nothing of one."
-            raise ValueError(explain_error("DQNConfig.n_step", expected="1", got=settings.n_step, remedy=remedy))
+            raise ValueError(
+                f"DQNConfig.n_step: expected 1, got {settings.n_step}. Set n_step=1: the result of several "
+                "actions says nothing about one."
+            )
         super().__init__(settings, spec, run_seed=run_seed)

@@ -12,7 +12,7 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from rlmodule.data.columns import Columns
 
 Indices = int | Sequence[int] | np.ndarray | slice | None
@@ -253,7 +253,7 @@ class Episode:
 
 
 def _explain(where: str, expected: str, got: object, remedy: str) -> str:
-    return explain_error(f"Episode: {where}", expected=expected, got=got, remedy=remedy)
+    return f"Episode: {where}: expected {expected}, got {got}. {remedy}"
 
 
 def _check_names(columns: Mapping[str, Tree]) -> None:

@@ -17,7 +17,6 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.spaces import kept_dtype
 from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
@@ -203,10 +202,11 @@ class Rollout:
         stored[:-1] |= ~valid[1:]  # an invalid row holds what followed the one before it
         lost = valid & (terminated | self.columns[Columns.TRUNCATEDS]) & ~stored
         if (lost & ~terminated).any():
-            first = tuple((lost & ~terminated).nonzero()[0].tolist())
-            remedy = "Add its row and slot there, and the observation to final_obs."
-            expected = "the row and slot of every truncated step"
-            raise ValueError(explain_error("Rollout.final_index", expected=expected, got=f"no {first}", remedy=remedy))
+            raise ValueError(
+                "Rollout.final_index: expected the row and slot of every truncated step, got no "
+                f"{tuple((lost & ~terminated).nonzero()[0].tolist())}. Add its row and slot there, "
+                "and the observation to final_obs."
+            )
 
         def follow(obs: Tensor, last: Tensor, finals: Tensor) -> Tensor:
             following = torch.cat([obs[1:], last[None]])
@@ -284,18 +284,20 @@ def _check_packable(episodes: Sequence[Episode]) -> None:
     where = "Rollout.from_episodes()"
     columns: set[str] = set()
     if not episodes:
-        raise ValueError(explain_error(where, expected="at least one", got="none", remedy="Give one or more."))
+        raise ValueError(f"{where}: expected at least one, got none. Give one or more.")
     for slot, episode in enumerate(episodes):
         columns |= {*episode.column_names}
         if not len(episode):
-            remedy = "Leave out episodes without a step."
-            expected = "episodes with at least one step"
-            raise ValueError(explain_error(where, expected=expected, got=f"{episode!r} at {slot}", remedy=remedy))
+            raise ValueError(
+                f"{where}: expected episodes with at least one step, got {episode!r} at {slot}. "
+                "Leave out episodes without a step."
+            )
     for slot, episode in enumerate(episodes):
         for name in sorted(columns - {*episode.column_names}):
-            remedy = "Give it to all episodes, or to none."
-            got = f"none in episode {slot}"
-            raise ValueError(explain_error(where, expected=f"a column {name!r} in all", got=got, remedy=remedy))
+            raise ValueError(
+                f"{where}: expected a column {name!r} in all, got none in episode {slot}. Give it "
+                "to all episodes, or to none."
+            )
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
@@ -305,10 +307,11 @@ def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
     kinds = {x.dtype.kind for column in packed for x in tree.flatten(column)}
     for slot, shape in enumerate(shapes):
         if shape != shapes[0] or not kinds <= {*"biuf"}:
-            got = f"{shape} of kinds {sorted(kinds)} in episode {slot}"
-            remedy = "Make the episodes alike."
-            expected = f"numbers shaped {shapes[0]} in the column {name!r}"
-            raise ValueError(explain_error("Rollout.from_episodes()", expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"Rollout.from_episodes(): expected numbers shaped {shapes[0]} in the column "
+                f"{name!r}, got {shape} of kinds {sorted(kinds)} in episode {slot}. Make the "
+                "episodes alike."
+            )
 
     def pack(*arrays: np.ndarray) -> Tensor:
         dtype = _packed_dtype(name, np.result_type(*arrays))

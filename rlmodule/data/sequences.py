@@ -20,7 +20,6 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
 from rlmodule.data.rollout import Rollout, map_leaves
@@ -80,13 +79,11 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
 def _check_states(rollout: Rollout, count: int, max_seq_len: int) -> None:
     found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
     if found != count:
+        got = "None" if found is None else f"{found}"
         raise ValueError(
-            explain_error(
-                "Rollout.state_in",
-                expected=f"{count} rows of states: {rollout.shape[0]} steps in sequences of {max_seq_len}",
-                got="None" if found is None else f"{found}",
-                remedy="Sample and train with one max_seq_len, or set state_in to None to have it found anew.",
-            )
+            f"Rollout.state_in: expected {count} rows of states: {rollout.shape[0]} steps in "
+            f"sequences of {max_seq_len}, got {got}. Sample and train with one max_seq_len, or set "
+            "state_in to None to have it found anew."
         )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from catalog.errors import explain_error
 from rlmodule.collective import Collective, CollectiveError
 
 if TYPE_CHECKING:
@@ -154,12 +153,9 @@ class ProcessGroupCollective(Collective):
         except RuntimeError as error:
             self.close()
             raise CollectiveError(
-                explain_error(
-                    f"learner {self.rank} of {self.size}",
-                    expected=f"the others to take part within {self._timeout_s:g} s",
-                    got=_first_sentence(error),
-                    remedy="Look at what happened to the others. All must connect anew.",
-                )
+                f"learner {self.rank} of {self.size}: expected the others to take part within "
+                f"{self._timeout_s:g} s, got {_first_sentence(error)}. Look at what happened to "
+                "the others. All must connect anew."
             ) from error
 
 

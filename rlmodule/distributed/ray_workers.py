@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 
-from catalog.errors import explain_error
 from rlmodule.distributed.crash_report import CrashReport
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
 from rlmodule.distributed.ray_actor import LONGEST_TEXT, RayActor, failure_of
@@ -62,8 +61,10 @@ def start_ray() -> None:
         version = "none"
     if version == "none" or tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
-        remedy = f'Run: pip install "ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
-        raise ImportError(explain_error("ray", expected=f"version {oldest} or later", got=version, remedy=remedy))
+        raise ImportError(
+            f"ray: expected version {oldest} or later, got {version}. Run: pip install "
+            f'"ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
+        )
     # not what Ray finds running on this machine, which may be somebody else's
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":

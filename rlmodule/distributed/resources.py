@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from catalog.errors import explain_error
-
 Resources = Mapping[str, float]
 
 
@@ -31,14 +29,17 @@ def check_asked(
                 fractions = "fractions, num_cpus_per_env_runner=0.5 and num_cpus_per_learner=0.5"
                 remedy = f"Ask for fewer processes or for {fractions}, or begin with ray.init(num_cpus={number:g}), "
                 remedy += "as if there were so many."
-            expected, got = f"at most the {present.get(name, 0.0):g} {name}s of the cluster", f"{number:g} {name}s"
-            raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"{settings}: expected at most the {present.get(name, 0.0):g} {name}s of the "
+                f"cluster, got {number:g} {name}s. {remedy}"
+            )
     for one in each:
         if not _fits_a_node(one, nodes):
             there = "; ".join(sorted({_listed(node, one) for node in nodes}))
-            expected, got = f"workers that each fit on one node: {there}", f"one with {_listed(one, one)}"
-            remedy = "Ask for less for each, or add a larger node."
-            raise ValueError(explain_error(settings, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"{settings}: expected workers that each fit on one node: {there}, got one with "
+                f"{_listed(one, one)}. Ask for less for each, or add a larger node."
+            )
 
 
 def _fits_a_node(asked: Resources, nodes: Sequence[Resources]) -> bool:
@@ -69,14 +70,16 @@ def no_cluster(address: str, error: Exception) -> str:
     """What to tell where ``RAY_ADDRESS`` is ``address``, and connecting raised ``error``."""
     where, expected = f"RAY_ADDRESS={address}", "a Ray cluster that lets this process in"
     if "authentication" in f"{error} {error.__cause__}".lower():
-        remedy = (
-            "In the shell of the script: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token. "
+        return (
+            f"{where}: expected {expected}, got one that asks for its token. In the shell of the "
+            "script: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token. "
             "`ray start` asks for tokens wherever it finds that file; a script has to be told."
         )
-        return explain_error(where, expected=expected, got="one that asks for its token", remedy=remedy)
     got = (str(error).splitlines() or ["(no message)"])[0].rstrip(".")
-    remedy = "`ray status` tells whether it runs; without RAY_ADDRESS, a Ray of its own starts on this machine."
-    return explain_error(where, expected=expected, got=got, remedy=remedy)
+    return (
+        f"{where}: expected {expected}, got {got}. `ray status` tells whether it runs; without "
+        "RAY_ADDRESS, a Ray of its own starts on this machine."
+    )
 
 
 def _covers(present: Resources, asked: Resources) -> bool:

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from catalog.errors import explain_error
-
 Packed = bytes | list[Any]
 """All in one piece if it is small; else the structure in bytes, then one array of uint8 for each large one, which who
 carries it need not copy."""
@@ -61,11 +59,12 @@ def check_portable(where: str, value: Any) -> None:
     try:
         cloudpickle.dumps(value)
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        got = f"{value!r:.80}, which cannot be pickled ({type(error).__name__}: {reason})"
-        expected = "what can be sent to another process"
-        remedy = "Open files, locks, sockets and the like inside the function that runs there, not outside of it."
-        raise TypeError(explain_error(where, expected=expected, got=got, remedy=remedy)) from error
+        raise TypeError(
+            f"{where}: expected what can be sent to another process, got {value!r:.80}, which "
+            f"cannot be pickled ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). "
+            "Open files, locks, sockets and the like inside the function that runs there, not "
+            "outside of it."
+        ) from error
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from catalog.errors import explain_error
 from rlmodule.distributed.interrupts import uninterrupted
 
 MAX_IN_FLIGHT = 2
@@ -58,7 +57,7 @@ class WorkerFailed(RuntimeError):
         self.failure, self.name = failure, name
         got, _, details = failure.text.partition("\n\n")
         expected = "no error" if failure.kind == "raised" else "an answer"
-        text = explain_error(name, expected=expected, got=got.rstrip().removesuffix("."), remedy=remedy)
+        text = f"{name}: expected {expected}, got {got.rstrip().removesuffix('.')}. {remedy}"
         super().__init__("\n\n".join(part for part in (text, details, failure.traceback) if part))
 
     def __reduce__(self) -> Any:

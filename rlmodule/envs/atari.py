@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 
 NAMESPACE = "ALE/"
 """What the ids of games begin with."""
@@ -71,13 +71,14 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
         if name not in known:
             remedy = f"Use one of {', '.join(known)}.{closest(name, known)} gym_env_vectorize_mode='sync' makes the "
             remedy += "games unprepared, one by one, with gymnasium.make's settings."
-            where, expected = f"env_config of env {env_id!r}", "settings of ale-py's AtariVectorEnv"
-            raise ValueError(explain_error(where, expected=expected, got=repr(name), remedy=remedy))
+            raise ValueError(
+                f"env_config of env {env_id!r}: expected settings of ale-py's AtariVectorEnv, got {name!r}. {remedy}"
+            )
         kind = type(parameters[name].default)
         if kind in (bool, int, float) and type(value) not in ((int, float) if kind is float else (kind,)):
-            where, remedy = f"env_config[{name!r}] of env {env_id!r}", f"Its default is {parameters[name].default!r}."
             raise TypeError(
-                explain_error(where, expected=f"a value of type {kind.__name__}", got=repr(value), remedy=remedy)
+                f"env_config[{name!r}] of env {env_id!r}: expected a value of type "
+                f"{kind.__name__}, got {value!r}. Its default is {parameters[name].default!r}."
             )
     return {**DEFAULTS, **env_config}
 
@@ -119,11 +120,8 @@ class AtariGame(gym.Env[Any, Any]):
             RuntimeError: Before the first ``reset()``.
         """
         if self._obs is None:
-            remedy = "Call reset() first."
             raise RuntimeError(
-                explain_error(
-                    "AtariGame.render()", expected="a game that has begun", got="one before reset()", remedy=remedy
-                )
+                "AtariGame.render(): expected a game that has begun, got one before reset(). Call reset() first."
             )
         frame = self._obs[-1].repeat(ENLARGED, 0).repeat(ENLARGED, 1)
         return frame[..., None].repeat(3, -1) if self._is_grey else frame

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from catalog.errors import explain_error
 from catalog.migration import remedy_for
 from rlmodule.envs.shared_counter import SharedCounter
 
@@ -79,9 +78,7 @@ class Fault(NamedTuple):
 
     def at(self, where: str) -> Exception:
         """The error to raise; `where` says which env and step, e.g. ``env 3, step 57``."""
-        return self.error(
-            explain_error(f"{where}, {self.path}", expected=self.expected, got=self.got, remedy=self.remedy)
-        )
+        return self.error(f"{where}, {self.path}: expected {self.expected}, got {self.got}. {self.remedy}")
 
 
 def find_fault(space: spaces.Space[Any], value: Any, path: str = "obs") -> Fault | None:
@@ -290,8 +287,10 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.
             space = getattr(env, name, None)
             if not isinstance(space, spaces.Space):
-                where, remedy = f"{type(env.unwrapped).__name__}.{name}", "Set it in the env's __init__."
-                raise TypeError(explain_error(where, expected="a gymnasium Space", got=repr(space), remedy=remedy))
+                raise TypeError(
+                    f"{type(env.unwrapped).__name__}.{name}: expected a gymnasium Space, got "
+                    f"{space!r}. Set it in the env's __init__."
+                )
         # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
@@ -538,8 +537,10 @@ def _first_not_finite(array: np.ndarray) -> tuple[int, ...] | None:
 def _not_finite(where: str, number: Any, inner: Sequence[int]) -> ValueError:
     """What to raise for a `number` at index `inner` of what one env gave in one step."""
     got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
-    remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-    return ValueError(explain_error(where, expected="finite numbers", got=got, remedy=remedy))
+    return ValueError(
+        f"{where}: expected finite numbers, got {got}. Look for a division by zero or an unstable "
+        "simulation in the env, or a broken action."
+    )
 
 
 def to_array(value: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.migration import remedy_for
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import EnvGuard, VectorGuard, check_finite
@@ -76,9 +76,10 @@ class _Guarding:
         for name, own in (("observation_space", guard.observation_space), ("action_space", guard.action_space)):
             first = self.spaces.setdefault(name, own)
             if own != first:
-                expected = f"that of env {self.first_env_index}, {first}"
-                remedy = "Let it depend on nothing that differs between the envs of a run."
-                raise ValueError(explain_error(f"env {index}, {name}", expected=expected, got=str(own), remedy=remedy))
+                raise ValueError(
+                    f"env {index}, {name}: expected that of env {self.first_env_index}, {first}, "
+                    f"got {own}. Let it depend on nothing that differs between the envs of a run."
+                )
         return guard
 
     def begin(self) -> None:
@@ -123,13 +124,15 @@ def make_vector_env(
         RuntimeError: The env could not be made; chained, with type and message of the original in the text.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        remedy = "Set num_envs_per_env_runner to 1 or more."
-        raise ValueError(explain_error("num_envs", expected="a positive int", got=repr(num_envs), remedy=remedy))
+        raise ValueError(
+            f"num_envs: expected a positive int, got {num_envs!r}. Set num_envs_per_env_runner to 1 or more."
+        )
     if mode is None:
         mode = "vector_entry_point" if is_atari(env) else "sync"
     if mode not in _MODES:
-        remedy = f"Choose one of them.{closest(str(mode), _MODES)}"
-        raise ValueError(explain_error("mode", expected=f"one of {_MODES}", got=repr(mode), remedy=remedy))
+        raise ValueError(
+            f"mode: expected one of {_MODES}, got {mode!r}. Choose one of them.{closest(str(mode), _MODES)}"
+        )
     guarding = _Guarding(first_env_index, None if mode == "async" else step_counter, mends)
     if isinstance(env, str):
         if current_id(env):
@@ -138,9 +141,10 @@ def make_vector_env(
     elif callable(env):
         make = functools.partial(_from_callable, env, env_config, num_envs, mode, guarding)
     else:
-        remedy = "Pass a factory that makes it, e.g. lambda env_config: MyEnv()."
-        expected = "an id, an env class or a factory fn(env_config)"
-        raise TypeError(explain_error("env", expected=expected, got=repr(env), remedy=remedy))
+        raise TypeError(
+            f"env: expected an id, an env class or a factory fn(env_config), got {env!r}. Pass a "
+            "factory that makes it, e.g. lambda env_config: MyEnv()."
+        )
     return _persistently(make) if mends else make()
 
 
@@ -195,10 +199,12 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     for known in AutoresetMode:
         if isinstance(mode, str) and spelt == known.value.lower():
             return known
-    where = f"autoreset mode of {type(env.unwrapped).__name__}"
-    expected = f"one of {[str(known) for known in AutoresetMode]}"
-    remedy = 'Set metadata = {"autoreset_mode": AutoresetMode.SAME_STEP} (or what it does) on the vector env\'s class.'
-    raise ValueError(explain_error(where, expected=expected, got=repr(mode), remedy=remedy))
+    raise ValueError(
+        f"autoreset mode of {type(env.unwrapped).__name__}: expected one of "
+        f"{[str(known) for known in AutoresetMode]}, got {mode!r}. Set metadata = "
+        '{"autoreset_mode": AutoresetMode.SAME_STEP} (or what it does) on the vector env\'s '
+        "class."
+    )
 
 
 def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> VectorGuard | None:
@@ -222,7 +228,7 @@ def _from_id(
     if taken := [key for key in _RESERVED if key in env_config]:
         remedy = "Set the number of envs by num_envs_per_env_runner; add wrappers in a factory fn(env_config)."
         where = f"env_config of {where}"
-        raise ValueError(explain_error(where, expected="settings of the env only", got=taken, remedy=remedy))
+        raise ValueError(f"{where}: expected settings of the env only, got {taken}. {remedy}")
     full_id = importing_id(env_id)
     if mode == "vector_entry_point" and is_atari(env_id):
         env_config = atari_settings(env_id, env_config)
@@ -246,8 +252,7 @@ def _from_id(
             with workers_ignore_ctrl_c():
                 made = in_lasting_thread(lambda: AsyncVectorEnv(env_fns, **_ASYNC_KWARGS))
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        remedy = install_remedy(error)
-        raise ImportError(explain_error(where, expected="its packages", got=str(error), remedy=remedy)) from error
+        raise ImportError(f"{where}: expected its packages, got {error}. {install_remedy(error)}") from error
     except Exception as error:
         told = _id_error(env_id, mode, error)
         raise told from (None if isinstance(told, ValueError) else error)  # the former says all there is to say
@@ -263,33 +268,35 @@ def _id_error(env_id: str, mode: VectorizeMode, error: Exception) -> Exception:
     if isinstance(error, gym.error.Error) and spec is None:
         return _unknown_id(env_id)
     if mode == "vector_entry_point" and spec is not None and spec.vector_entry_point is None:
-        remedy = "Use mode 'sync' or 'async'."
-        return ValueError(explain_error(where, expected="an id with a vector entry point", got="none", remedy=remedy))
+        return ValueError(f"{where}: expected an id with a vector entry point, got none. Use mode 'sync' or 'async'.")
     if mode == "async" and isinstance(error, EOFError | ConnectionError):
         return _worker_died(where, error)
-    got, remedy = f"{type(error).__name__}: {error}", "Check env_config against the arguments of the env."
-    return RuntimeError(explain_error(where, expected="to be made", got=got, remedy=remedy))
+    return RuntimeError(
+        f"{where}: expected to be made, got {type(error).__name__}: {error}. Check env_config "
+        "against the arguments of the env."
+    )
 
 
 def _unknown_id(env_id: str) -> ValueError:
     where, name = f"env {env_id!r}", env_id.rpartition(":")[2]
     if current := current_id(env_id):
-        remedy = f"Use {current!r}, whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
         return ValueError(
-            explain_error(where, expected="a current id", got="an old one of an Atari game", remedy=remedy)
+            f"{where}: expected a current id, got an old one of an Atari game. Use {current!r}, "
+            "whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
         )
-    remedy = f"Register it, or name its module as in 'my_package:{name}'.{closest(name, gym.registry)}"
-    return ValueError(explain_error(where, expected="a registered id", got="an unknown one", remedy=remedy))
+    return ValueError(
+        f"{where}: expected a registered id, got an unknown one. Register it, or name its module "
+        f"as in 'my_package:{name}'.{closest(name, gym.registry)}"
+    )
 
 
 def _worker_died(where: str, error: Exception) -> RuntimeError:
     """What to raise if a worker process ended before it answered; its own error is on stderr."""
-    remedy = (
-        "See its error above. Where processes are spawned (macOS, Windows), a script must put what it runs below "
-        "if __name__ == '__main__':, and mode 'sync' needs no processes."
+    return RuntimeError(
+        f"{where}: expected a process for each env, got one that ended ({type(error).__name__}). "
+        "See its error above. Where processes are spawned (macOS, Windows), a script must put "
+        "what it runs below if __name__ == '__main__':, and mode 'sync' needs no processes."
     )
-    got = f"one that ended ({type(error).__name__})"
-    return RuntimeError(explain_error(where, expected="a process for each env", got=got, remedy=remedy))
 
 
 def install_remedy(error: Exception) -> str:
@@ -315,13 +322,18 @@ def _from_callable(
     if isinstance(made, VectorEnv):
         if mode == "async" and not isinstance(made.unwrapped, AsyncVectorEnv):
             made.close()
-            got, remedy = f"a {type(made.unwrapped).__name__}", "Leave the mode out: it cannot change a ready one."
-            raise ValueError(explain_error(where, expected="single envs for mode 'async'", got=got, remedy=remedy))
+            raise ValueError(
+                f"{where}: expected single envs for mode 'async', got a "
+                f"{type(made.unwrapped).__name__}. Leave the mode out: it cannot change a ready "
+                "one."
+            )
         return _accept_ready(made, where, num_envs, guarding)
     if mode == "vector_entry_point":
         made.close()
-        remedy = "Use mode 'sync' or 'async', or return a VectorEnv."
-        raise ValueError(explain_error(where, expected=f"a VectorEnv for mode {mode!r}", got="one env", remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a VectorEnv for mode {mode!r}, got one env. Use mode 'sync' or "
+            "'async', or return a VectorEnv."
+        )
 
     def make_single(index: int) -> gym.Env[Any, Any]:
         return _call_for_single(source, env_config, num_envs, index)
@@ -356,8 +368,9 @@ def _from_callable(
     vector_env = SyncEnvs(env_fns)
     if len({id(env.unwrapped) for env in vector_env.envs}) < num_envs:
         vector_env.close()
-        remedy = "Construct the env inside the factory."
-        raise ValueError(explain_error(where, expected="a new env from each call", got="the same one", remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a new env from each call, got the same one. Construct the env inside the factory."
+        )
     return _accept_single(vector_env, guarding)
 
 
@@ -377,8 +390,7 @@ def _call(
             remedy = "A class is made as cls(**env_config); a factory takes one dict, as in lambda env_config: MyEnv()."
         if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
             remedy = install_remedy(error)
-        where = f"env {_name(source)}, env index {index}"
-        raise RuntimeError(explain_error(where, expected="an env", got=got, remedy=remedy)) from error
+        raise RuntimeError(f"env {_name(source)}, env index {index}: expected an env, got {got}. {remedy}") from error
     if isinstance(made, gym.Env | VectorEnv):
         return made
     remedy = "Return the env from the factory."
@@ -388,7 +400,7 @@ def _call(
             remedy = remedy_for("setting", "multi_agent")
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
-    raise TypeError(explain_error(f"env {_name(source)}, env index {index}", expected=expected, got=got, remedy=remedy))
+    raise TypeError(f"env {_name(source)}, env index {index}: expected {expected}, got {got}. {remedy}")
 
 
 def _call_for_single(
@@ -397,8 +409,10 @@ def _call_for_single(
     made = _call(source, env_config, num_envs, index)
     if isinstance(made, gym.Env):
         return made
-    where, remedy = f"env {_name(source)}, env index {index}", "Return the same kind of env from every call."
-    raise TypeError(explain_error(where, expected="one env, as from the first call", got="a VectorEnv", remedy=remedy))
+    raise TypeError(
+        f"env {_name(source)}, env index {index}: expected one env, as from the first call, got a "
+        "VectorEnv. Return the same kind of env from every call."
+    )
 
 
 def _name(source: Callable[..., Any]) -> str:
@@ -411,14 +425,17 @@ def _accept_ready(
 ) -> VectorEnv[Any, Any, Any]:
     if guarding.mends:
         made.close()
-        remedy = "Set restart_failed_sub_environments=False, or return single envs, which can be made one by one."
-        expected, got = "single envs to mend", f"a ready {type(made.unwrapped).__name__}"
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected single envs to mend, got a ready {type(made.unwrapped).__name__}. "
+            "Set restart_failed_sub_environments=False, or return single envs, which can be made "
+            "one by one."
+        )
     if made.num_envs != num_envs:
         made.close()
-        remedy = f"Set num_envs_per_env_runner={made.num_envs}, or make the vector env with {num_envs}."
-        expected, got = f"a VectorEnv of {num_envs} envs", f"one of {made.num_envs}"
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a VectorEnv of {num_envs} envs, got one of {made.num_envs}. Set "
+            f"num_envs_per_env_runner={made.num_envs}, or make the vector env with {num_envs}."
+        )
     autoreset_mode(made)  # So that one that does not say is found here.
     return made
 

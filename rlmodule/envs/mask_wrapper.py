@@ -9,8 +9,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from catalog.errors import explain_error
-
 OBSERVATIONS = "observations"
 """Field of the observation that holds what the env itself observes."""
 
@@ -90,22 +88,21 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
     def _check_new(self, fields: Sequence[str]) -> None:
         if taken := [key for key in self._keys if key in fields]:
-            where, expected = f"observation_space of {self._name}", f"none of the fields {', '.join(map(repr, taken))}"
-            remedy = "Leave the wrapper out, if they are what it would put there; else name others in info."
-            got = f"the fields {', '.join(map(repr, fields))}"
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"observation_space of {self._name}: expected none of the fields "
+                f"{', '.join(map(repr, taken))}, got the fields {', '.join(map(repr, fields))}. "
+                "Leave the wrapper out, if they are what it would put there; else name others in "
+                "info."
+            )
 
     def _require(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> None:
         for key in keys:
             if key not in info:
+                got = f"the fields {', '.join(map(repr, info))}" if info else "an info without fields"
                 raise ValueError(
-                    explain_error(
-                        f"info of {self._name}, {call}",
-                        expected=f"a field {key!r}",
-                        got=f"the fields {', '.join(map(repr, info))}" if info else "an info without fields",
-                        remedy="Have the env tell it at every reset() and step(), also at those that end an episode; "
-                        "mask_key and embeddings_key say what it is called.",
-                    )
+                    f"info of {self._name}, {call}: expected a field {key!r}, got {got}. Have the "
+                    "env tell it at every reset() and step(), also at those that end an episode; "
+                    "mask_key and embeddings_key say what it is called."
                 )
 
 
@@ -118,8 +115,10 @@ def _space_of(value: Any, where: str) -> spaces.Space[Any]:
     if array.dtype.kind == "b":
         return spaces.MultiBinary(array.shape)
     if array.dtype.kind not in "iuf":
-        remedy = "Give the space of a mask of another kind as mask_space."
-        raise ValueError(explain_error(where, expected="an array of bools or numbers", got=repr(value), remedy=remedy))
+        raise ValueError(
+            f"{where}: expected an array of bools or numbers, got {value!r}. Give the space of a "
+            "mask of another kind as mask_space."
+        )
     if array.dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
     limits = np.iinfo(array.dtype)

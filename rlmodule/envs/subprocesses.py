@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
-from catalog.errors import explain_error
 from rlmodule.envs.checks import EnvError
 
 T = TypeVar("T")
@@ -97,9 +96,11 @@ def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Seq
             process.join(1)
             code, seed = process.exitcode or 0, seeds[index]
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            where, got = f"env {first_env_index + index}", f"one that ended {how} (last seed {seed})"
-            remedy = "See what it printed; mode 'sync' runs the env in this process."
-            text = explain_error(where, expected="a process that goes on", got=got, remedy=remedy)
+            text = (
+                f"env {first_env_index + index}: expected a process that goes on, got one that "
+                f"ended {how} (last seed {seed}). See what it printed; mode 'sync' runs the env in "
+                "this process."
+            )
             return EnvError(text, {"env": first_env_index + index, "seed": seed})
     return None
 

@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
-from catalog.errors import explain_error
 from rlmodule.envs.checks import is_due, to_array
 from rlmodule.envs.infos import own_info
 
@@ -73,7 +72,8 @@ class SyncEnvs(SyncVectorEnv):
         for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
             leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
             if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):
-                where = f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs"
-                remedy = "Make the array in the env's __init__, or return a copy of it."
-                got = "an array that another env wrote into"
-                raise ValueError(explain_error(where, expected="memory of its own", got=got, remedy=remedy))
+                raise ValueError(
+                    f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs: expected "
+                    "memory of its own, got an array that another env wrote into. Make the array "
+                    "in the env's __init__, or return a copy of it."
+                )

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
@@ -96,9 +96,10 @@ class LearnerGroup(ABC):
         """The error of a method that groups of another kind of learner have."""
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = "update_from_episodes" if from_episodes else "update_from_batch"
-        where, remedy = f"LearnerGroup.{called}()", f"Call {right}() for this algorithm."
-        expected, got = f"a learner that offers {called}", f"{self._learner_class.__name__}, which does not"
-        return TypeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        return TypeError(
+            f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
+            f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
+        )
 
     @abstractmethod
     def update_from_episodes(
@@ -229,12 +230,10 @@ class LearnerGroup(ABC):
         for source, wanted in _sources(path, module_ids, paths or {}, [*self.module]):
             content, where = load_checkpoint(source), f"load_modules({str(source)!r})"
             if "learners" not in content.get("state", ()):
-                got, remedy = (
-                    f"one with {', '.join(content) or 'nothing'}",
-                    "Pass the folder that algo.save(path) wrote.",
-                )
                 raise ValueError(
-                    explain_error(where, expected="the checkpoint of an algorithm", got=got, remedy=remedy)
+                    f"{where}: expected the checkpoint of an algorithm, got one with "
+                    f"{', '.join(content) or 'nothing'}. Pass the folder that algo.save(path) "
+                    "wrote."
                 )
             saved = content["state"]["learners"]["module"]
             for module_id in wanted:
@@ -245,7 +244,7 @@ class LearnerGroup(ABC):
                         "Name a module that it has.",
                     )
                     remedy += closest(module_id, saved)
-                    raise KeyError(explain_error(where, expected=expected, got=repr(module_id), remedy=remedy))
+                    raise KeyError(f"{where}: expected {expected}, got {module_id!r}. {remedy}")
                 module.check_state(saved[module_id])
                 states[module_id] = saved[module_id]
         self._load_module_states(states)
@@ -294,13 +293,16 @@ def _sources(
     """Which modules to take from which checkpoint."""
     where = "load_modules()"
     if twice := [module_id for module_id in module_ids or () if module_id in paths]:
-        got = f"{', '.join(map(repr, twice))} in both module_ids and paths"
-        remedy = f"Leave {', '.join(map(repr, twice))} out of one of them."
-        raise ValueError(explain_error(where, expected="one place for each module", got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected one place for each module, got {', '.join(map(repr, twice))} in "
+            f"both module_ids and paths. Leave {', '.join(map(repr, twice))} out of one of them."
+        )
     if path is None and (module_ids is not None or not paths):
         got = "none" if module_ids is None else f"module_ids={list(module_ids)!r} without one"
-        remedy = "Pass the folder that algo.save(path) wrote, or paths={module_id: folder}."
-        raise ValueError(explain_error(where, expected="a checkpoint to load from", got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a checkpoint to load from, got {got}. Pass the folder that "
+            "algo.save(path) wrote, or paths={module_id: folder}."
+        )
     found: list[tuple[str | os.PathLike[str], list[str]]] = []
     if path is not None:
         found.append((path, [name for name in there if name not in paths] if module_ids is None else [*module_ids]))

@@ -17,7 +17,6 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
-from catalog.errors import explain_error
 from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.processes import file_prefix, remove_leftovers, this_machine
@@ -99,9 +98,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     @property
     def local_runner(self) -> EnvRunner:
-        remedy = "Set num_env_runners=0 to have one here, for example to debug an env."
-        where, got = "EnvRunnerGroup.local_runner", f"{self.workers.size} runners in processes of their own"
-        raise RuntimeError(explain_error(where, expected="a runner in this process", got=got, remedy=remedy))
+        raise RuntimeError(
+            "EnvRunnerGroup.local_runner: expected a runner in this process, got "
+            f"{self.workers.size} runners in processes of their own. Set num_env_runners=0 to have "
+            "one here, for example to debug an env."
+        )
 
     def _act_with(self, spec: RLModuleSpec) -> None:
         self._spec = spec  # each process builds its own with its first rollout

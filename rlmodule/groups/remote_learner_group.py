@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from catalog.errors import explain_error
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
@@ -46,9 +45,10 @@ class RemoteLearnerGroup(LearnerGroup):
 
     @property
     def learner(self) -> Learner:
-        remedy = "Set num_learners=0 to have one here, for example to debug a loss."
-        where, got = "LearnerGroup.learner", "learners in processes of their own"
-        raise RuntimeError(explain_error(where, expected="a learner in this process", got=got, remedy=remedy))
+        raise RuntimeError(
+            "LearnerGroup.learner: expected a learner in this process, got learners in processes "
+            "of their own. Set num_learners=0 to have one here, for example to debug a loss."
+        )
 
     @property
     def num_updates(self) -> int:

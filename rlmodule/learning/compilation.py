@@ -15,7 +15,6 @@ import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.settings import LearnerSettings
 
@@ -50,14 +49,10 @@ def learner_device(settings: LearnerSettings) -> torch.device:
     got = f"torch {torch.__version__}, " + (
         f"built for CUDA {built_for}, which finds none here" if built_for else "built without CUDA"
     )
-    remedy = "Set num_gpus_per_learner to 0, or install torch for CUDA where the driver lists a GPU (nvidia-smi)."
     raise ValueError(
-        explain_error(
-            "num_gpus_per_learner",
-            expected=f"a GPU that torch can use, since it is {settings.num_gpus_per_learner}",
-            got=got,
-            remedy=remedy,
-        )
+        "num_gpus_per_learner: expected a GPU that torch can use, since it is "
+        f"{settings.num_gpus_per_learner}, got {got}. Set num_gpus_per_learner to 0, or install "
+        "torch for CUDA where the driver lists a GPU (nvidia-smi)."
     )
 
 
@@ -232,9 +227,10 @@ class _Accelerated:
         try:
             graph.capture()
         except Exception as error:
-            where, expected = f"the loss of module {self._module_id!r}", "what a CUDA graph can record"
-            remedy = "Learn with torch_cuda_graphs=False."
-            raise RuntimeError(explain_error(where, expected=expected, got=_reason(error), remedy=remedy)) from error
+            raise RuntimeError(
+                f"the loss of module {self._module_id!r}: expected what a CUDA graph can record, "
+                f"got {_reason(error)}. Learn with torch_cuda_graphs=False."
+            ) from error
         self._graphs[shape] = graph
         return graph
 

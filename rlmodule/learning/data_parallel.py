@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from catalog.base import Tree
 from catalog.encoders.preprocessing import RunningMoments
-from catalog.errors import explain_error
 from rlmodule.collective import Collective
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
@@ -170,8 +169,7 @@ class OwnNoise:
 
 def no_data(got: str = "None") -> ValueError:
     """The error of an update for which nobody has data."""
-    expected, remedy = "data for at least one learner", "Leave out updates without data."
-    return ValueError(explain_error("an update", expected=expected, got=got, remedy=remedy))
+    return ValueError(f"an update: expected data for at least one learner, got {got}. Leave out updates without data.")
 
 
 def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
@@ -195,10 +193,11 @@ def _check_alike(states: Tensor) -> None:
     names = ("the random numbers of `generator`", "num_updates", "env_steps")
     for rank, differs in enumerate((states != states[0]).tolist()):
         if any(differs):
-            got = f"learner {rank} differs from learner 0 in {names[differs.index(True)]}"
-            remedy = "Give all the same state, and draw from `generator` in what all of them run."
-            expected = "learners that stand at the same place"
-            raise RuntimeError(explain_error("an update together", expected=expected, got=got, remedy=remedy))
+            raise RuntimeError(
+                "an update together: expected learners that stand at the same place, got learner "
+                f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the same "
+                "state, and draw from `generator` in what all of them run."
+            )
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:

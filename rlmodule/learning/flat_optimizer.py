@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from catalog.errors import explain_error
 from rlmodule.collective import Collective
 
 
@@ -28,13 +27,11 @@ class FlatParameters:
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.views = [p for p in parameters if p.requires_grad]
         if len({(p.dtype, p.device) for p in self.views}) != 1:
+            got = sorted({f"{p.dtype} on {p.device}" for p in self.views}) or "none"
             raise ValueError(
-                explain_error(
-                    "parameters of a module",
-                    expected="trainable parameters of one dtype on one device",
-                    got=sorted({f"{p.dtype} on {p.device}" for p in self.views}) or "none",
-                    remedy="Give the module at least one parameter, and convert it as a whole with module.to(...).",
-                )
+                "parameters of a module: expected trainable parameters of one dtype on one "
+                f"device, got {got}. Give the module at least one parameter, and convert it as a "
+                "whole with module.to(...)."
             )
         self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
         # behind the gradient is room for what travels with it

@@ -22,7 +22,6 @@ import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.hooks import Hooks
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Columns
@@ -159,12 +158,10 @@ class Learner(Hooks, ABC):
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
                 raise ValueError(
-                    explain_error(
-                        f"module {module_id!r} of {type(self).__name__}",
-                        expected="trainable parameters of its own",
-                        got=f"{', '.join(shared[:5])}, which module {other!r} trains, too",
-                        remedy="Build them in setup() of each module, or freeze them with requires_grad_(False).",
-                    )
+                    f"module {module_id!r} of {type(self).__name__}: expected trainable parameters "
+                    f"of its own, got {', '.join(shared[:5])}, which module {other!r} trains, too. "
+                    "Build them in setup() of each module, or freeze them with "
+                    "requires_grad_(False)."
                 )
 
     def connect(self, collective: Collective) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.learning.reports import OWN_NAMES, Metrics
 from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
@@ -18,12 +17,8 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
     parts = returned if isinstance(returned, tuple) else (returned,)
     shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
     return TypeError(
-        explain_error(
-            f"{learner}.compute_loss_for_module()",
-            expected="a scalar tensor and a dict of tensors to report",
-            got=" and ".join(shapes),
-            remedy="Return (loss.mean(), {'name': value}).",
-        )
+        f"{learner}.compute_loss_for_module(): expected a scalar tensor and a dict of tensors to "
+        f"report, got {' and '.join(shapes)}. Return (loss.mean(), {{'name': value}})."
     )
 
 
@@ -37,13 +32,15 @@ def add_extra_losses(
     """
     where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
     if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
-        expected, remedy = "a dict from names to ExtraLoss", "Return {'name': ExtraLoss(value, weight=1.0)}."
-        raise TypeError(explain_error(where, expected=expected, got=repr(extra_losses), remedy=remedy))
+        raise TypeError(
+            f"{where}: expected a dict from names to ExtraLoss, got {extra_losses!r}. Return "
+            "{'name': ExtraLoss(value, weight=1.0)}."
+        )
     for name, extra in extra_losses.items():
         if not isinstance(extra.value, Tensor) or extra.value.dim():
             got = f"shape {tuple(extra.value.shape)}" if isinstance(extra.value, Tensor) else repr(extra.value)
             where, remedy = f"{where}[{name!r}]", "Return the mean of a loss per row."
-            raise ValueError(explain_error(where, expected="a scalar tensor", got=got, remedy=remedy))
+            raise ValueError(f"{where}: expected a scalar tensor, got {got}. {remedy}")
         loss = loss + extra.weight * extra.value
         for key, value in ((f"{name}_loss", extra.value), *extra.metrics.items()):
             if key in reported or key in metrics or key in OWN_NAMES:
@@ -61,14 +58,15 @@ def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) 
     if known != reported.keys():
         expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
         expected = f"the same losses and metrics at every call: {expected}"
-        remedy = "Give a loss that is not due the value 0."
-        raise ValueError(explain_error(_where(module), expected=expected, got=got, remedy=remedy))
+        raise ValueError(f"{_where(module)}: expected {expected}, got {got}. Give a loss that is not due the value 0.")
 
 
 def name_taken(module: object, name: str) -> ValueError:
     """The error of a module that reports ``name`` as the algorithm does."""
-    expected, remedy = "names that the algorithm does not report itself", "Call it something else."
-    return ValueError(explain_error(_where(module), expected=expected, got=repr(name), remedy=remedy))
+    return ValueError(
+        f"{_where(module)}: expected names that the algorithm does not report itself, got "
+        f"{name!r}. Call it something else."
+    )
 
 
 def _where(module: object) -> str:

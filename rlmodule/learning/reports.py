@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.learning.sharding import join_rows
 
 Metrics = dict[str, Tensor]
@@ -57,9 +56,10 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     for part in filled:
         if {*part["names"], *part["per_row"]} != {*first["names"], *first["per_row"]}:
             expected, got = (", ".join(sorted({*p["names"], *p["per_row"]})) for p in (first, part))
-            remedy = "Report the same for every minibatch."
-            where = "metrics of learners that train together"
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"metrics of learners that train together: expected {expected}, got {got}. Report "
+                "the same for every minibatch."
+            )
     weights = torch.stack([part["rows"] for part in filled])[:, None].double()  # [n, 1, M]
     shape = (len(first["names"]), -1)
     values = torch.stack([part["scalars"].view(shape) for part in filled])
@@ -87,13 +87,11 @@ def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
     """The error of updates that did not come to finite numbers; names the parameters."""
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    got = f"{limit} in a row that are not; in the last one " + (
+        f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
+    )
     return FloatingPointError(
-        explain_error(
-            f"updates of module {module_id!r}",
-            expected="finite losses and gradients",
-            got=f"{limit} in a row that are not; in the last one "
-            + (f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"),
-            remedy="The weights are as they were before these. Lower lr, look at the scale of rewards and at "
-            "losses of your own, or allow more by max_nonfinite_updates_in_a_row.",
-        )
+        f"updates of module {module_id!r}: expected finite losses and gradients, got {got}. The "
+        "weights are as they were before these. Lower lr, look at the scale of rewards and at "
+        "losses of your own, or allow more by max_nonfinite_updates_in_a_row."
     )

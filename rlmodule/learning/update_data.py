@@ -8,7 +8,6 @@ from typing import Any
 import tree
 from torch import Tensor
 
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
@@ -43,7 +42,7 @@ def check_episodes(data: Any, where: str) -> None:
         got = f"a {type(data).__name__} of {', '.join(kinds)}"
         if "Rollout" in kinds:
             remedy = "Put rollouts side by side: Rollout.concat([...])."
-    raise TypeError(explain_error(where, expected="a Rollout or a list of episodes", got=got, remedy=remedy))
+    raise TypeError(f"{where}: expected a Rollout or a list of episodes, got {got}. {remedy}")
 
 
 def check_batch(batch: Any, where: str) -> None:
@@ -58,12 +57,14 @@ def check_batch(batch: Any, where: str) -> None:
         got, remedy = type(batch).__name__, "Pass {'obs': tensor, ...}."
         if isinstance(batch, Rollout):
             remedy = "Pass its rows: rollout.valid_rows(rollout.columns)."
-        raise TypeError(explain_error(where, expected="a dict of columns [B, ...]", got=got, remedy=remedy))
+        raise TypeError(f"{where}: expected a dict of columns [B, ...], got {got}. {remedy}")
     for name, column in batch.items():
         for leaf in tree.flatten(column):
             if not isinstance(leaf, Tensor):
-                got, remedy = f"{type(leaf).__name__} in {name!r}", "Convert it: torch.as_tensor(array)."
-                raise TypeError(explain_error(where, expected="columns of tensors", got=got, remedy=remedy))
+                raise TypeError(
+                    f"{where}: expected columns of tensors, got {type(leaf).__name__} in {name!r}. "
+                    "Convert it: torch.as_tensor(array)."
+                )
 
 
 def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list[str]:
@@ -74,16 +75,17 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
         ValueError: If a column is not ``[T, N, ...]``.
     """
     if not isinstance(rollout, Rollout):
-        remedy = "Return the rollout, as it came or changed by dataclasses.replace()."
-        raise TypeError(explain_error(where, expected="a Rollout", got=type(rollout).__name__, remedy=remedy))
+        raise TypeError(
+            f"{where}: expected a Rollout, got {type(rollout).__name__}. Return the rollout, as it "
+            "came or changed by dataclasses.replace()."
+        )
     added = [name for name in rollout.columns if name not in known]
     for name in added:
         for leaf in tree.flatten(rollout[name]):
             if not isinstance(leaf, Tensor) or leaf.shape[:2] != rollout.shape:
                 expected = f"a tensor shaped {rollout.shape} or {(*rollout.shape, '...')} in the new column {name!r}"
                 got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
-                remedy = "Give each step of each env one entry."
-                raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+                raise ValueError(f"{where}: expected {expected}, got {got}. Give each step of each env one entry.")
     return added
 
 
@@ -91,5 +93,7 @@ def explain_missing_column(error: KeyError, where: str, columns: Collection[str]
     """Raise a KeyError that explains ``error``, if it is that of a column missing among the ``columns`` of the data."""
     name = error.args[0] if len(error.args) == 1 else None
     if name in _NAMES and name not in columns:
-        expected, remedy = f"the column {name!r}, which the learner reads", "Add it to the data."
-        raise KeyError(explain_error(where, expected=expected, got=", ".join(columns), remedy=remedy)) from error
+        raise KeyError(
+            f"{where}: expected the column {name!r}, which the learner reads, got "
+            f"{', '.join(columns)}. Add it to the data."
+        ) from error

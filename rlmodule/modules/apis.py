@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 
 
 class ValueFunctionAPI(ABC):
@@ -125,12 +124,9 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
     if missing:
         wanted = ", ".join(f"{api.__name__} ({', '.join(_methods_of(api))})" for api in missing)
         raise TypeError(
-            explain_error(
-                f"{learner} with module {module_id!r}",
-                expected=f"a module that implements {wanted}",
-                got=f"{type(module).__name__}, which does not",
-                remedy=f"Derive it from {' and '.join(api.__name__ for api in missing)} too and write these methods.",
-            )
+            f"{learner} with module {module_id!r}: expected a module that implements {wanted}, got "
+            f"{type(module).__name__}, which does not. Derive it from "
+            f"{' and '.join(api.__name__ for api in missing)} too and write these methods."
         )
 
 

@@ -11,7 +11,6 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.explain.explain import short_space
 from catalog.past import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
@@ -97,13 +96,11 @@ class Policy:
         """Make sure that ``state`` may have come from this policy."""
         known = {*self.module.past_view.steps} | ({Columns.STATE_IN} if stateful else set())
         if not isinstance(state, dict) or state.keys() != known:
+            expected = "what the last call returned as state" + (", a dict" if known else ", None")
+            got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             raise ValueError(
-                explain_error(
-                    "Policy.act(state)",
-                    expected="what the last call returned as state" + (", a dict" if known else ", None"),
-                    got=f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state),
-                    remedy="Pass None at the start of an episode, and then on what act() returned.",
-                )
+                f"Policy.act(state): expected {expected}, got {got}. Pass None at the start of an "
+                "episode, and then on what act() returned."
             )
 
     def _batch(self, obs: Tree, state: Tree | None, reward: float | None) -> dict[str, Tree]:
@@ -113,14 +110,11 @@ class Policy:
             obs = _with_arrays(module.observation_space, obs)
             shapes = tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
-            short = textwrap.shorten(repr(obs), 60)
+            is_tree = isinstance(obs, np.ndarray | Mapping)
+            got = f"shape {shapes}" if is_tree else textwrap.shorten(repr(obs), 60)
             raise ValueError(
-                explain_error(
-                    "Policy.act(obs)",
-                    expected=f"one observation of {short_space(module.observation_space)}",
-                    got=f"shape {shapes}" if isinstance(obs, np.ndarray | Mapping) else short,
-                    remedy="Pass what env.reset() or env.step() of a single (not a vector) env returned.",
-                )
+                f"Policy.act(obs): expected one observation of {short_space(module.observation_space)}, "
+                f"got {got}. Pass what env.reset() or env.step() of a single (not a vector) env returned."
             )
         seen = tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)
         if module.action_mask is not None and module.action_mask.rows_without_choice(seen).any():
@@ -170,12 +164,9 @@ def _with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
 def _given(reward: float | None) -> float:
     if reward is None:
         raise ValueError(
-            explain_error(
-                "Policy.act(reward)",
-                expected="the reward of the last env.step(), which the module sees",
-                got="None",
-                remedy="Call act(obs, state, reward=reward); only the first call of an episode needs none.",
-            )
+            "Policy.act(reward): expected the reward of the last env.step(), which the module "
+            "sees, got None. Call act(obs, state, reward=reward); only the first call of an "
+            "episode needs none."
         )
     return reward
 

@@ -11,7 +11,6 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import flatten_sequences, over_valid_rows
@@ -33,12 +32,9 @@ def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
     """
     if Columns.EMBEDDINGS not in fwd_out:
         raise ValueError(
-            explain_error(
-                f"{type(module).__name__}.forward_train()",
-                expected=f"the column {Columns.EMBEDDINGS!r}, as the values of a recurrent module depend on its state",
-                got=f"only {', '.join(fwd_out)}",
-                remedy="Return the latents that compute_values() makes values of.",
-            )
+            f"{type(module).__name__}.forward_train(): expected the column {Columns.EMBEDDINGS!r}, "
+            "as the values of a recurrent module depend on its state, got only "
+            f"{', '.join(fwd_out)}. Return the latents that compute_values() makes values of."
         )
     return fwd_out[Columns.EMBEDDINGS]
 
@@ -51,12 +47,10 @@ def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
     """
     if Columns.STATE_OUT not in fwd_out:
         raise ValueError(
-            explain_error(
-                f"a forward pass of {type(module).__name__}",
-                expected=f"the column {Columns.STATE_OUT!r}, since get_initial_state() gives a state",
-                got=f"only {', '.join(fwd_out)}",
-                remedy="Return the states after the last row, shaped like batch['state_in'].",
-            )
+            f"a forward pass of {type(module).__name__}: expected the column "
+            f"{Columns.STATE_OUT!r}, since get_initial_state() gives a state, got only "
+            f"{', '.join(fwd_out)}. Return the states after the last row, shaped like "
+            "batch['state_in']."
         )
     return fwd_out[Columns.STATE_OUT]
 
@@ -73,9 +67,11 @@ def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> t
         ValueError: If the batch is one of rows, or the module predicts values and returns no ``embeddings``.
     """
     if Columns.STATE_IN not in batch:
-        expected = f"a batch of sequences, with {Columns.STATE_IN} and {Columns.STARTS}"
-        got, remedy = f"one of rows, with {', '.join(batch)}", "Make the train batch with pack()."
-        raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a batch of sequences, with {Columns.STATE_IN} and "
+            f"{Columns.STARTS}, got one of rows, with {', '.join(batch)}. Make the train batch "
+            "with pack()."
+        )
     valid_rows, total = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS].numel()
     with nullcontext() if valid_rows is None else over_valid_rows(module, valid_rows, total):
         fwd_out = module.forward_train(batch)

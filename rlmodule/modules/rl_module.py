@@ -23,7 +23,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.preprocessing import ObservationNormalizer
-from catalog.errors import closest, explain_error
+from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
 from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
@@ -101,12 +101,10 @@ class RLModule(Hooks, nn.Module, ABC):
             check_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
         elif self.action_model is not None:
             raise ValueError(
-                explain_error(
-                    f"{type(self.catalog).__name__}.build_action_model()",
-                    expected=f"None, since {self.action_dist_cls.__name__} asks no such model",
-                    got=type(self.action_model).__name__,
-                    remedy="Set autoregressive_actions=True, whose distribution does.",
-                )
+                f"{type(self.catalog).__name__}.build_action_model(): expected None, since "
+                f"{self.action_dist_cls.__name__} asks no such model, got "
+                f"{type(self.action_model).__name__}. Set autoregressive_actions=True, whose "
+                "distribution does."
             )
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
@@ -133,12 +131,8 @@ class RLModule(Hooks, nn.Module, ABC):
         part = self.get_submodule(owner)
         if not hasattr(part, leaf):
             raise AttributeError(
-                explain_error(
-                    f"inference-only {type(self).__name__}",
-                    expected="names of parts of the module",
-                    got=f"{name!r}",
-                    remedy="Correct what get_non_inference_attributes() returns.",
-                )
+                f"inference-only {type(self).__name__}: expected names of parts of the module, got "
+                f"{name!r}. Correct what get_non_inference_attributes() returns."
             )
         setattr(part, leaf, None)
 
@@ -180,9 +174,9 @@ class RLModule(Hooks, nn.Module, ABC):
             RuntimeError: On an inference-only copy.
         """
         if self.inference_only:
-            where, remedy = f"{type(self).__name__}.forward_train()", "Train the learner's module: algo.get_module()."
             raise RuntimeError(
-                explain_error(where, expected="a full module", got="an inference-only copy", remedy=remedy)
+                f"{type(self).__name__}.forward_train(): expected a full module, got an "
+                "inference-only copy. Train the learner's module: algo.get_module()."
             )
         return self._forward_train(batch)
 
@@ -297,12 +291,9 @@ class RLModule(Hooks, nn.Module, ABC):
         wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
         if wrong:
             raise ValueError(
-                explain_error(
-                    f"{type(self).__name__}.set_state()",
-                    expected="the names and shapes of this module's own state",
-                    got=f"a state that differs at {', '.join(wrong[:5])}",
-                    remedy="Load it into a module with the same spaces, model_config and catalog.",
-                )
+                f"{type(self).__name__}.set_state(): expected the names and shapes of this "
+                f"module's own state, got a state that differs at {', '.join(wrong[:5])}. Load it "
+                "into a module with the same spaces, model_config and catalog."
             )
 
     def share_tensors_of(self, other: RLModule) -> None:
@@ -324,12 +315,9 @@ class RLModule(Hooks, nn.Module, ABC):
                         own[name] = theirs[full]  # type: ignore[assignment]
                     elif tensor is not None:
                         raise ValueError(
-                            explain_error(
-                                f"{type(self).__name__}.share_tensors_of()",
-                                expected="a module that has all of this one's tensors",
-                                got=f"a {type(other).__name__} without {full!r}",
-                                remedy="Build both from one spec.",
-                            )
+                            f"{type(self).__name__}.share_tensors_of(): expected a module that has "
+                            f"all of this one's tensors, got a {type(other).__name__} without "
+                            f"{full!r}. Build both from one spec."
                         )
 
 
@@ -351,16 +339,15 @@ class MultiRLModule(nn.Module):
         """
         if not isinstance(module_id, str) or "." in module_id or not module_id or module_id in dir(nn.ModuleDict()):
             raise ValueError(
-                explain_error(
-                    "MultiRLModule",
-                    expected="ids without dots that are strings and no attribute of a torch.nn.ModuleDict",
-                    got=repr(module_id),
-                    remedy=f"Call it for example 'policy_{str(module_id).replace('.', '_')}'.",
-                )
+                "MultiRLModule: expected ids without dots that are strings and no attribute of a "
+                f"torch.nn.ModuleDict, got {module_id!r}. Call it for example "
+                f"'policy_{str(module_id).replace('.', '_')}'."
             )
         if module_id in self._by_id:
-            expected, remedy = f"an id besides {', '.join(self._by_id)}", "Remove that one first, or choose another id."
-            raise ValueError(explain_error("MultiRLModule", expected=expected, got=repr(module_id), remedy=remedy))
+            raise ValueError(
+                f"MultiRLModule: expected an id besides {', '.join(self._by_id)}, got "
+                f"{module_id!r}. Remove that one first, or choose another id."
+            )
         self.rl_modules[module_id] = self._by_id[module_id] = module
 
     def remove(self, module_id: str) -> None:
@@ -379,9 +366,10 @@ class MultiRLModule(nn.Module):
             KeyError: If there is none; names those there are.
         """
         if module_id not in self._by_id:
-            expected, got = f"one of {', '.join(self._by_id)}", f"the module id {module_id!r}"
-            remedy = f"Ask for a module that exists.{closest(module_id, self._by_id)}"
-            raise KeyError(explain_error("MultiRLModule", expected=expected, got=got, remedy=remedy))
+            raise KeyError(
+                f"MultiRLModule: expected one of {', '.join(self._by_id)}, got the module id "
+                f"{module_id!r}. Ask for a module that exists.{closest(module_id, self._by_id)}"
+            )
         return self._by_id[module_id]
 
     def __contains__(self, module_id: str) -> bool:
@@ -416,11 +404,8 @@ def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
     """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
     parts = mask.num_groups
     choice = "at least one action that is allowed" if parts == 1 else f"an allowed choice in each of {parts} parts"
+    got = "a part in which all are forbidden" if parts > 1 else "a mask that forbids all"
     return ValueError(
-        explain_error(
-            f"{where}[{mask.key!r}]",
-            expected=choice,
-            got="a part in which all are forbidden" if parts > 1 else "a mask that forbids all",
-            remedy="Allow an action, if only one that does nothing, or end the episode before such a state.",
-        )
+        f"{where}[{mask.key!r}]: expected {choice}, got {got}. Allow an action, if only one that "
+        "does nothing, or end the episode before such a state."
     )

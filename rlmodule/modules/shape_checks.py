@@ -11,7 +11,6 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.encoders.shape_checks import tried, untouched
-from catalog.errors import explain_error
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import map_leaves
@@ -109,8 +108,10 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
     column = Columns.ACTION_DIST_INPUTS
     if not isinstance(out, Mapping) or column not in out:
         got = f"one with {', '.join(out) or 'none'}" if isinstance(out, Mapping) else f"a {type(out).__name__}"
-        remedy = "Return {Columns.ACTION_DIST_INPUTS: inputs}."
-        raise ValueError(explain_error(where, expected=f"a dict with the column {column!r}", got=got, remedy=remedy))
+        raise ValueError(
+            f"{where}: expected a dict with the column {column!r}, got {got}. Return "
+            "{Columns.ACTION_DIST_INPUTS: inputs}."
+        )
     leading = batch[Columns.STARTS].shape if module.is_stateful() else (ROWS,)
     dist, width = module.action_dist_cls.__name__, _width(module)
     remedy = f"{dist} takes {width} inputs for an action of {module.action_space}, and leading dims are kept."
@@ -120,7 +121,7 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
 def _check_shape(where: str, found: Any, shape: tuple[int, ...], remedy: str) -> None:
     if not isinstance(found, Tensor) or tuple(found.shape) != shape or not found.is_floating_point():
         got = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(explain_error(where, expected=f"floats of shape {shape}", got=got, remedy=remedy))
+        raise ValueError(f"{where}: expected floats of shape {shape}, got {got}. {remedy}")
 
 
 def _check_state(module: RLModule) -> None:
@@ -130,10 +131,10 @@ def _check_state(module: RLModule) -> None:
         if isinstance(part, dict | tuple):
             parts += part.values() if isinstance(part, dict) else part
         elif not isinstance(part, Tensor):
-            where, expected = f"{type(module).__name__}.get_initial_state()", "a tensor, or dicts and tuples of them"
-            remedy = "Return a tuple for a list, and a tensor such as torch.zeros(64) for each part."
             raise ValueError(
-                explain_error(where, expected=expected, got=f"a {type(part).__name__} in it", remedy=remedy)
+                f"{type(module).__name__}.get_initial_state(): expected a tensor, or dicts and "
+                f"tuples of them, got a {type(part).__name__} in it. Return a tuple for a list, "
+                "and a tensor such as torch.zeros(64) for each part."
             )
 
 
@@ -143,6 +144,8 @@ def _check_next_state(where: str, batch: Mapping[str, Tree], state: Tree) -> Non
         tree.map_structure(lambda x: (tuple(x.shape), x.dtype), x) for x in (batch[Columns.STATE_IN], state)
     )
     if before != after:
-        remedy = "Return the states after the last row, [B, ...], in the structure of batch['state_in']."
-        column = f"{where}[{Columns.STATE_OUT!r}]"
-        raise ValueError(explain_error(column, expected=f"{before}, as in state_in", got=str(after), remedy=remedy))
+        raise ValueError(
+            f"{where}[{Columns.STATE_OUT!r}]: expected {before}, as in state_in, got {after}. "
+            "Return the states after the last row, [B, ...], in the structure of "
+            "batch['state_in']."
+        )

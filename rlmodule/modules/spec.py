@@ -10,7 +10,6 @@ from typing import Any
 from gymnasium import Space
 
 from catalog.catalog import Catalog
-from catalog.errors import explain_error
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 
@@ -41,12 +40,9 @@ class RLModuleSpec:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, type) and issubclass(value, base)):
                 raise TypeError(
-                    explain_error(
-                        f"RLModuleSpec.{name}",
-                        expected=f"a subclass of {base.__name__}, or None for the algorithm's own",
-                        got=repr(value),
-                        remedy=f"Pass the class itself, derived from {base.__name__}.",
-                    )
+                    f"RLModuleSpec.{name}: expected a subclass of {base.__name__}, or None for the "
+                    f"algorithm's own, got {value!r}. Pass the class itself, derived from "
+                    f"{base.__name__}."
                 )
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
@@ -63,12 +59,9 @@ class RLModuleSpec:
         missing = [name for name in ("module_class", "observation_space", "action_space") if vars(self)[name] is None]
         if missing:
             raise ValueError(
-                explain_error(
-                    "RLModuleSpec.build()",
-                    expected="module_class, observation_space and action_space",
-                    got=f"None for {', '.join(missing)}",
-                    remedy="Give them to the spec, or let an algorithm's build() fill them in.",
-                )
+                "RLModuleSpec.build(): expected module_class, observation_space and action_space, "
+                f"got None for {', '.join(missing)}. Give them to the spec, or let an algorithm's "
+                "build() fill them in."
             )
         assert self.module_class is not None
         assert self.observation_space is not None

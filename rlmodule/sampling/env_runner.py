@@ -29,7 +29,6 @@ from torch import Tensor
 
 from catalog.actions.masks import ActionMask
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
 from rlmodule.envs.checks import EnvError, check_finals_finite, check_finite
@@ -174,10 +173,11 @@ class EnvRunner:
         """
         tensors = [*module.named_parameters(), *module.named_buffers()]
         if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
-            where, got = f"{type(module).__name__} that acts", others[0]
-            remedy = "Move a copy of its own there: module.to(runner.device)."
-            expected = f"its tensors on {self.device}, as those of the env"
-            raise ValueError(explain_error(where, expected=expected, got=got, remedy=remedy))
+            raise ValueError(
+                f"{type(module).__name__} that acts: expected its tensors on {self.device}, as "
+                f"those of the env, got {others[0]}. Move a copy of its own there: "
+                "module.to(runner.device)."
+            )
         self.module = module.eval()
         converter = module.action_converter
         self._convert = None if converter.is_identity else converter.forward
@@ -200,8 +200,10 @@ class EnvRunner:
     def reset(self) -> None:
         """Start a new episode in every env, each from its own next seed; envs of tensors from one for all."""
         if self._cut_off:
-            got, remedy = "an interrupt in the middle of one", "Build another, or load one: from_checkpoint(path)."
-            raise RuntimeError(explain_error("async envs", expected="whole steps", got=got, remedy=remedy))
+            raise RuntimeError(
+                "async envs: expected whole steps, got an interrupt in the middle of one. Build "
+                "another, or load one: from_checkpoint(path)."
+            )
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             self._make_env()
@@ -502,9 +504,10 @@ class EnvRunner:
         places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
         unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
         where = next((place for place in places if place is not None), unknown)
-        remedy = "Write 'with torch.no_grad():' in the env around what needs none."
-        expected, got = "torch's gradients left on", "torch.set_grad_enabled(False)"
-        return RuntimeError(explain_error(where, expected=expected, got=got, remedy=remedy))
+        return RuntimeError(
+            f"{where}: expected torch's gradients left on, got torch.set_grad_enabled(False). "
+            "Write 'with torch.no_grad():' in the env around what needs none."
+        )
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -547,7 +550,8 @@ def _tensors_on(env: VectorEnv[Any, Any, Any], seed: int) -> torch.device | None
     name = type(env.unwrapped).__name__
     check_device(f"{name}.reset()", obs, device)
     if (mode := autoreset_mode(env)) is AutoresetMode.DISABLED:
-        remedy = "Reset envs within step(), in the step that ends their episode or in the next."
-        where = f"autoreset mode of {name}, which gives tensors"
-        raise ValueError(explain_error(where, expected="SAME_STEP or NEXT_STEP", got=str(mode), remedy=remedy))
+        raise ValueError(
+            f"autoreset mode of {name}, which gives tensors: expected SAME_STEP or NEXT_STEP, got "
+            f"{mode}. Reset envs within step(), in the step that ends their episode or in the next."
+        )
     return device

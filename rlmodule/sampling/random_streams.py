@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from catalog.errors import explain_error
 from rlmodule.sampling.action_noise import ActionNoise
 from rlmodule.seeding import int_seed, numpy_stream
 
@@ -80,9 +79,10 @@ class RandomStreams:
         saved = {index: state.get(str(index), {}) for index in self._envs}
         generator = saved[self._envs[0]].get("generator", {"draws": self._kind})
         if generator["draws"] != self._kind:
-            where, got = "state of an env runner", f"one for {_named(generator['draws'])}"
-            remedy = "Resume with the env on the device that it was on."
-            raise ValueError(explain_error(where, expected=f"one for {_named(self._kind)}", got=got, remedy=remedy))
+            raise ValueError(
+                f"state of an env runner: expected one for {_named(self._kind)}, got one for "
+                f"{_named(generator['draws'])}. Resume with the env on the device that it was on."
+            )
         self._incarnation = last_incarnation(saved.values())
         self._resets = max(one.get("resets", 0) for one in saved.values())
         if "state" in generator:

@@ -16,7 +16,6 @@ from torch import Tensor
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_rows, map_leaves, take_slot, unbind_rows, write_row
@@ -246,13 +245,10 @@ class RolloutStorage(ABC):
             source, at = self.env_obs, rows + 1
         elif missing := np.count_nonzero(~np.isin(found[:, 0], self.rows_with_finals)):
             raise ValueError(
-                explain_error(
-                    f"info of {self.env_name}.step()",
-                    expected="final_obs whenever an episode ends, as same-step autoreset has it",
-                    got=f"{missing} truncated episodes without it",
-                    remedy="Put the last observation of each ended episode into info['final_obs'], or declare another "
-                    "autoreset mode in the env's metadata.",
-                )
+                f"info of {self.env_name}.step(): expected final_obs whenever an episode ends, as "
+                f"same-step autoreset has it, got {missing} truncated episodes without it. Put the "
+                "last observation of each ended episode into info['final_obs'], or declare "
+                "another autoreset mode in the env's metadata."
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
         if not module.sees_more_than_the_env:

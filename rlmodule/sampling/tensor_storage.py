@@ -12,7 +12,6 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.errors import explain_error
 from rlmodule.data.rollout import map_leaves, write_row
 from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
@@ -95,8 +94,10 @@ def check_device(where: str, value: Any, device: torch.device) -> None:
     for leaf in tree.flatten(value):
         if not isinstance(leaf, Tensor) or leaf.device != device:
             got = f"a tensor on {leaf.device}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__} among them"
-            remedy = "Make all observations, rewards and flags tensors there, or all of them arrays."
-            raise ValueError(explain_error(where, expected=f"tensors on {device} alone", got=got, remedy=remedy))
+            raise ValueError(
+                f"{where}: expected tensors on {device} alone, got {got}. Make all observations, "
+                "rewards and flags tensors there, or all of them arrays."
+            )
 
 
 def _copy(value: Any) -> Any:
