@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning test-faults check check-pins format stubs docs bench bench-peers clean
+.PHONY: help install train test test-learning test-faults check check-pins format docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,10 +50,9 @@ test-learning: $(DEV) ## the slow tests: every algorithm learns
 test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped and lost
 	$(PYTEST) -m faults
 
-check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, stubs, types, tests
+check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m algorithms.stubs --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(PYTEST) -m "not slow and not faults" -n 2
 
@@ -68,9 +67,6 @@ check-pins: $(DEV) ## whether constraints.txt holds on the first release of ever
 format: $(DEV) ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-stubs: $(DEV) ## write the type stubs of the config builders anew
-	$(BIN)/python -m algorithms.stubs
 
 docs: $(DEV) ## build the documentation as a site: site/index.html
 	$(BIN)/mkdocs build --strict

@@ -6,273 +6,193 @@ import dataclasses
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
 from gymnasium import Space
 from gymnasium.vector import VectorEnv
+from typing_extensions import Self
 
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
 from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callbacks, listens
 from algorithms.run.threads import building
-from algorithms.settings.checks import Schedule
+from algorithms.settings.base import SettingsBase, on_the_class
 from algorithms.settings.encoding import encode
-from algorithms.settings.fields import SettingsBase, on_the_class, setting, settings
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
+from catalog.settings import Section, Settings, setting
 from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.settings import (
+    Environment,
+    EnvRunners,
+    EpisodeLearnerSettings,
+    EpisodeTraining,
+    FaultTolerance,
+    LearnerResources,
+    LearnerSettings,
+    RunnerSettings,
+    Training,
+)
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from algorithms.algorithm import Algorithm
 
 
-@settings
-class AlgorithmConfig(SettingsBase, ABC):
+class Learners(LearnerResources):
+    """Where and with what the networks are updated."""
+
+    learner_class: type[Learner] | None = setting(
+        None, "What computes the loss; None takes the algorithm's own, from which yours should derive."
+    )
+
+
+class Networks(Settings):
+    """The networks."""
+
+    model_config: DefaultModelConfig | dict[str, Any] | None = setting(
+        None, "Settings of the default networks, a dict filled up with defaults; None takes the defaults."
+    )
+    rl_module_spec: RLModuleSpec | None = setting(
+        None, "Module class, catalog class and spaces that differ from the algorithm's own; None for none."
+    )
+
+
+class Evaluation(Settings):
+    """Episodes played on the side, to measure the policy."""
+
+    evaluation_interval: int | None = setting(
+        None, "Iterations between evaluations; None evaluates only on request.", ge=1
+    )
+    evaluation_duration: int = setting(
+        20, "Length of an evaluation, in the unit that evaluation_duration_unit names.", ge=1
+    )
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
+        "episodes",
+        "What evaluation_duration counts: episodes, or steps of all its environments together; then those episodes "
+        "count that end within them.",
+    )
+    evaluation_explore: bool = setting(
+        False, "Whether evaluation samples its actions instead of taking the most likely ones."
+    )
+    evaluation_num_envs: int | None = setting(
+        None,
+        "Environments of its own that an evaluation steps together; None takes num_envs_per_env_runner.",
+        ge=1,
+    )
+    evaluation_env_config: dict[str, Any] | None = setting(
+        None, "What to evaluate with in place of env_config; None takes env_config."
+    )
+    evaluation_num_videos: int = setting(
+        0,
+        "Further episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
+        ge=0,
+    )
+
+
+class CallbackFunctions(Settings, kw_only=False):
+    """Code of yours that a run calls as it goes."""
+
+    callbacks_class: type[Callbacks] | None = setting(
+        None,
+        "A class derived from Callbacks, of which a run makes one without arguments; None for none.",
+    )
+    _: KW_ONLY
+    on_environment_created: Callable[..., Any] | None = setting(
+        None, "Called as fn(env, in_evaluation) when a vector of environments was made; None for nothing."
+    )
+    on_sample_end: Callable[..., Any] | None = setting(
+        None, "Called as fn(algorithm, rollout) when a rollout was sampled to train on; None for nothing."
+    )
+    on_episode_end: Callable[..., Any] | None = setting(
+        None, "Called as fn(algorithm, episode) for every episode that ended; None for nothing."
+    )
+    on_evaluate_end: Callable[..., Any] | None = setting(
+        None, "Called as fn(algorithm, evaluation) after an evaluation; None for nothing."
+    )
+    on_train_result: Callable[..., Any] | None = setting(
+        None, "Called as fn(algorithm, result) after an iteration; None for nothing."
+    )
+    on_checkpoint: Callable[..., Any] | None = setting(
+        None, "Called as fn(algorithm, path) when a checkpoint was written; None for nothing."
+    )
+
+
+class Reporting(Settings):
+    """What a run tells and where it writes it."""
+
+    metrics_num_episodes_for_smoothing: int = setting(
+        100, "Most recent episodes over which returns and lengths are averaged.", ge=1
+    )
+    run_dir: str | None = setting(
+        None,
+        "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files.",
+    )
+    loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
+        None,
+        "Where results go: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
+        "fn(run) that makes one; None takes the first two if there is a run_dir.",
+    )
+
+
+class Checkpointing(Settings):
+    """What a run keeps, to go on from or to act with."""
+
+    checkpoint_interval: int | None = setting(
+        None, "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
+    )
+    keep_best_checkpoint: bool = setting(
+        True,
+        "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
+    )
+
+
+class Debugging(Settings):
+    """Reproducing a run."""
+
+    seed: int | None = setting(None, "Seed of every random stream of the run; None draws a new one.", ge=0)
+
+
+class AlgorithmConfig(
+    RunnerSettings,
+    LearnerSettings,
+    Learners,
+    Networks,
+    Evaluation,
+    CallbackFunctions,
+    Reporting,
+    Checkpointing,
+    Debugging,
+    SettingsBase,
+    ABC,
+):
     """Settings of a run, set section by section; ``build()`` makes the algorithm from a frozen copy.
 
     Every name, type and range is checked when it is set, and what must hold between settings by :meth:`validate`.
     """
 
-    section_docs: ClassVar[dict[str, str]] = {
-        "environment": "The environment to act in.",
-        "env_runners": "How experience is sampled.",
-        "learners": "Where and with what the networks are updated.",
-        "training": "The algorithm's arithmetic.",
-        "rl_module": "The networks.",
-        "evaluation": "Episodes played on the side, to measure the policy.",
-        "callbacks": "Code of yours that a run calls as it goes.",
-        "reporting": "What a run tells and where it writes it.",
-        "checkpointing": "What a run keeps, to go on from or to act with.",
-        "fault_tolerance": "What a run survives.",
-        "debugging": "Reproducing a run.",
-    }
-
-    records_action_dist: ClassVar[bool] = True
-    """Whether rollouts hold ``action_dist_inputs`` and ``action_logp``, for algorithms that compare policies."""
+    environment = Section(Environment)
+    env_runners = Section(EnvRunners)
+    learners = Section(Learners)
+    training = Section(Training)
+    rl_module = Section(Networks)
+    evaluation = Section(Evaluation)
+    callbacks = Section(CallbackFunctions)
+    reporting = Section(Reporting)
+    checkpointing = Section(Checkpointing)
+    fault_tolerance = Section(FaultTolerance)
+    debugging = Section(Debugging)
 
     net_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that shape the nets, besides those in ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
-
-    env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
-        None,
-        "environment",
-        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; "
-        "None is not ready to build.",
-        positional=True,
-    )
-    env_config: dict[str, Any] = setting(
-        {}, "environment", "Keyword arguments for a Gymnasium id or an Env class; the one argument of a factory."
-    )
-
-    num_env_runners: int = setting(0, "env_runners", "Sampling processes; 0 samples in this process.", ge=0)
-    num_envs_per_env_runner: int = setting(
-        8, "env_runners", "Environments that each runner steps together as one vector.", ge=1
-    )
-    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = setting(
-        None,
-        "env_runners",
-        "Whether a runner's environments are stepped in turn, in a process each, or by the vector class registered "
-        "for the id; None takes that of Atari's games, and steps all others in turn.",
-    )
-    rollout_fragment_length: int | None = setting(
-        None,
-        "env_runners",
-        "Steps of each environment per rollout; None lets the algorithm choose: PPO goes by its train batch size, DQN "
-        "takes 1, or 4 from sampling processes.",
-        ge=1,
-    )
-    num_cpus_per_env_runner: float = setting(
-        1.0, "env_runners", "CPUs that Ray sets aside for each sampling process; may be a fraction.", ge=0
-    )
-    env_step_timeout_s: float = setting(
-        60.0, "env_runners", "Seconds without one environment step after which a sampling process counts as hung.", gt=0
-    )
-
-    num_learners: int = setting(0, "learners", "Learner processes; 0 learns in this process.", ge=0)
-    num_cpus_per_learner: float = setting(
-        1.0, "learners", "CPUs that Ray sets aside for each learner process; may be a fraction.", ge=0
-    )
-    num_gpus_per_learner: int = setting(0, "learners", "GPUs of each learner; 0 learns on the CPU.", ge=0, le=1)
-    learner_timeout_s: float = setting(
-        60.0,
-        "learners",
-        "Seconds without one gradient step after which a learner process counts as hung; also the longest that "
-        "learners wait for each other.",
-        gt=0,
-    )
-    torch_compile_learner: bool = setting(False, "learners", "Whether learners compile the loss with torch.compile.")
-    torch_cuda_graphs: bool = setting(
-        False, "learners", "Whether learners on a GPU replay the loss and its gradient as a CUDA graph."
-    )
-    torch_autocast: Literal["bfloat16"] | None = setting(
-        None,
-        "learners",
-        "Type of numbers in which the networks' layers compute their loss; None is that of the weights.",
-    )
-    learner_class: type[Learner] | None = setting(
-        None, "learners", "What computes the loss; None takes the algorithm's own, from which yours should derive."
-    )
-    torch_num_threads: int | None = setting(
-        None,
-        "learners",
-        "CPU threads for torch where it learns; None chooses by the size of the network, and takes as many as its CPUs "
-        "for a learner process.",
-        ge=1,
-    )
-
-    gamma: float = setting(0.99, "training", "Discount of the reward one step later.", ge=0, le=1)
-    lr: Schedule = setting(
-        3e-4, "training", "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
-    )
-    grad_clip: float | None = setting(
-        0.5, "training", "Bound of the gradients, in the sense of grad_clip_by; None leaves them as they are.", gt=0
-    )
-    grad_clip_by: Literal["global_norm", "norm", "value"] = setting(
-        "global_norm",
-        "training",
-        "What grad_clip bounds: the norm of all gradients together, of each tensor, or every single element.",
-    )
-    train_batch_size_per_learner: int = setting(
-        2048, "training", "Environment steps in each train batch of each learner.", ge=1
-    )
-    clip_rewards: Literal["sign"] | float | None = setting(
-        None,
-        "training",
-        "How rewards are clipped for learning: 'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, "
-        "None changes nothing; returns are told as they are.",
-        gt=0,
-    )
-
-    model_config: DefaultModelConfig | dict[str, Any] | None = setting(
-        None, "rl_module", "Settings of the default networks, a dict filled up with defaults; None takes the defaults."
-    )
-    rl_module_spec: RLModuleSpec | None = setting(
-        None, "rl_module", "Module class, catalog class and spaces that differ from the algorithm's own; None for none."
-    )
-
-    evaluation_interval: int | None = setting(
-        None, "evaluation", "Iterations between evaluations; None evaluates only on request.", ge=1
-    )
-    evaluation_duration: int = setting(
-        20, "evaluation", "Length of an evaluation, in the unit that evaluation_duration_unit names.", ge=1
-    )
-    evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
-        "episodes",
-        "evaluation",
-        "What evaluation_duration counts: episodes, or steps of all its environments together; then those episodes "
-        "count that end within them.",
-    )
-    evaluation_explore: bool = setting(
-        False, "evaluation", "Whether evaluation samples its actions instead of taking the most likely ones."
-    )
-    evaluation_num_envs: int | None = setting(
-        None,
-        "evaluation",
-        "Environments of its own that an evaluation steps together; None takes num_envs_per_env_runner.",
-        ge=1,
-    )
-    evaluation_env_config: dict[str, Any] | None = setting(
-        None, "evaluation", "What to evaluate with in place of env_config; None takes env_config."
-    )
-    evaluation_num_videos: int = setting(
-        0,
-        "evaluation",
-        "Further episodes to record in every evaluation, as MP4 below run_dir; needs the extra catalog-rl[video].",
-        ge=0,
-    )
-
-    callbacks_class: type[Callbacks] | None = setting(
-        None,
-        "callbacks",
-        "A class derived from Callbacks, of which a run makes one without arguments; None for none.",
-        positional=True,
-    )
-    on_environment_created: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(env, in_evaluation) when a vector of environments was made; None for nothing."
-    )
-    on_sample_end: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, rollout) when a rollout was sampled to train on; None for nothing."
-    )
-    on_episode_end: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, episode) for every episode that ended; None for nothing."
-    )
-    on_evaluate_end: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, evaluation) after an evaluation; None for nothing."
-    )
-    on_train_result: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, result) after an iteration; None for nothing."
-    )
-    on_checkpoint: Callable[..., Any] | None = setting(
-        None, "callbacks", "Called as fn(algorithm, path) when a checkpoint was written; None for nothing."
-    )
-
-    metrics_num_episodes_for_smoothing: int = setting(
-        100, "reporting", "Most recent episodes over which returns and lengths are averaged.", ge=1
-    )
-    run_dir: str | None = setting(
-        None,
-        "reporting",
-        "Folder for logs, checkpoints, videos and learning_curve.png; None writes no files.",
-    )
-    loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
-        None,
-        "reporting",
-        "Where results go: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
-        "fn(run) that makes one; None takes the first two if there is a run_dir.",
-    )
-
-    checkpoint_interval: int | None = setting(
-        None, "checkpointing", "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
-    )
-    keep_best_checkpoint: bool = setting(
-        True,
-        "checkpointing",
-        "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",
-    )
-
-    restart_failed_env_runners: bool = setting(
-        True, "fault_tolerance", "Whether a sampling process that raised, died or hung is replaced by a new one."
-    )
-    restart_failed_sub_environments: bool = setting(
-        False,
-        "fault_tolerance",
-        "Whether a single environment that raises is made anew, while those beside it go on; else it fails its runner.",
-    )
-    ignore_env_runner_failures: bool = setting(
-        False,
-        "fault_tolerance",
-        "Whether to go on without a sampling process that is not restarted, as long as there is another.",
-    )
-    restart_failed_learners: bool = setting(
-        True,
-        "fault_tolerance",
-        "Whether learner processes that died or hung are replaced, and their update is done again.",
-    )
-    max_restarts_in_a_row: int = setting(
-        5,
-        "fault_tolerance",
-        "Restarts of one process without an answer from it in between; the run ends after them.",
-        ge=1,
-    )
-    max_nonfinite_updates_in_a_row: int = setting(
-        10,
-        "fault_tolerance",
-        "Updates in a row that may be left out because their loss or gradient is NaN or infinite; the run ends at the "
-        "last of them.",
-        ge=1,
-    )
-
-    seed: int | None = setting(None, "debugging", "Seed of every random stream of the run; None draws a new one.", ge=0)
 
     @property
     @abstractmethod
@@ -354,8 +274,7 @@ class AlgorithmConfig(SettingsBase, ABC):
             raise self._without_env()
         config = self.copy()
         config.validate()
-        frozen: Any = config.freeze()  # Any: a checker takes this class and the one of its stub for two
-        return config.algo_class(frozen)
+        return config.algo_class(config.freeze())
 
     def build_learner_group(
         self,
@@ -424,9 +343,8 @@ class AlgorithmConfig(SettingsBase, ABC):
                 "a model config in one place",
                 "It is also in rl_module_spec, and one would be ignored: take it out of there or out of here.",
             )
-        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
-        if self.num_learners > slots:
-            expected = f"at most as many as there are environments, {slots}"
+        if self.num_learners > self.num_envs:
+            expected = f"at most as many as there are environments, {self.num_envs}"
             raise self._invalid("num_learners", expected, "Learn with fewer, or sample more environments.")
         if self.torch_cuda_graphs and not self.num_gpus_per_learner:
             expected = "False without num_gpus_per_learner=1, since only GPUs have such graphs"
@@ -455,8 +373,7 @@ class AlgorithmConfig(SettingsBase, ABC):
         """
         learners = max(1, self.num_learners)
         runners = max(1, self.num_env_runners)
-        slots = runners * self.num_envs_per_env_runner
-        batch = self.train_batch_size
+        slots, batch = self.num_envs, self.train_batch_size
         fragment = self.rollout_fragment_length
         if fragment is None and batch % slots == 0:
             return batch // slots
@@ -477,7 +394,7 @@ class AlgorithmConfig(SettingsBase, ABC):
             + (", or leave rollout_fragment_length=None." if fragment is not None else "."),
         )
 
-    def _set(self, values: Mapping[str, Any], where: str, section: str | None) -> Self:
+    def _set(self, values: Mapping[str, Any], where: str, section: str | None = None) -> Self:
         if isinstance(values.get("model_config"), dict):
             DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
         if isinstance(spec := values.get("rl_module_spec"), MultiRLModuleSpec):
@@ -504,15 +421,11 @@ class AlgorithmConfig(SettingsBase, ABC):
         return super().from_dict(data, allow=allow, **objects)
 
 
-@settings
-class EpisodeLearnerConfig(AlgorithmConfig):
+class EpisodeLearnerConfig(EpisodeLearnerSettings, AlgorithmConfig):
     """Settings of algorithms that learn from rollouts in epochs of minibatches; their learner derives from
     :class:`EpisodeLearner`."""
 
-    minibatch_size: int | None = setting(
-        None, "training", "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
-    )
-    num_epochs: int = setting(1, "training", "Passes over each train batch.", ge=1)
+    training = Section(EpisodeTraining)
 
     def validate(self) -> None:
         super().validate()

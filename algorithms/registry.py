@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from algorithms.settings.fields import SettingsBase
+from algorithms.settings.base import SettingsBase
 from catalog.errors import closest
 
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ from catalog.model_config import DefaultModelConfig
 from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
 from catalog.registry import distributions
 from catalog.rules import Node
-from catalog.setting import ENCODER
 
 RAW = "since a custom encoder gets raw observations"
 """Why observations are not standardised."""
@@ -612,8 +611,7 @@ class Catalog(Hooks):
                 expected = "none: vf_share_layers and the algorithm decide" if own else f"one of {', '.join(trunks)}"
                 remedy = "Leave it out." if own else "Choose whose encoder it shares, or 'own'."
                 raise ValueError(f"{where}['trunk']: expected {expected}, got {given['trunk']!r}. {remedy}")
-            shapes = [f.name for f in dataclasses.fields(DefaultModelConfig) if f.metadata["part"] == ENCODER]
-            ignored = [setting for setting in given if setting in shapes]
+            ignored = [setting for setting in given if setting in self.model_config.encoder_settings()]
             if ignored and not self._has_own_trunk(name):
                 whose = self._trunk_name(name)
                 remedy = f"Give it to {whose}, or leave it out." if own else "Set 'trunk': 'own'."

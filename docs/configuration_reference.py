@@ -7,8 +7,8 @@ from tables import table_head, table_row
 from algorithms import AlgorithmConfig
 from algorithms.cli.flags import SPEC_FLAGS, kebab
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings.checks import type_text
-from algorithms.settings.fields import Setting, settings_of
+from catalog.checks import type_text
+from catalog.settings import Setting, section_docs, settings_of
 
 INTRODUCTION = """\
 # Settings of the algorithms
@@ -65,12 +65,9 @@ def _by_section(items: Iterable[Setting]) -> Iterator[tuple[str, list[Setting]]]
 def _section(
     config: type[AlgorithmConfig], section: str, items: list[Setting], algorithms: dict[str, type[AlgorithmConfig]]
 ) -> list[str]:
-    purposes: dict[str, str] = {}
-    for base in reversed(config.__mro__):
-        purposes |= vars(base).get("section_docs", {})
     more = f" See {SECTIONS[section]}." if section in SECTIONS else ""
     lines = [
-        f"{purposes[section]}{more}",
+        f"{section_docs(config)[section]}{more}",
         "",
         *table_head("Setting and flag", "Type", "Range", "Default", "What it is"),
     ]

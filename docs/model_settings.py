@@ -1,13 +1,11 @@
 """Makes model-settings.md, the table of all model settings, from the fields of ``DefaultModelConfig``."""
 
-import dataclasses
-from collections.abc import Mapping
-
 from tables import table_head, table_row
 
 from algorithms.dqn import DQNModelConfig
 from catalog import DefaultModelConfig, action_converter_rules, action_distribution_rules, encoder_rules
-from catalog.model_config import about
+from catalog.checks import type_text
+from catalog.settings import Setting, settings_of
 
 SECTIONS = {
     "fcnet_hiddens": ("Dense nets", "The MLP of vectors and choices: [observations](observations.md#vectors)."),
@@ -69,7 +67,7 @@ def page() -> str:
 
 def _settings() -> list[str]:
     lines: list[str] = []
-    for item in dataclasses.fields(DefaultModelConfig):
+    for item in settings_of(DefaultModelConfig).values():
         if item.name in SECTIONS:
             title, sentence = SECTIONS[item.name]
             lines += ["", f"## {title}", "", sentence, ""] if lines else [f"## {title}", "", sentence, ""]
@@ -79,16 +77,16 @@ def _settings() -> list[str]:
 
 
 def _settings_of_dqn() -> list[str]:
-    shared = {item.name: _default(item) for item in dataclasses.fields(DefaultModelConfig)}
-    fields = dataclasses.fields(DQNModelConfig)
-    own = [item for item in fields if item.name not in shared or _default(item) != shared[item.name]]
+    shared = settings_of(DefaultModelConfig)
+    items = settings_of(DQNModelConfig).values()
+    own = [item for item in items if item.name not in shared or item.default != shared[item.name].default]
     own.sort(key=lambda item: item.name in shared)
     return [*table_head("Setting", "Default", "Takes", "Shapes", "What it is"), *map(_setting, own), ""]
 
 
-def _setting(item: dataclasses.Field[object]) -> str:
-    told = about(item)
-    return table_row(f"`{item.name}`", f"`{_default(item)!r}`", told["expected"], told["part"], told["doc"])
+def _setting(item: Setting) -> str:
+    takes = ", ".join(filter(None, (type_text(item.hint), str(item.bounds))))
+    return table_row(f"`{item.name}`", f"`{_default(item)!r}`", f"`{takes}`", item.part, item.doc)
 
 
 def _rules() -> list[str]:
@@ -100,9 +98,6 @@ def _rules() -> list[str]:
     return [*lines, ""]
 
 
-def _default(item: dataclasses.Field[object]) -> object:
+def _default(item: Setting) -> object:
     """The default as a user would write it: lists for tuples."""
-    value = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return [*value] if isinstance(value, tuple) else value
+    return [*item.default] if isinstance(item.default, tuple) else item.default

@@ -1,96 +1,172 @@
-"""What runners and learners read from a config. An AlgorithmConfig satisfies these without knowing them."""
+"""Settings that env runners and learners read, in the sections of an algorithm's config."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from catalog.checks import Schedule
+from catalog.settings import Settings, setting, settings_of
 
 
-class RunnerSettings(Protocol):
-    """Read by env runners."""
+class Environment(Settings, kw_only=False):
+    """The environment to act in."""
 
-    records_action_dist: ClassVar[bool]
-
-    @property
-    def env(self) -> str | type | Callable[..., Any] | None: ...
-    @property
-    def env_config(self) -> Mapping[str, Any]: ...
-    @property
-    def num_envs_per_env_runner(self) -> int: ...
-    @property
-    def gym_env_vectorize_mode(self) -> Literal["sync", "async", "vector_entry_point"] | None: ...
-    @property
-    def records_episode_infos(self) -> bool: ...
-    @property
-    def restart_failed_sub_environments(self) -> bool: ...
+    env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
+        None,
+        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; "
+        "None is not ready to build.",
+    )
+    _: KW_ONLY
+    env_config: dict[str, Any] = setting(
+        {}, "Keyword arguments for a Gymnasium id or an Env class; the one argument of a factory."
+    )
 
 
-class RunnerGroupSettings(RunnerSettings, Protocol):
-    """Read by groups of env runners."""
+class EnvRunners(Settings):
+    """How experience is sampled."""
 
-    @property
-    def num_env_runners(self) -> int: ...
-    @property
-    def num_cpus_per_env_runner(self) -> float: ...
-    @property
-    def env_step_timeout_s(self) -> float: ...
-    @property
-    def restart_failed_env_runners(self) -> bool: ...
-    @property
-    def ignore_env_runner_failures(self) -> bool: ...
-    @property
-    def max_restarts_in_a_row(self) -> int: ...
-
-
-class LearnerSettings(Protocol):
-    """Read by learners."""
-
-    @property
-    def lr(self) -> float | list[list[float]]: ...
-    @property
-    def grad_clip(self) -> float | None: ...
-    @property
-    def grad_clip_by(self) -> Literal["global_norm", "norm", "value"]: ...
-    @property
-    def max_nonfinite_updates_in_a_row(self) -> int: ...
-    @property
-    def num_gpus_per_learner(self) -> int: ...
-    @property
-    def torch_compile_learner(self) -> bool: ...
-    @property
-    def torch_cuda_graphs(self) -> bool: ...
-    @property
-    def torch_autocast(self) -> Literal["bfloat16"] | None: ...
+    num_env_runners: int = setting(0, "Sampling processes; 0 samples in this process.", ge=0)
+    num_envs_per_env_runner: int = setting(8, "Environments that each runner steps together as one vector.", ge=1)
+    gym_env_vectorize_mode: Literal["sync", "async", "vector_entry_point"] | None = setting(
+        None,
+        "Whether a runner's environments are stepped in turn, in a process each, or by the vector class registered "
+        "for the id; None takes that of Atari's games, and steps all others in turn.",
+    )
+    rollout_fragment_length: int | None = setting(
+        None,
+        "Steps of each environment per rollout; None lets the algorithm choose: PPO goes by its train batch size, DQN "
+        "takes 1, or 4 from sampling processes.",
+        ge=1,
+    )
+    num_cpus_per_env_runner: float = setting(
+        1.0, "CPUs that Ray sets aside for each sampling process; may be a fraction.", ge=0
+    )
+    env_step_timeout_s: float = setting(
+        60.0, "Seconds without one environment step after which a sampling process counts as hung.", gt=0
+    )
 
 
-class LearnerGroupSettings(LearnerSettings, Protocol):
-    """Read by groups of learners."""
+class LearnerResources(Settings):
+    """Where and with what the networks are updated."""
+
+    num_learners: int = setting(0, "Learner processes; 0 learns in this process.", ge=0)
+    num_cpus_per_learner: float = setting(
+        1.0, "CPUs that Ray sets aside for each learner process; may be a fraction.", ge=0
+    )
+    num_gpus_per_learner: int = setting(0, "GPUs of each learner; 0 learns on the CPU.", ge=0, le=1)
+    learner_timeout_s: float = setting(
+        60.0,
+        "Seconds without one gradient step after which a learner process counts as hung; also the longest that "
+        "learners wait for each other.",
+        gt=0,
+    )
+    torch_compile_learner: bool = setting(False, "Whether learners compile the loss with torch.compile.")
+    torch_cuda_graphs: bool = setting(
+        False, "Whether learners on a GPU replay the loss and its gradient as a CUDA graph."
+    )
+    torch_autocast: Literal["bfloat16"] | None = setting(
+        None,
+        "Type of numbers in which the networks' layers compute their loss; None is that of the weights.",
+    )
+    torch_num_threads: int | None = setting(
+        None,
+        "CPU threads for torch where it learns; None chooses by the size of the network, and takes as many as its CPUs "
+        "for a learner process.",
+        ge=1,
+    )
+
+
+class Training(Settings):
+    """The algorithm's arithmetic."""
+
+    gamma: float = setting(0.99, "Discount of the reward one step later.", ge=0, le=1)
+    lr: Schedule = setting(
+        3e-4, "Learning rate: a number, or points [[0, lr], [env_step, lr], ...] joined by lines.", ge=0
+    )
+    grad_clip: float | None = setting(
+        0.5, "Bound of the gradients, in the sense of grad_clip_by; None leaves them as they are.", gt=0
+    )
+    grad_clip_by: Literal["global_norm", "norm", "value"] = setting(
+        "global_norm",
+        "What grad_clip bounds: the norm of all gradients together, of each tensor, or every single element.",
+    )
+    train_batch_size_per_learner: int = setting(2048, "Environment steps in each train batch of each learner.", ge=1)
+    clip_rewards: Literal["sign"] | float | None = setting(
+        None,
+        "How rewards are clipped for learning: 'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, "
+        "None changes nothing; returns are told as they are.",
+        gt=0,
+    )
+
+
+class EpisodeTraining(Training):
+    """The algorithm's arithmetic, with epochs of minibatches."""
+
+    minibatch_size: int | None = setting(
+        None, "Environment steps per gradient step of one learner; None takes the whole batch.", ge=1
+    )
+    num_epochs: int = setting(1, "Passes over each train batch.", ge=1)
+
+
+class FaultTolerance(Settings):
+    """What a run survives."""
+
+    restart_failed_env_runners: bool = setting(
+        True, "Whether a sampling process that raised, died or hung is replaced by a new one."
+    )
+    restart_failed_sub_environments: bool = setting(
+        False,
+        "Whether a single environment that raises is restarted, while the others continue; else it fails its runner.",
+    )
+    ignore_env_runner_failures: bool = setting(
+        False,
+        "Whether to go on without a sampling process that is not restarted, as long as there is another.",
+    )
+    restart_failed_learners: bool = setting(
+        True, "Whether learner processes that died or hung are replaced, and their update is done again."
+    )
+    max_restarts_in_a_row: int = setting(
+        5, "Restarts of one process without an answer from it in between; the run ends after them.", ge=1
+    )
+    max_nonfinite_updates_in_a_row: int = setting(
+        10,
+        "Updates in a row that may be left out because their loss or gradient is NaN or infinite; the run ends at the "
+        "last of them.",
+        ge=1,
+    )
+
+
+class RunnerSettings(Environment, EnvRunners, FaultTolerance):
+    """Settings that env runners and their groups read."""
+
+    records_action_dist: ClassVar[bool] = True
+    """Whether rollouts hold ``action_dist_inputs`` and ``action_logp``, for algorithms that compare policies."""
 
     @property
-    def num_learners(self) -> int: ...
-    @property
-    def num_cpus_per_learner(self) -> float: ...
-    @property
-    def torch_num_threads(self) -> int | None: ...
-    @property
-    def learner_timeout_s(self) -> float: ...
-    @property
-    def restart_failed_learners(self) -> bool: ...
-    @property
-    def max_restarts_in_a_row(self) -> int: ...
-
-
-class EpisodeLearnerSettings(LearnerSettings, Protocol):
-    """Read by learners that make minibatches of rollouts."""
+    def records_episode_infos(self) -> bool:
+        """Whether rollouts hold the last ``info`` of every episode that ended."""
+        return False
 
     @property
-    def minibatch_size(self) -> int | None: ...
-    @property
-    def num_epochs(self) -> int: ...
+    def num_envs(self) -> int:
+        """Environments of all runners together."""
+        return max(1, self.num_env_runners) * self.num_envs_per_env_runner
+
+    def for_runners(self) -> Any:
+        """What a runner in another process is sent: only what it reads, as the rest may not travel."""
+        names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
+        return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
 
-def subset(settings: Any, protocol: type) -> Any:
-    """The settings that ``protocol`` names and nothing else: what a worker elsewhere is sent of a config."""
-    bases = [base for base in protocol.__mro__ if base not in (Protocol, object)]
-    names = {name for base in bases for name in (*vars(base), *inspect.get_annotations(base))}
-    return SimpleNamespace(**{name: getattr(settings, name) for name in names if not name.startswith("_")})
+class LearnerSettings(Training, LearnerResources, FaultTolerance):
+    """Settings that learners and their groups read."""
+
+
+class EpisodeLearnerSettings(EpisodeTraining, LearnerSettings):
+    """Settings that learners read which make minibatches of rollouts."""

@@ -13,7 +13,7 @@ import torch
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.run.run_folder import flatten
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 from rlmodule import Columns
 
 PAGE = (Path(__file__).parents[1] / "docs" / "coming-from-cleanrl.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from algorithms.dqn import DQNConfig, DQNModelConfig
 from algorithms.ppo import PPOConfig
 from algorithms.run.callbacks import CALLBACKS
 from algorithms.run.run_folder import flatten
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "coming-from-sb3.md").read_text(encoding="utf-8")

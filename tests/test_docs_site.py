@@ -19,7 +19,7 @@ import pytest
 from matplotlib.image import imread
 
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -41,7 +41,6 @@ from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.registry import ALGORITHMS
 from algorithms.run.callbacks import Callbacks
 from algorithms.run.run_folder import flatten
-from algorithms.settings.fields import settings_of
 from catalog import (
     Catalog,
     DefaultModelConfig,
@@ -51,6 +50,7 @@ from catalog import (
     encoder_rules,
 )
 from catalog.registry import Registry, distributions, models
+from catalog.settings import settings_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:save.*of this script")  # which snippets and examples are
 

@@ -26,8 +26,8 @@ from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import return_text
 from algorithms.run.run_folder import run_name
 from algorithms.run.video import watch
-from algorithms.settings.checks import check_value
-from algorithms.settings.fields import settings_of
+from catalog.checks import check_value
+from catalog.settings import settings_of
 from rlmodule.seeding import int_seed
 
 _OF_TRAINING: dict[str, Any] = {

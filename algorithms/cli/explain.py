@@ -11,8 +11,8 @@ import tyro
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import algorithm_config, apply, parse_settings, words_after
 from algorithms.cli.values import environment
-from algorithms.settings.fields import settings_of
 from catalog.explain.explain import Format
+from catalog.settings import settings_of
 from rlmodule.envs.make import make_vector_env
 
 DEFAULT_ALGO = "ppo"

@@ -20,10 +20,10 @@ from algorithms.cli.hints import hint_for
 from algorithms.cli.values import imported, item_of, reader
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
-from algorithms.settings.checks import check_value
-from algorithms.settings.fields import Setting, settings_of
+from catalog.checks import check_value
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
+from catalog.settings import Setting, section_docs, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def parse_settings(
     sections = _sections(defaults, known)
     if wanted := {"-h", "--help"} & {*args}:
         topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "")
-        _show_help(base, prog, _section_docs(type(defaults)), sections, kebab(topic.strip("-")))
+        docs = {"model": "Settings of the default networks.", **section_docs(type(defaults))}
+        _show_help(base, prog, docs, sections, kebab(topic.strip("-")))
     found, typed = _parsed(base, prog, args, sections)
     values = {name: value for section in sections for name, value in vars(vars(found)[section]).items()}
     return found, {name: value for name, value in values.items() if name in typed}
@@ -159,13 +160,6 @@ def _sections(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[s
         for item in dataclasses.fields(DefaultModelConfig)
     ]
     return sections
-
-
-def _section_docs(algo: type[AlgorithmConfig]) -> dict[str, str]:
-    found = {"model": "Settings of the default networks."}
-    for base in reversed(algo.__mro__):
-        found |= vars(base).get("section_docs", {})
-    return found
 
 
 def _with_sections(

@@ -18,7 +18,7 @@ from algorithms.config import AlgorithmConfig
 from algorithms.run.progress import return_text
 from algorithms.run.run_folder import new_run_dir, run_name
 from algorithms.run.session import TrainingSession
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
 """Default of ``--run-dir``: a folder of this name, made anew."""

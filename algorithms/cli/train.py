@@ -28,8 +28,8 @@ from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS, name_of
 from algorithms.run.run_folder import RunFolder, env_name, run_folder_of
 from algorithms.settings.encoding import encode
-from algorithms.settings.fields import settings_of
 from catalog.errors import closest
+from catalog.settings import settings_of
 
 DEFAULT_STEPS = 200_000
 """Env steps of a run without a preset."""

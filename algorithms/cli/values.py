@@ -15,7 +15,7 @@ import gymnasium as gym
 from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.cli.exits import UsageError
-from algorithms.settings.checks import type_text
+from catalog.checks import type_text
 from catalog.errors import closest
 
 _LISTS = (list, tuple, collections.abc.Sequence)

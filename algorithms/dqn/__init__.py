@@ -1,7 +1,7 @@
 """Deep Q-learning, up to Rainbow."""
 
-from algorithms.dqn.dqn import DQN, DQNConfig
+from algorithms.dqn.dqn import DQN, DQNConfig, DQNTraining
 from algorithms.dqn.learner import DQNLearner
 from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule
 
-__all__ = ["DQN", "DQNCatalog", "DQNConfig", "DQNLearner", "DQNModelConfig", "DQNModule"]
+__all__ = ["DQN", "DQNCatalog", "DQNConfig", "DQNLearner", "DQNModelConfig", "DQNModule", "DQNTraining"]

@@ -11,15 +11,16 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.algorithm import Algorithm
-from algorithms.config import AlgorithmConfig
+from algorithms.config import AlgorithmConfig, Reporting
 from algorithms.dqn.learner import DQNLearner
-from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, check_exploration
+from algorithms.dqn.module import DQNCatalog, DQNModelConfig, DQNModule, DQNNetSettings, check_exploration
 from algorithms.dqn.presets import PRESETS
 from algorithms.replay.buffer import ReplayBuffer
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
-from algorithms.settings.checks import Schedule
-from algorithms.settings.fields import on_the_class, setting, settings
+from algorithms.settings.base import on_the_class
+from catalog.checks import Schedule
+from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.learner import Metrics
 from rlmodule.learning.schedules import value_at
@@ -27,105 +28,93 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.seeding import seed_sequence
+from rlmodule.settings import Training
 
-NET_SETTINGS = ("dueling", "num_atoms", "v_min", "v_max", "noisy", "sigma0")
+NET_SETTINGS = tuple(settings_of(DQNNetSettings))
 """Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
-
 
 _REPLAY_DEVICE = torch.device("cpu")
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that mean nothing without ``prioritized_replay``."""
 
 
-def _net(name: str, *, ge: float | None = None, gt: float | None = None) -> Any:
-    """The model setting ``name`` as one of the algorithm: its default and sentence are written there."""
-    item = DQNModelConfig.__dataclass_fields__[name]
-    return setting(item.default, "training", item.metadata["doc"], ge=ge, gt=gt)
-
-
-@settings
-class DQNConfig(AlgorithmConfig):
-    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` begins a config with all on."""
-
-    section_docs: ClassVar[dict[str, str]] = {"replay": "What is remembered and how it is drawn."}
-
-    records_action_dist: ClassVar[bool] = False
-    net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
-    presets = PRESETS
+class DQNTraining(DQNNetSettings, Training):
+    """DQN's arithmetic."""
 
     lr = 5e-4
     grad_clip = 10.0
     train_batch_size_per_learner = 128
-
     double_q: bool = setting(
-        True, "training", "Whether the online net chooses the action that the target net values (double Q-learning)."
+        True, "Whether the online net chooses the action that the target net values (double Q-learning)."
     )
-    dueling: bool = _net("dueling")
     n_step: int | tuple[int, int] = setting(
-        3, "training", "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
+        3, "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
     )
-    num_atoms: int = _net("num_atoms", ge=1)
-    v_min: float | None = _net("v_min")
-    v_max: float | None = _net("v_max")
-    noisy: bool = _net("noisy")
-    sigma0: float = _net("sigma0", gt=0)
     epsilon: Schedule | None = setting(
         None,
-        "training",
         "Share of random actions: a number, or points [[0, value], [env_step, value], ...]; None is 1 to 0.05 over "
         "10,000 steps, and 0 for noisy nets.",
         ge=0,
         le=1,
     )
     td_error_loss_fn: Literal["huber", "mse"] = setting(
-        "huber", "training", "Whether errors above 1 count linearly or are squared like the others; not for atoms."
+        "huber", "Whether errors above 1 count linearly or are squared like the others; not for atoms."
     )
-    target_network_update_freq: int = setting(
-        200, "training", "Environment steps between moves of the target network.", ge=1
-    )
-    tau: float = setting(
-        1.0, "training", "How far the target network moves each time: 1 copies the online one.", gt=0, le=1
-    )
-    num_steps_sampled_before_learning_starts: int = setting(
-        1000, "training", "Environment steps before the first update.", ge=0
-    )
+    target_network_update_freq: int = setting(200, "Environment steps between moves of the target network.", ge=1)
+    tau: float = setting(1.0, "How far the target network moves each time: 1 copies the online one.", gt=0, le=1)
+    num_steps_sampled_before_learning_starts: int = setting(1000, "Environment steps before the first update.", ge=0)
     training_intensity: float | None = setting(
         32.0,
-        "training",
         "Environment steps trained on per step sampled, kept exactly over the run; None trains one batch per rollout.",
         gt=0,
     )
     burn_in_len: int = setting(
-        0, "training", "Steps before each training sequence that only bring a recurrent state up to date.", ge=0
+        0, "Steps before each training sequence that only bring a recurrent state up to date.", ge=0
     )
 
-    replay_capacity: int = setting(50_000, "replay", "Environment steps that are remembered.", ge=1)
-    prioritized_replay: bool = setting(False, "replay", "Whether steps with great errors are drawn more often.")
+
+class Replay(Settings):
+    """What is remembered and how it is drawn."""
+
+    replay_capacity: int = setting(50_000, "Environment steps that are remembered.", ge=1)
+    prioritized_replay: bool = setting(False, "Whether steps with great errors are drawn more often.")
     prioritized_replay_alpha: float = setting(
-        0.6, "replay", "How much errors count when steps are drawn: 0 draws all alike.", ge=0, le=1
+        0.6, "How much errors count when steps are drawn: 0 draws all alike.", ge=0, le=1
     )
     prioritized_replay_beta: Schedule = setting(
         0.4,
-        "replay",
         "How much of the bias of that is corrected, 1 being all: a number, or points [[0, value], [env_step, value], "
         "...].",
         ge=0,
         le=1,
     )
-    prioritized_replay_eps: float = setting(
-        1e-6, "replay", "What is added to every error before steps are drawn.", gt=0
-    )
+    prioritized_replay_eps: float = setting(1e-6, "What is added to every error before steps are drawn.", gt=0)
     frame_stack_axis: int | dict[str, int] | None = setting(
         None,
-        "replay",
         "Axis along which an observation stacks frames, of which each is then stored once; a dict by path for parts of "
         "a Dict or Tuple; None stores observations as they are.",
     )
     replay_in_checkpoints: bool = setting(
-        True, "replay", "Whether checkpoints hold what is remembered, so that a run resumes exactly."
+        True, "Whether checkpoints hold what is remembered, so that a run resumes exactly."
     )
 
-    num_env_steps_per_iteration: int = setting(1000, "reporting", "Environment steps per call of train().", ge=1)
+
+class DQNReporting(Reporting):
+    """What a run tells and where it writes it."""
+
+    num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
+
+
+class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
+    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` begins a config with all on."""
+
+    training = Section(DQNTraining)
+    replay = Section(Replay)
+    reporting = Section(DQNReporting)
+
+    records_action_dist: ClassVar[bool] = False
+    net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
+    presets = PRESETS
 
     @on_the_class
     def rainbow(cls, **values: Any) -> "DQNConfig":
@@ -210,7 +199,7 @@ class DQNConfig(AlgorithmConfig):
                 raise self._invalid(
                     name, "its default without prioritized_replay", "Set that to True, or leave this out."
                 )
-        slots = max(1, self.num_env_runners) * self.num_envs_per_env_runner
+        slots = self.num_envs
         for needed, why in (
             (batch, the_batch),
             (most * slots, f"n_step={most} in each of {slots} environments"),
@@ -347,7 +336,7 @@ class DQN(Algorithm):
             module.input_space,
             module.action_space,
             capacity=config.replay_capacity,
-            num_envs=max(1, config.num_env_runners) * config.num_envs_per_env_runner,
+            num_envs=config.num_envs,
             gamma=config.gamma,
             n_step=config.n_step,
             prioritized=prioritized,
@@ -359,7 +348,7 @@ class DQN(Algorithm):
     def _check_learning_starts(self, length: int) -> None:
         """Whether the first batch finds as many complete sequences of ``length`` as it takes."""
         config = self.config
-        slots = max(1, config.num_env_runners) * config.num_envs_per_env_runner
+        slots = config.num_envs
         most = config.n_step[1] if isinstance(config.n_step, tuple) else config.n_step
         sequences = max(1, config.train_batch_size // length)
         needed = slots * (config.burn_in_len + length * -(-sequences // slots) + most - 1)

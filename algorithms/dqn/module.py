@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.actions.masks import MASKED
-from catalog.activations import Activation, Initializer
 from catalog.base import Encoder, EncoderOutput, Tree
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
@@ -20,7 +18,7 @@ from catalog.encoders.shape_checks import check_head, untouched
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
-from catalog.setting import MODULE, is_int, is_number, model_flag, model_setting
+from catalog.settings import Settings, setting
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
@@ -31,15 +29,20 @@ ALWAYS_GREEDY = 1e6
 """Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""
 
 
-def _bound(doc: str) -> Any:
-    def good(value: Any) -> bool:
-        return value is None or (is_number(value) and math.isfinite(value))
+class DQNNetSettings(Settings):
+    """Settings of DQN's nets, of the algorithm's config and of the model config alike."""
 
-    return model_setting(MODULE, None, doc, "a finite number or None", good)
+    dueling: bool = setting(
+        False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."
+    )
+    num_atoms: int = setting(1, "Atoms of the distribution of returns of each action; 1 predicts the mean alone.", ge=1)
+    v_min: float | None = setting(None, "Least discounted return that the atoms stand for.")
+    v_max: float | None = setting(None, "Greatest discounted return that the atoms stand for.")
+    noisy: bool = setting(False, "Whether the heads explore by learned noise in their weights (noisy nets).")
+    sigma0: float = setting(0.5, "Scale of that noise at the start, times 1/√inputs of each layer.", gt=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DQNModelConfig(DefaultModelConfig):
+class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
     """Settings of DQN's nets: those of all nets, and the parts of Rainbow that are nets (Hessel et al. 2018).
 
     Values that are learned from themselves diverge more easily than a policy: the weights start as small as torch has
@@ -49,36 +52,15 @@ class DQNModelConfig(DefaultModelConfig):
         ValueError, TypeError: As :class:`DefaultModelConfig`; for atoms without bounds, or bounds without atoms.
     """
 
-    fcnet_hiddens: tuple[int, ...] = (256, 256)
-    fcnet_activation: Activation = "relu"
-    fcnet_kernel_initializer: Initializer = None
-    fcnet_bias_initializer: Initializer = None
-    conv_kernel_initializer: Initializer = None
-    conv_bias_initializer: Initializer = None
-    head_fcnet_activation: Activation = "relu"
-    head_fcnet_kernel_initializer: Initializer = None
-    head_fcnet_bias_initializer: Initializer = None
-
-    dueling: bool = model_flag(
-        MODULE, False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."
-    )
-    num_atoms: int = model_setting(
-        MODULE,
-        1,
-        "Atoms of the distribution of returns of each action; 1 predicts the mean alone.",
-        "an int > 0",
-        is_int,
-    )
-    v_min: float | None = _bound("Least discounted return that the atoms stand for.")
-    v_max: float | None = _bound("Greatest discounted return that the atoms stand for.")
-    noisy: bool = model_flag(MODULE, False, "Whether the heads explore by learned noise in their weights (noisy nets).")
-    sigma0: float = model_setting(
-        MODULE,
-        0.5,
-        "Scale of that noise at the start, times 1/√inputs of each layer.",
-        "a finite number > 0",
-        lambda value: is_number(value) and 0 < value < math.inf,
-    )
+    fcnet_hiddens = (256, 256)
+    fcnet_activation = "relu"
+    fcnet_kernel_initializer = None
+    fcnet_bias_initializer = None
+    conv_kernel_initializer = None
+    conv_bias_initializer = None
+    head_fcnet_activation = "relu"
+    head_fcnet_kernel_initializer = None
+    head_fcnet_bias_initializer = None
 
     def _check_together(self) -> None:
         super()._check_together()

@@ -7,44 +7,44 @@ from algorithms.config import EpisodeLearnerConfig
 from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
-from algorithms.settings.checks import Schedule
-from algorithms.settings.fields import setting, settings
+from catalog.checks import Schedule
+from catalog.settings import Section, setting
 from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.settings import EpisodeTraining
 
 
-@settings
-class PPOConfig(EpisodeLearnerConfig):
-    """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
-
-    presets = PRESETS
+class PPOTraining(EpisodeTraining):
+    """PPO's arithmetic."""
 
     minibatch_size = 64
     num_epochs = 10
-    lambda_: float = setting(
-        0.95, "training", "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1
-    )
+    lambda_: float = setting(0.95, "GAE's trade-off: 0 trusts the value function, 1 the rewards alone.", ge=0, le=1)
     clip_param: float = setting(
-        0.2, "training", "How far the probability ratio may leave 1 before the surrogate stops paying for it.", gt=0
+        0.2, "How far the probability ratio may leave 1 before the surrogate stops paying for it.", gt=0
     )
-    vf_loss_coeff: float = setting(0.5, "training", "Weight of the value loss.", ge=0)
+    vf_loss_coeff: float = setting(0.5, "Weight of the value loss.", ge=0)
     vf_clip_param: float | None = setting(
         None,
-        "training",
         "How far a value may move from its old prediction before the value loss stops paying for it, in standard "
         "deviations of the returns; None does not clip.",
         gt=0,
     )
     entropy_coeff: Schedule = setting(
-        0.0, "training", "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
+        0.0, "Weight of the entropy bonus: a number, or points [[0, value], [env_step, value], ...].", ge=0
     )
-    use_kl_loss: bool = setting(
-        False, "training", "Whether the loss also holds a penalty on KL(old policy, new policy)."
-    )
-    kl_coeff: float = setting(0.2, "training", "First weight of the KL penalty; adapted every iteration.", ge=0)
-    kl_target: float = setting(0.01, "training", "The KL per iteration to which kl_coeff is adapted, in nats.", gt=0)
+    use_kl_loss: bool = setting(False, "Whether the loss also holds a penalty on KL(old policy, new policy).")
+    kl_coeff: float = setting(0.2, "First weight of the KL penalty; adapted every iteration.", ge=0)
+    kl_target: float = setting(0.01, "The KL per iteration to which kl_coeff is adapted, in nats.", gt=0)
     target_kl: float | None = setting(
-        None, "training", "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never.", gt=0
+        None, "Skip the remaining epochs after one whose mean KL exceeds this, in nats; None never.", gt=0
     )
+
+
+class PPOConfig(PPOTraining, EpisodeLearnerConfig):
+    """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
+
+    training = Section(PPOTraining)
+    presets = PRESETS
 
     @property
     def algo_class(self) -> type["PPO"]:

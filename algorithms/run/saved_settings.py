@@ -14,7 +14,7 @@ from typing import Any
 
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.settings.encoding import encode
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 from rlmodule.modules.spec import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"

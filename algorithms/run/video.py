@@ -23,10 +23,10 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import HumanRendering
 
 from algorithms.run.run_folder import env_name
+from catalog.copies import mutable_copy
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
-from rlmodule.rebuilding import rebuilt
 from rlmodule.seeding import int_seed, torch_stream
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _rendering(settings: RunnerSettings, wrap: Callable[[Env], Env] = lambda env
         # errors of ours say it; glfw is what MuJoCo looks for a display with
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
-        env = _make(settings, rebuilt(dict(settings.env_config)) | {"render_mode": MODE}, where)
+        env = _make(settings, mutable_copy(dict(settings.env_config)) | {"render_mode": MODE}, where)
         try:
             _look_at(env, where)
             env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}

@@ -6,7 +6,7 @@ from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from algorithms.settings.fields import SettingsBase
+from algorithms.settings.base import SettingsBase
 from catalog.errors import closest
 from catalog.migration import remedy_for
 

@@ -1,5 +1,7 @@
-"""Settings: fields of configs, their checks and how they are written to files."""
+"""Settings of algorithms: what configs are made of, and how they are written to files."""
 
-from algorithms.settings.fields import SettingsBase, setting, settings
+from algorithms.settings.base import SettingsBase
+from catalog.settings import Section, Settings, setting
+from rlmodule.settings import EpisodeTraining, Training
 
-__all__ = ["SettingsBase", "setting", "settings"]
+__all__ = ["EpisodeTraining", "Section", "Settings", "SettingsBase", "Training", "setting"]

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from catalog.activations import Activation, Init, activation_by_name
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
+from catalog.checks import Bounds, check_value
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, Filters
 from catalog.rules import Node
-from catalog.setting import is_filter
 
 Pair = tuple[int, int]
 Filter = tuple[int, Pair, Pair, str]
@@ -225,13 +225,8 @@ class CNNEncoderConfig(ImageEncoderConfig):
         filters = NATURE if self.filters == "nature" else self.filters
         if filters is None:
             filters = default_filters(*self.image_dims[1:], self.padding)
-        wrong = [each for each in filters if not is_filter(each)] if isinstance(filters, list | tuple) else [filters]
-        if wrong:
-            raise ValueError(
-                f"{self.where}, filters: expected a list of [channels, kernel, stride] or "
-                f"[channels, kernel, stride, padding], got {wrong[0]!r}. Write for example [[16, "
-                "8, 4], [32, 4, 2, 'valid']], 'nature' or None."
-            )
+        example = "[[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None."
+        filters = check_value(f"{self.where}, filters", filters, Filters, Bounds(ge=1), example)
         object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
         self._check_filters()
 

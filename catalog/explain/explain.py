@@ -24,6 +24,7 @@ from catalog.explain.unread import FUSION, memory_settings, unread_settings
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.rules import Node, RuleTable
+from catalog.settings import settings_of
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog
@@ -326,8 +327,7 @@ def _converter(catalog: Catalog) -> list[str]:
 
 def _own_settings(catalog: Catalog) -> list[str]:
     """Settings that the catalog's own class of model configs adds."""
-    common = {item.name for item in dataclasses.fields(DefaultModelConfig)}
-    own = [item.name for item in dataclasses.fields(catalog.model_config) if item.name not in common]
+    own = [name for name in settings_of(type(catalog.model_config)) if name not in settings_of(DefaultModelConfig)]
     return [_line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in own))] if own else []
 
 
@@ -343,9 +343,7 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"
     if name in catalog.setting_reasons:
         return f"{shown}, {catalog.setting_reasons[name]}"
-    item = next(f for f in dataclasses.fields(catalog.model_config) if f.name == name)
-    default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
-    if value == default:
+    if value == settings_of(type(catalog.model_config))[name].default:
         return shown
     if node is not None and value != getattr(catalog.model_config, name):
         leaf = next(leaf for leaf in _prefixes(node) if name in catalog.model_config.leaf_overrides.get(leaf, {}))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.model_config import MEMORIES, DefaultModelConfig, about, default_of
-from catalog.setting import ENCODER, HEAD
+from catalog.model_config import ENCODER, HEAD, MEMORIES, DefaultModelConfig
+from catalog.settings import settings_of
 
 if TYPE_CHECKING:
     from catalog.catalog import Catalog
@@ -85,26 +84,24 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
     config = catalog.model_config
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
     every = [catalog, *views.values()]
-    names = [item.name for item in dataclasses.fields(config)]
-    read = {name for view in every for name in names if _reads(view, name, every)}
+    known = settings_of(type(config))
+    read = {name for view in every for name in known if _reads(view, name, every)}
     unread = {
-        item.name: getattr(config, item.name)
-        for item in dataclasses.fields(config)
-        if item.name not in read
-        and item.name not in catalog.setting_reasons
-        and getattr(config, item.name) != default_of(item)
+        name: getattr(config, name)
+        for name, item in known.items()
+        if name not in read and name not in catalog.setting_reasons and getattr(config, name) != item.default
     }
     for function, given in catalog._whole_config.functions.items():
         if function not in catalog.functions[:1]:  # whose settings are those above
-            own = [name for name in given if name in names and not _reads(views[function], name, [views[function]])]
+            own = [name for name in given if name in known and not _reads(views[function], name, [views[function]])]
             unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in own}
     if _decides_all(catalog):
         return unread
     for path, given in config.leaf_overrides.items():
         nodes = [node for node in catalog.encoder_node.walk() if f"{node.name}.".startswith(f"{path}.")]
         rules = [node.rule for node in nodes]
-        known = {name for rule in rules if rule is not None for name in rule.settings}
-        own = [] if None in rules else [name for name in given if name.removesuffix("_kwargs") not in known]
+        heeded = {name for rule in rules if rule is not None for name in rule.settings}
+        own = [] if None in rules else [name for name in given if name.removesuffix("_kwargs") not in heeded]
         unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in own}
     return unread
 
@@ -118,8 +115,7 @@ def _decides_all(view: Catalog) -> bool:
 
 def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
     """Whether what ``view`` builds, among ``views``, depends on the setting ``name``."""
-    item = view.model_config.__dataclass_fields__[name]
-    part, bare = about(item).get("part"), name.removesuffix("_kwargs")
+    part, bare = settings_of(type(view.model_config))[name].part, name.removesuffix("_kwargs")
     if part == ENCODER:
         return _decides_all(view) or bare in _read_by_encoder(view)
     dist_cls, config = view.get_action_dist_cls(), view.model_config

@@ -33,7 +33,7 @@ from rlmodule.distributed.workers import (
     WorkerFailed,
     WorkerGroup,
 )
-from rlmodule.settings import LearnerGroupSettings, RunnerGroupSettings
+from rlmodule.settings import LearnerSettings, RunnerSettings
 
 OLDEST_RAY = (2, 55)
 """Before it, a Ray cluster could be taken over by a web page (CVE-2026-27482, CVE-2026-41486)."""
@@ -104,7 +104,7 @@ def check_resources(asked: Mapping[str, float], settings: str, each: Sequence[Ma
     check_asked(asked, settings, each, present=ray.cluster_resources(), nodes=_nodes())
 
 
-def check_resources_of(runners: RunnerGroupSettings, learners: LearnerGroupSettings) -> None:
+def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
     """Check, if there are any workers, that the cluster has what all of a run ask for together.
 
     Raises:

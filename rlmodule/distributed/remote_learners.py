@@ -18,7 +18,7 @@ from rlmodule.distributed.workers import MAX_IN_FLIGHT, Answer, RestartPolicy, W
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.seeding import int_seed
-from rlmodule.settings import LearnerGroupSettings
+from rlmodule.settings import LearnerSettings
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class RemoteLearners:
 
     def __init__(
         self,
-        settings: LearnerGroupSettings,
+        settings: LearnerSettings,
         learner_class: type[Learner],
         spec: MultiRLModuleSpec,
         *,
@@ -445,7 +445,7 @@ class _LearnerActor:
     def __init__(
         self,
         learner_class: type[Learner],
-        settings: LearnerGroupSettings,
+        settings: LearnerSettings,
         spec: MultiRLModuleSpec,
         run_seed: int,
         rank: int,

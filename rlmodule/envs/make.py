@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, parse_env_id
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.migration import remedy_for
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
@@ -19,7 +20,6 @@ from rlmodule.envs.restarting import TRIES, RestartingEnv, pause_before_try
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import die_with_parent, end_processes, in_lasting_thread, workers_ignore_ctrl_c
 from rlmodule.envs.sync_vector_env import SyncEnvs
-from rlmodule.rebuilding import rebuilt
 
 __all__ = [
     "EnvGuard",
@@ -238,14 +238,14 @@ def _from_id(
     def make_single(index: int) -> gym.Env[Any, Any]:
         guarding.begin()
         here = os.getpid() == guarding.maker_pid
-        env = gym.make(full_id if here else again, **rebuilt(settings))  # by its id it warns of an old version
-        return guarding.guard(env, index, lambda: gym.make(again, **rebuilt(settings)))
+        env = gym.make(full_id if here else again, **mutable_copy(settings))  # by its id it warns of an old version
+        return guarding.guard(env, index, lambda: gym.make(again, **mutable_copy(settings)))
 
     env_fns = [functools.partial(make_single, guarding.first_env_index + i) for i in range(num_envs)]
 
     try:
         if mode == "vector_entry_point":
-            made = gym.make_vec(full_id, num_envs, mode, **rebuilt(env_config))
+            made = gym.make_vec(full_id, num_envs, mode, **mutable_copy(env_config))
         elif mode == "sync":
             made = SyncEnvs(env_fns)
         else:
@@ -378,7 +378,7 @@ def _call(
     source: Callable[..., Any], env_config: Mapping[str, Any], num_envs: int, index: int
 ) -> gym.Env[Any, Any] | VectorEnv[Any, Any, Any]:
     """Make one env, or a vector env, from a class or factory; see `make_vector_env` for the errors."""
-    config = rebuilt(dict(env_config))
+    config = mutable_copy(dict(env_config))
     if isinstance(source, type) and issubclass(source, VectorEnv):
         config.setdefault("num_envs", num_envs)
     try:

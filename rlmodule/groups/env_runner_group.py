@@ -13,7 +13,7 @@ from rlmodule.data.rollout import Rollout
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
-from rlmodule.settings import RunnerGroupSettings
+from rlmodule.settings import RunnerSettings
 
 State = dict[str, dict[str, Any]]
 """By global index, what continues with an env wherever it is."""
@@ -38,7 +38,7 @@ class EnvRunnerGroup(ABC):
     action_space: Space[Any]
     module: RLModule
 
-    def __init__(self, settings: RunnerGroupSettings) -> None:
+    def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
         self._at_rest: State = {}  # what was saved of envs that no runner here continues
@@ -46,7 +46,7 @@ class EnvRunnerGroup(ABC):
 
     @staticmethod
     def create(
-        settings: RunnerGroupSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+        settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> EnvRunnerGroup:
         """Make the group that ``settings.num_env_runners`` asks for: 0 is one runner in this process.
 

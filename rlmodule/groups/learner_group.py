@@ -17,7 +17,7 @@ from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_up
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.settings import LearnerGroupSettings
+from rlmodule.settings import LearnerSettings
 
 Reduce = Callable[[list[Any]], Any]
 
@@ -49,7 +49,7 @@ class LearnerGroup(ABC):
 
     @staticmethod
     def create(
-        settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+        settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> LearnerGroup:
         """Build the learners of a run, in this process or in others.
 

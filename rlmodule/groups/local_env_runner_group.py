@@ -9,7 +9,7 @@ from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, State
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
-from rlmodule.settings import RunnerGroupSettings
+from rlmodule.settings import RunnerSettings
 
 
 class LocalEnvRunnerGroup(EnvRunnerGroup):
@@ -20,7 +20,7 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
     """
 
     def __init__(
-        self, settings: RunnerGroupSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         super().__init__(settings)
         self._runner = EnvRunner(settings, run_seed=run_seed, role=role, on_env=on_env)

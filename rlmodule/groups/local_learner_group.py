@@ -15,14 +15,14 @@ from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.settings import LearnerGroupSettings
+from rlmodule.settings import LearnerSettings
 
 
 class LocalLearnerGroup(LearnerGroup):
     """A learner in this process; see :class:`LearnerGroup`. The modules of one on a GPU are copied after updates."""
 
     def __init__(
-        self, settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         super().__init__(learner_class)
         self._learner = learner_class(settings, spec, run_seed=run_seed)

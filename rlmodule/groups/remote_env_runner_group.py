@@ -30,7 +30,7 @@ from rlmodule.groups.env_runner_group import EnvRunnerGroup, State
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
-from rlmodule.settings import RunnerGroupSettings, RunnerSettings, subset
+from rlmodule.settings import RunnerSettings
 
 MOMENT_S = 1.0
 """Seconds after which a runner that ended has been noticed, whatever else happens."""
@@ -51,7 +51,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     """
 
     def __init__(
-        self, settings: RunnerGroupSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
+        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         super().__init__(settings)
         self.seconds_waited = self.seconds_sending = 0.0
@@ -84,7 +84,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         travels[f"what is registered as env {settings.env!r}"] = env_spec
         for name, value in travels.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        facts = subset(settings, RunnerSettings)
+        facts = settings.for_runners()
         return RayWorkers(
             "env runner",
             settings.num_env_runners,

@@ -21,7 +21,7 @@ from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollou
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.settings import LearnerGroupSettings
+from rlmodule.settings import LearnerSettings
 
 
 class RemoteLearnerGroup(LearnerGroup):
@@ -32,7 +32,7 @@ class RemoteLearnerGroup(LearnerGroup):
     """
 
     def __init__(
-        self, settings: LearnerGroupSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         super().__init__(learner_class)
         self.module = spec.build()

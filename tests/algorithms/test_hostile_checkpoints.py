@@ -79,7 +79,8 @@ PLACES: dict[str, tuple[Callable[[Any], dict[str, Any]], type | None]] = {
 DATACLASSES: dict[str, type] = {"model_config": DefaultModelConfig, "rl_module_spec": RLModuleSpec}
 READING = (
     "algorithms/settings/encoding.py",
-    "algorithms/settings/fields.py",
+    "algorithms/settings/base.py",
+    "catalog/settings.py",
     "algorithms/config.py",
     "catalog/errors.py",
 )

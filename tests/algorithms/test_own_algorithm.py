@@ -19,7 +19,6 @@ from algorithms.cli import main
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOModule
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings.fields import settings
 from rlmodule import Columns, EpisodeLearner, LearnerGroup, RLModuleSpec, Rollout
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
@@ -40,7 +39,6 @@ class ReinforceLearner(EpisodeLearner):
         return -(dist.logp(batch[Columns.ACTIONS]) * batch[Columns.REWARDS]).mean(), {}
 
 
-@settings
 class ReinforceConfig(EpisodeLearnerConfig):
     """Settings of :class:`Reinforce`."""
 
@@ -117,7 +115,6 @@ def test_a_config_class_is_saved_under_its_own_name() -> None:
         assert type(algorithm.config) is GentlePPOConfig
 
 
-@settings
 class GentlePPOConfig(PPOConfig):
     """PPO by smaller steps."""
 
@@ -136,9 +133,8 @@ def own_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a module with a config class, beside the user."""
     text = """
         from algorithms.ppo import PPOConfig
-        from algorithms.settings import settings
+        from algorithms.settings import setting
 
-        @settings
         class CalmConfig(PPOConfig):
             "PPO by smaller steps."
             clip_param = 0.05
@@ -168,12 +164,12 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
 
 
 def test_what_is_no_config_class_is_told_in_the_shell(own_module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", f"{own_module}:settings", "CartPole-v1"]) == 2
+    assert main(["train", f"{own_module}:setting", "CartPole-v1"]) == 2
     assert "ALGO: expected a class derived from AlgorithmConfig" in capsys.readouterr().err
     assert main(["train", f"{own_module}:CamlConfig", "CartPole-v1"]) == 2
     assert "Did you mean 'CalmConfig'" in capsys.readouterr().err
-    assert main(["train", f"{own_module}:settings"]) == 2
-    assert f"if this is an env: rlmodule train ppo {own_module}:settings." in capsys.readouterr().err
+    assert main(["train", f"{own_module}:setting"]) == 2
+    assert f"if this is an env: rlmodule train ppo {own_module}:setting." in capsys.readouterr().err
 
 
 # --- learners alone ---------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:
             {},
             r"functions\['x'\]\['trunk'\]: expected one of policy, value, own",
         ),
-        ({"x": {"output_dim": 0}}, {}, r"functions\['x'\]\['output_dim'\]: expected an int > 0"),
+        ({"x": {"output_dim": 0}}, {}, r"functions\['x'\]\['output_dim'\]: expected finite int, >= 1, got 0"),
         ({"x": {"output_dim": 2, "fcnet_hiddens": [8]}}, {}, r"functions\['x'\]\['fcnet_hiddens'\].*'trunk': 'own'"),
         (
             {"value": {"fcnet_hiddens": [8]}},
@@ -243,7 +243,7 @@ def test_further_outputs_are_not_carried_to_where_only_acting_is_done() -> None:
             r"functions\['value'\]\['fcnet_hiddens'\].*vf_share_layers=False",
         ),
         ({"value": {"fcnet_hidens": [8]}}, {}, r"functions\['value'\].*Did you mean 'fcnet_hiddens'\?"),
-        ({"value": {"fcnet_hiddens": [0]}}, {}, r"fcnet_hiddens: expected a list of widths > 0"),
+        ({"value": {"fcnet_hiddens": [0]}}, {}, r"fcnet_hiddens: expected finite tuple\[int, \.\.\.\], >= 1, got 0 in"),
         ({"value": {"max_seq_len": 5}}, {}, r"functions\['value'\]: expected settings of encoders and heads"),
     ],
 )

@@ -27,10 +27,10 @@ from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.callbacks import CALLBACKS
-from algorithms.settings.checks import Bounds, is_schedule
-from algorithms.settings.fields import settings_of
 from catalog import DefaultModelConfig
+from catalog.checks import Bounds, is_schedule
 from catalog.migration import REMEDIES
+from catalog.settings import settings_of
 from rlmodule import RLModuleSpec
 
 MODULE = """

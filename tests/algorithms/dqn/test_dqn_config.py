@@ -9,7 +9,7 @@ from algorithms import AlgorithmConfig
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
 from algorithms.dqn.dqn import NET_SETTINGS
 from algorithms.ppo import PPOCatalog
-from algorithms.settings.fields import settings_of
+from catalog.settings import settings_of
 from rlmodule import RLModuleSpec
 from tests.algorithms.dqn.conftest import SPACES, tiny
 

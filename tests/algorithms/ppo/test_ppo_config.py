@@ -16,8 +16,8 @@ from torch import nn
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
-from algorithms.settings.fields import settings_of
 from catalog import DefaultModelConfig
+from catalog.settings import settings_of
 from rlmodule import Columns, RLModule, RLModuleSpec
 
 NAN, INF = math.nan, math.inf

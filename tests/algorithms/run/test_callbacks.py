@@ -27,8 +27,8 @@ from algorithms.run.callbacks import (
     FinishedEpisode,
     parameters_of,
 )
-from algorithms.settings.fields import settings_of
 from catalog.migration import REMEDIES
+from catalog.settings import settings_of
 from rlmodule import Rollout
 from rlmodule.testing.data import differences
 

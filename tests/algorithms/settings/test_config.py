@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -28,13 +28,14 @@ from algorithms.config import AlgorithmConfig
 from algorithms.loggers.csv import CsvLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.run.callbacks import Callbacks
-from algorithms.settings.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from algorithms.settings.encoding import Decoder, encode
-from algorithms.settings.fields import SettingsBase, setting, settings, settings_of
+from catalog.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from catalog.distributions import Categorical
 from catalog.model_config import DefaultModelConfig
+from catalog.settings import Section, Settings, sections_of, setting, settings_of
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.settings import Training
 
 
 class Built:
@@ -42,20 +43,28 @@ class Built:
         self.config = config
 
 
-@settings
-class MyConfig(AlgorithmConfig):
+class MyTraining(Training):
+    gamma = 0.9
+    clip_param: float = setting(0.2, "How far the ratio may leave 1.", gt=0, lt=1)
+    layers: list[int] = setting([1, 2], "Widths.", ge=1)
+
+
+class Extras(Settings):
+    """Things the base class does not have."""
+
+    mode: str | list[str] = setting("a", "Mode or modes.")
+    explorer: type[Built] | None = setting(None, "A class; None for none.")
+    pair: tuple[int, float] = setting((1, 2.0), "Two numbers.")
+    on_step: Callable[[int], None] | None = setting(None, "A function; None for none.")
+
+
+class MyConfig(MyTraining, Extras, AlgorithmConfig):
     """An algorithm's config, as an author would write it."""
 
-    section_docs: ClassVar[dict[str, str]] = {"extras": "Things the base class does not have."}
+    training = Section(MyTraining)
+    extras = Section(Extras)
 
-    gamma = 0.9
     evaluation_duration: int = 3
-    clip_param: float = setting(0.2, "training", "How far the ratio may leave 1.", gt=0, lt=1)
-    layers: list[int] = setting([1, 2], "training", "Widths.", ge=1)
-    mode: str | list[str] = setting("a", "extras", "Mode or modes.")
-    explorer: type[Built] | None = setting(None, "extras", "A class; None for none.")
-    pair: tuple[int, float] = setting((1, 2.0), "extras", "Two numbers.")
-    on_step: Callable[[int], None] | None = setting(None, "extras", "A function; None for none.")
 
     @property
     def algo_class(self) -> Any:
@@ -114,7 +123,6 @@ def test_signature_shows_defaults_and_kinds() -> None:
     assert parameters["env"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     assert parameters["env_config"].kind is inspect.Parameter.KEYWORD_ONLY
     assert inspect.signature(MyConfig.training).parameters["gamma"].default == 0.9
-    assert set(inspect.signature(MyConfig).parameters) == set(settings_of(MyConfig))
 
 
 def test_text_of_a_section_gives_type_default_range_and_sentence() -> None:
@@ -153,74 +161,66 @@ def test_import_is_light() -> None:
 # --- making config classes -------------------------------------------------------------------------------------------
 
 
-def test_a_bare_field_is_refused() -> None:
-    with pytest.raises(TypeError) as caught:
+def test_a_setting_needs_no_sentence() -> None:
+    class Bare(Settings):
+        x: int = 3
 
-        @settings
-        class Bare(SettingsBase):
-            x: int = 3
-
-    assert reads_well(caught.value, "Bare.x", "setting(default, section, doc)")
-
-
-def test_an_unknown_section_is_refused() -> None:
-    with pytest.raises(TypeError) as caught:
-
-        @settings
-        class Misspelt(MyConfig):
-            x: int = setting(3, "trainig", "X.")
-
-    assert reads_well(caught.value, "'trainig'", "'training'", "section_docs")
+    assert Bare(x=4).x == 4
+    with pytest.raises(TypeError, match=r"Bare\(x=\): expected int, got '4' \(str\)\. Give it a value that fits\."):
+        Bare(x="4")  # type: ignore[arg-type]
 
 
-def test_a_section_cannot_hide_a_method_of_every_config() -> None:
-    with pytest.raises(TypeError, match="known section"):
+def test_a_setting_has_to_be_in_a_section_that_the_config_derives_from() -> None:
+    class Loose(MyConfig):
+        bonus: float = 0.0
 
-        @settings
-        class Hiding(MyConfig):
-            section_docs: ClassVar[dict[str, str]] = {"copy": "No."}
-            x: int = setting(3, "copy", "X.")
+    class Named(MyConfig):
+        extras = Section(type("More", (Extras,), {"__annotations__": {"bonus": float}, "bonus": 0.0}))
 
-
-def test_a_missing_decorator_is_noticed() -> None:
-    class Bare(MyConfig):
-        lr = 0.1
-
-    with pytest.raises(TypeError) as caught:
-        Bare()
-    assert reads_well(caught.value, "@settings", "lr")
+    for config in (Loose, Named):
+        with pytest.raises(TypeError, match="bonus of only one of both") as caught:
+            config()
+        assert reads_well(caught.value, "training = Section(MyTraining)")
 
 
-def test_a_subclass_without_settings_needs_no_decorator() -> None:
-    class Other(MyConfig):
-        pass
+def test_a_config_may_derive_from_another_one_with_other_defaults() -> None:
+    class Gentle(MyConfig):
+        """Smaller steps."""
 
-    assert Other().training(clip_param=0.3).clip_param == 0.3
-    assert Other() != MyConfig()
+        clip_param = 0.1
+        env_config = {"a": [1]}  # noqa: RUF012
+
+    class More(MyTraining):
+        bonus: float = setting(0.0, "Bonus.")
+
+    class Both(More, Gentle):
+        training = Section(More)
+
+    assert (Both().clip_param, Both().gamma, Both().training(bonus=1).bonus) == (0.1, 0.9, 1.0)
+    Both().env_config["a"].append(2)
+    assert Both().env_config == {"a": [1]}
+    assert list(sections_of(Both)) == list(sections_of(MyConfig))
+    with pytest.raises(ValueError, match=r"clip_param=\): expected finite float, > 0 and < 1"):
+        Both().training(clip_param=1)
 
 
 def test_a_method_written_by_hand_stays() -> None:
-    @settings
     class Own(MyConfig):
-        extra: int = setting(1, "training", "More.")
-
         def training(self, **values: Any) -> Own:  # type: ignore[override]
-            return self.update({"extra": 7, **values})
+            return self.update({"lr": 7, **values})
 
-    @settings
     class Below(Own):
-        another: int = setting(1, "training", "Even more.")
+        gamma = 0.5
 
-    assert Own().training().extra == 7
-    assert Below().training(another=2).extra == 7
+    assert Own().training().lr == 7
+    assert Below().training(clip_param=0.3).lr == 7
 
 
 def test_a_wrong_default_fails_with_the_first_config() -> None:
-    @settings
     class Wrong(MyConfig):
-        x: int = setting(-1, "training", "X.", ge=0)
+        seed = -1
 
-    with pytest.raises(ValueError, match=r"Wrong\.x"):
+    with pytest.raises(ValueError, match=r"Wrong\(seed=\)"):
         Wrong()
 
 
@@ -715,7 +715,7 @@ def test_configs_return(values: dict[str, Any]) -> None:
 
 
 def test_every_field_is_written() -> None:
-    assert list(MyConfig().to_dict()) == [field.name for field in fields(MyConfig)]  # type: ignore[arg-type]
+    assert {*MyConfig().to_dict()} == {field.name for field in fields(MyConfig)}  # type: ignore[arg-type]
 
 
 def test_missing_settings_keep_their_defaults() -> None:
@@ -771,7 +771,7 @@ def test_untrusted_paths_are_refused_before_import(form: Any, monkeypatch: pytes
 @pytest.mark.parametrize(
     "path",
     [
-        "algorithms.settings.fields:copy.deepcopy",  # a name that our module merely imports
+        "algorithms.settings.base:settings_of",  # a name that our module merely imports
         "algorithms.settings.encoding:importlib.import_module",
         "algorithms.settings.encoding:sys",
         "algorithms.config:Nothing",

@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.settings.frozen import frozen_copy
+from catalog.copies import frozen_copy
 from rlmodule.envs import checks
 from rlmodule.envs.checks import EnvGuard, VectorGuard, check_finite, find_fault, is_due
 from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env

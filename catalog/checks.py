@@ -55,7 +55,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
         ValueError: If a number is not finite or out of range, or the points are no schedule.
     """
     expected = ", ".join(filter(None, (type_text(hint), str(bounds))))
-    remedy = f"Give it a value that fits: {doc}"
+    remedy = f"Give it a value that fits: {doc}" if doc else "Give it a value that fits."
     if isinstance(value, str) and value == "auto" and type(None) in get_args(hint):  # as RLlib calls it
         remedy = f"Use None: {doc}"
     try:
