@@ -29,13 +29,7 @@ from catalog.encoders.attention import AttentionEncoderConfig
 from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig
 from catalog.encoders.cnn_transpose import CNNTransposeHeadConfig
 from catalog.encoders.custom import CustomEncoderConfig  # after the other encoders: the rule asked first comes last
-from catalog.encoders.mlp import (
-    EmbeddingEncoderConfig,
-    FreeLogStdMLPHeadConfig,
-    MLPEncoderConfig,
-    MLPHeadConfig,
-    VectorEncoderConfig,
-)
+from catalog.encoders.mlp import FreeLogStdMLPHeadConfig, MLPEncoderConfig, MLPHeadConfig
 from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.noisy import NoisyHeadConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, RunningMoments
@@ -66,7 +60,6 @@ __all__ = [
     "Deterministic",
     "DiagGaussian",
     "Distribution",
-    "EmbeddingEncoderConfig",
     "Encoder",
     "EncoderOutput",
     "FreeLogStdMLPHeadConfig",
@@ -88,7 +81,6 @@ __all__ = [
     "SequenceEncoderConfig",
     "SquashedGaussian",
     "Tree",
-    "VectorEncoderConfig",
     "action_converter_rules",
     "action_distribution_rules",
     "encoder_rules",

@@ -74,6 +74,11 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
     return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
 
 
+def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
+    """Return as :func:`activation_by_name`, but the identity for "linear"."""
+    return activation_by_name(activation) or nn.Identity()
+
+
 def _made(factory: Callable[[], Any], where: str) -> nn.Module:
     """What ``factory`` makes, if it is a module."""
     try:
@@ -120,22 +125,20 @@ class Init:
     settings: str = field(default="", repr=False, compare=False)
 
     @classmethod
-    def from_settings(
-        cls,
-        kernel: Initializer,
-        kernel_kwargs: Mapping[str, Any] | None,
-        bias: Initializer,
-        bias_kwargs: Mapping[str, Any] | None,
-        settings: str = "",
-    ) -> "Init":
-        """From four model settings: keywords that are None mean none, but a gain of √2 for ``orthogonal_`` kernels."""
-        if kernel_kwargs is None:
-            kernel_kwargs = {"gain": math.sqrt(2)} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
-        return cls(
-            kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs or {}, settings=settings
-        )
+    def of(cls, settings: str, model_config: Any, gain: float = math.sqrt(2)) -> "Init":
+        """Return the start that the model settings describe whose names begin with ``settings``, such as "fcnet".
 
-    def apply(self, layer: nn.Linear | nn.Conv2d) -> None:
+        Keywords that are None mean none, but ``gain`` for ``orthogonal_`` kernels.
+        """
+        given = vars(model_config)
+        kernel, bias = given[f"{settings}_kernel_initializer"], given[f"{settings}_bias_initializer"]
+        kernel_kwargs = given[f"{settings}_kernel_initializer_kwargs"]
+        bias_kwargs = given[f"{settings}_bias_initializer_kwargs"] or {}
+        if kernel_kwargs is None:
+            kernel_kwargs = {"gain": gain} if initializer_by_name(kernel) is nn.init.orthogonal_ else {}
+        return cls(kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs, settings=settings)
+
+    def apply(self, layer: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> None:
         """Fill ``layer`` in place.
 
         Raises:

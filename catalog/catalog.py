@@ -21,14 +21,14 @@ from catalog.distributions.action_models import MADE, ActionModel, autoregressiv
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.actor_critic import ActorCriticEncoder
-from catalog.encoders.attention import attention_encoder_config, wrap_attention
+from catalog.encoders.attention import attention_encoder_config
 from catalog.encoders.dense import warn_if_large
 from catalog.encoders.extra_heads import ExtraOutputs
-from catalog.encoders.memory import MemoryEncoder
-from catalog.encoders.mlp import MLPHeadConfig, VectorEncoderConfig, encoder_init, head_init
+from catalog.encoders.memory import BuiltEncoderConfig, MemoryEncoder
+from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig
 from catalog.encoders.multi_stream import MultiStreamEncoderConfig
 from catalog.encoders.preprocessing import ObservationNormalizer, can_normalize
-from catalog.encoders.recurrent import recurrent_encoder_config, wrap_recurrent
+from catalog.encoders.recurrent import recurrent_encoder_config
 from catalog.encoders.shape_checks import check_encoder
 from catalog.errors import closest
 from catalog.explain.explain import Format, explain, short_space
@@ -164,9 +164,11 @@ class Catalog(Hooks):
         dist_cls = self.bound_dist_cls
         check_is_autoregressive(dist_cls, self.model_config, f"{type(self).__name__}.get_action_dist_cls()")
         check_reach(dist_cls, self.action_space, self.model_config)
-        given = self.observation_space, self.action_space
-        self.action_mask = find_action_mask(*given, self._mask_key, dist_cls)
-        self.action_embeddings = find_action_embeddings(*given, self._embeddings_key, dist_cls)
+        fields, space = self._fields, self.action_space
+        if (key := self._mask_key) is not None:
+            self.action_mask = find_action_mask(key, fields[key], space, dist_cls)
+        if (key := self._embeddings_key) is not None:
+            self.action_embeddings = find_action_embeddings(key, fields[key], space, dist_cls)
         try:
             self.encoder_config = self._tree_config = self._decide_encoder_config()
         except ValueError as error:
@@ -188,9 +190,12 @@ class Catalog(Hooks):
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
         if self._sees_more and not self._feeds_own_encoder:
             decided = self._with_past(decided, space)
-        if config.use_attention:
-            return attention_encoder_config(decided, config)
-        return recurrent_encoder_config(decided, config) if config.is_recurrent else decided
+        return self._with_memory(decided) if config.is_recurrent else decided
+
+    def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
+        """``tokenizer`` and the net with a memory after it."""
+        follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
+        return follows(tokenizer, self.model_config)
 
     def _with_past(self, decided: ModelConfig, space: Space) -> MultiStreamEncoderConfig:
         """``decided`` for the observation, of which nets read ``space``, and next to it what is seen of earlier steps:
@@ -203,12 +208,12 @@ class Catalog(Hooks):
                 past = stacked_space(space, steps[key])
                 streams[key] = Node(past, config, f"observation_space[{key!r}]", self._ask_for_encoder).run()
             else:
-                streams[key] = VectorEncoderConfig(input_space=self.input_space.spaces[key])
+                streams[key] = MLPEncoderConfig(input_space=self.input_space.spaces[key], hidden_layer_dims=())
         return MultiStreamEncoderConfig(
             encoders=streams,
             fusion_hidden_dims=() if config.is_recurrent else config.fusionnet_hiddens,
             fusion_activation=config.fusionnet_activation,
-            init=encoder_init(config),
+            init=Init.of("fcnet", config),
         )
 
     def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
@@ -347,7 +352,7 @@ class Catalog(Hooks):
             hidden_layer_dims=config.head_fcnet_hiddens,
             hidden_layer_activation=config.head_fcnet_activation,
             hidden_layer_use_layernorm=config.head_fcnet_use_layernorm,
-            init=head_init(config),
+            init=Init.of("head_fcnet", config),
             output_init=output_init or Init(),
         )
 
@@ -460,8 +465,7 @@ class Catalog(Hooks):
         dims = self._probe(encoder)
         if self.has_custom_encoder and self.model_config.is_recurrent:
             if encoder.get_initial_state() is None:
-                wrap = wrap_attention if self.model_config.use_attention else wrap_recurrent
-                encoder = wrap(encoder, self.model_config, dims[0])
+                encoder = as_encoder(self._with_memory(BuiltEncoderConfig(net=encoder, width=dims[0])).build())
                 dims = self._probe(encoder)
             elif not any(isinstance(part, MemoryEncoder) for part in encoder.modules()):
                 raise ValueError(
@@ -504,16 +508,21 @@ class Catalog(Hooks):
         return can_normalize(self.observation_space, self._action_fields)
 
     @property
+    def _fields(self) -> Mapping[str, Space]:
+        """The spaces of the fields of a Dict observation; none of another."""
+        return self.observation_space.spaces if isinstance(self.observation_space, Dict) else {}
+
+    @property
     def _mask_key(self) -> str | None:
         """The field that is an action mask; None if the observation has no such field."""
-        space, key = self.observation_space, self.model_config.action_mask_key
-        return key if isinstance(space, Dict) and key in space.spaces else None
+        key = self.model_config.action_mask_key
+        return key if key in self._fields else None
 
     @property
     def _embeddings_key(self) -> str | None:
         """The field with the vectors of the actions; None if the observation has no such field, or it is the mask."""
-        space, key = self.observation_space, self.model_config.action_embeddings_key
-        return key if isinstance(space, Dict) and key in space.spaces and key != self._mask_key else None
+        key = self.model_config.action_embeddings_key
+        return key if key in self._fields and key != self._mask_key else None
 
     @property
     def _action_fields(self) -> tuple[str, ...]:

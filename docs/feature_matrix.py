@@ -7,7 +7,6 @@ from tables import table_head, table_row
 
 from catalog import (
     CNNEncoderConfig,
-    EmbeddingEncoderConfig,
     ImpalaEncoderConfig,
     MLPEncoderConfig,
     SequenceEncoderConfig,
@@ -30,7 +29,6 @@ from tests.algorithms.ppo.matrix import (
 
 NETS = {
     MLPEncoderConfig: "MLP",
-    EmbeddingEncoderConfig: "MLP",
     CNNEncoderConfig: "CNN",
     ImpalaEncoderConfig: "CNN",
     SequenceEncoderConfig: "rows",

@@ -24,7 +24,6 @@ from catalog import (
     DefaultModelConfig,
     Deterministic,
     Distribution,
-    EmbeddingEncoderConfig,
     FreeLogStdMLPHeadConfig,
     ImpalaEncoderConfig,
     MLPEncoderConfig,
@@ -33,7 +32,6 @@ from catalog import (
     MultiStreamEncoderConfig,
     RecurrentEncoderConfig,
     SequenceEncoderConfig,
-    VectorEncoderConfig,
 )
 from rlmodule import (
     Columns,
@@ -181,11 +179,14 @@ def test_configs_know_their_output_before_they_build() -> None:
         (CNNEncoderConfig(input_dims=(9, 9, 2), dense_dim=None), torch.zeros(7, 9, 9, 2), 32 * 5 * 5),
         (ImpalaEncoderConfig(input_dims=(2, 9, 9), dense_dim=6), torch.zeros(7, 2, 9, 9), 6),
         (SequenceEncoderConfig(input_dims=(4, 3), hidden_dim=6), torch.zeros(7, 4, 3), 6),
-        (EmbeddingEncoderConfig(input_space=spaces.Discrete(3), embedding_dim=6), torch.zeros(7).long(), 64),
-        (VectorEncoderConfig(input_space=spaces.Discrete(3)), torch.zeros(7).long(), 3),
+        (MLPEncoderConfig(input_space=spaces.Discrete(3), embedding_dim=6), torch.zeros(7).long(), 64),
+        (MLPEncoderConfig(input_space=spaces.Discrete(3), hidden_layer_dims=()), torch.zeros(7).long(), 3),
         (
             MultiStreamEncoderConfig(
-                encoders={"a": VectorEncoderConfig(input_space=OBS), "b": MLPEncoderConfig(input_dims=(3,))},
+                encoders={
+                    "a": MLPEncoderConfig(input_space=OBS, hidden_layer_dims=()),
+                    "b": MLPEncoderConfig(input_dims=(3,)),
+                },
                 fusion_hidden_dims=(),
             ),
             {"a": torch.zeros(7, 4), "b": torch.zeros(7, 3)},

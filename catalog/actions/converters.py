@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
@@ -16,7 +16,7 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.distributions.categorical import is_integer_box
 from catalog.distributions.gaussian import is_float_box
-from catalog.distributions.nested import MultiDistribution
+from catalog.distributions.nested import at, leaf_classes
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node, RuleTable
 from catalog.spaces import space_parts
@@ -103,10 +103,8 @@ class Nested(ActionConverter):
         return tuple(fitted) if self.as_tuple else dict(zip(self.keys, fitted, strict=True))
 
 
-def check_reach(
-    dist_cls: type[Distribution], space: Any, model_config: DefaultModelConfig, path: str = "action_space"
-) -> None:
-    """Whether what ``dist_cls`` samples can get anywhere in ``space``.
+def check_reach(dist_cls: type[Distribution], space: Space, model_config: DefaultModelConfig) -> None:
+    """Make sure that what ``dist_cls`` samples can get anywhere in ``space``.
 
     Raises:
         ValueError: If samples are bounded and ``normalize_actions=False`` keeps them from the bounds; names the path.
@@ -115,15 +113,14 @@ def check_reach(
         return
     if issubclass(dist_cls, AutoregressiveDistribution) and dist_cls.parts:
         dist_cls = dist_cls.independent
-    if issubclass(dist_cls, MultiDistribution) and dist_cls.children:
-        for child, (key, part) in zip(dist_cls.children, space_parts(space), strict=True):
-            check_reach(child, part, model_config, f"{path}[{key!r}]")
-    elif dist_cls.bounded and isinstance(space, spaces.Box) and not ((space.low == -1) & (space.high == 1)).all():
-        raise ValueError(
-            f"model_config.normalize_actions: expected True, since samples of {dist_cls.__name__} "
-            f"lie in (-1, 1), got False for {path}, {space}, whose bounds they would not reach. "
-            "Leave it out, or use DiagGaussian."
-        )
+    for keys, leaf_cls in leaf_classes(dist_cls):
+        leaf = at(space, keys)
+        if leaf_cls.bounded and isinstance(leaf, spaces.Box) and not ((leaf.low == -1) & (leaf.high == 1)).all():
+            path = "action_space" + "".join(f"[{key!r}]" for key in keys)
+            raise ValueError(
+                f"model_config.normalize_actions: expected True, since samples of {leaf_cls.__name__} lie in (-1, 1), "
+                f"got False for {path}, {leaf}, whose bounds they would not reach. Leave it out, or use DiagGaussian."
+            )
 
 
 def _torch_dtype(dtype: Any) -> torch.dtype:
@@ -134,24 +131,14 @@ action_converter_rules: RuleTable[ActionConverter] = RuleTable("action converter
 """Action space → converter to the env."""
 
 
-@action_converter_rules.register(spaces.Discrete, name="Discrete → add start")
-def _(space: spaces.Discrete, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
-    return Offset(np.asarray(space.start), space.dtype)
-
-
-@action_converter_rules.register(spaces.MultiDiscrete, name="MultiDiscrete → add start")
-def _(space: spaces.MultiDiscrete, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
-    return Offset(space.start, space.dtype)
-
-
-@action_converter_rules.register(spaces.MultiBinary, name="MultiBinary → as it is")
-def _(space: spaces.MultiBinary, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
-    return Offset(np.zeros(space.shape), space.dtype)
-
-
 @action_converter_rules.register(spaces.Box, name="integer Box → add low", when=is_integer_box)
-def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
-    return Offset(space.low, space.dtype)
+@action_converter_rules.register(spaces.MultiBinary, name="MultiBinary → as it is")
+@action_converter_rules.register(spaces.MultiDiscrete, name="MultiDiscrete → add start")
+@action_converter_rules.register(spaces.Discrete, name="Discrete → add start")
+def _(space: Any, model_config: DefaultModelConfig, node: Node[ActionConverter]) -> ActionConverter:
+    if isinstance(space, spaces.MultiBinary):
+        return Offset(np.zeros(space.shape), space.dtype)
+    return Offset(np.asarray(space.low if isinstance(space, spaces.Box) else space.start), space.dtype)
 
 
 @action_converter_rules.register(

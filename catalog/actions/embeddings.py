@@ -6,7 +6,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.distributions.base import Distribution, action_distribution_rules
+from catalog.distributions.base import Distribution
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 
@@ -38,26 +38,24 @@ class ActionEmbeddings(nn.Module):
 
 
 def find_action_embeddings(
-    observation_space: Space, action_space: Space, key: str | None, dist_cls: type[Distribution] | None = None
-) -> ActionEmbeddings | None:
-    """What makes logits of vectors of actions; None if the observation has no such field.
+    key: str, field: Space, action_space: Space, dist_cls: type[Distribution]
+) -> ActionEmbeddings:
+    """Return what makes logits of vectors of actions.
 
     The field is an array ``[n, E]`` beside a Discrete of ``n`` actions: row ``i`` describes action ``start + i``, as it
     is in this observation. The values are taken as they are. Which actions may be chosen is not read from them: a row
     of zeros has the logit 0, and an action mask forbids it.
 
     Args:
-        observation_space: The field is looked for in a Dict only.
+        key: Name of a field of the observation.
+        field: Its space.
         action_space: The actions that are described.
-        key: Name of the field; None for no embeddings.
-        dist_cls: Distribution of the actions; None is what the table says.
+        dist_cls: Distribution of the actions.
 
     Raises:
         ValueError: If the field does not fit the action space or its distribution; names the path to it.
     """
-    if key is None or not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
-        return None
-    where, field = f"observation_space[{key!r}]", observation_space[key]
+    where = f"observation_space[{key!r}]"
     if not isinstance(action_space, spaces.Discrete):
         raise ValueError(
             f"{where}: expected a Discrete action space, whose actions it describes, got "
@@ -73,8 +71,6 @@ def find_action_embeddings(
             f"{where}: expected a Box of shape ({count}, width), a vector for each of the {count} "
             f"actions, got {field}. {remedy}"
         )
-    if dist_cls is None:
-        dist_cls = action_distribution_rules.root(action_space, DefaultModelConfig(), "action_space").run()
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ from torch.nn import functional as F
 
 from catalog.base import Tree
 from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.distributions.base import Distribution, action_distribution_rules
+from catalog.distributions.base import Distribution
 from catalog.distributions.categorical import choice_counts
-from catalog.distributions.nested import MultiDistribution
+from catalog.distributions.nested import MultiDistribution, at, leaf_classes
 from catalog.errors import closest
-from catalog.model_config import DefaultModelConfig
 from catalog.spaces import Leaf, space_parts
 
 MASKED = -1e9
@@ -56,11 +55,8 @@ class ActionMask(nn.Module):
 
     def allowed(self, obs: Tree) -> Tensor:
         """Which of the ``D`` logits may be chosen, bool ``[..., D]``; those without a mask may."""
-        leaves, field = self.leaves, obs[self.key]
-        if len(leaves) == 1:
-            allowed = leaves[0].of(field).bool()
-        else:
-            allowed = torch.cat([leaf.of(field).bool() for leaf in leaves], dim=-1)
+        allowed = [leaf.of(obs[self.key]).bool() for leaf in self.leaves]
+        allowed = allowed[0] if len(allowed) == 1 else torch.cat(allowed, dim=-1)
         if self.is_in_order:
             return allowed
         return F.pad(allowed, (0, 1), value=True).index_select(-1, self.source)
@@ -78,10 +74,8 @@ class ActionMask(nn.Module):
         return (counts.index_add_(-1, self.group, allowed.int()) == 0).any(-1)
 
 
-def find_action_mask(
-    observation_space: Space, action_space: Space, key: str | None, dist_cls: type[Distribution] | None = None
-) -> ActionMask | None:
-    """What keeps forbidden choices out of the inputs of a distribution; None if the observation has no such field.
+def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type[Distribution]) -> ActionMask:
+    """Return what keeps forbidden choices out of the inputs of a distribution.
 
     The field may be one array of as many entries as the action has choices, in the order of their logits (of nested
     actions: those of all categorical parts, in the space's own order), or nested like the action: a Dict with masks
@@ -90,32 +84,90 @@ def find_action_mask(
     one input per choice. What is not 0 is allowed.
 
     Args:
-        observation_space: A mask is looked for in a Dict only.
+        key: Name of a field of the observation.
+        field: Its space.
         action_space: What is to be masked.
-        key: Name of the field; None for no masks.
-        dist_cls: Distribution of the actions; None is what the table says.
+        dist_cls: Distribution of the actions.
 
     Raises:
         ValueError: If the field does not fit the action space; names the path to it.
     """
-    if key is None or not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
-        return None
-    if dist_cls is None:
-        dist_cls = action_distribution_rules.root(action_space, DefaultModelConfig(), "action_space").run()
-    layout, context_dim = _Layout(f"observation_space[{key!r}]"), 0
+    path, context_dim = f"observation_space[{key!r}]", 0
     if issubclass(dist_cls, AutoregressiveDistribution):
         dist_cls, context_dim = dist_cls.independent, dist_cls.context_dim
     if not any(counts for counts, _ in _parts(action_space, dist_cls)):
         raise ValueError(
-            f"{layout.path}: expected an action space with choices to forbid (Discrete, "
-            f"MultiDiscrete, integer Box), got {action_space} with {dist_cls.__name__}. Leave the "
-            f"mask out of the observation, {_TO_ORDINARY}"
+            f"{path}: expected an action space with choices to forbid (Discrete, MultiDiscrete, integer Box), got "
+            f"{action_space} with {dist_cls.__name__}. Leave the mask out of the observation, {_TO_ORDINARY}"
         )
-    layout.add(observation_space[key], action_space, dist_cls, ())
-    if not layout.leaves:
-        raise layout.misfit((), "a mask for at least one part of the action", observation_space[key], "Add one")
-    last = layout.groups[-1] + 1
-    return ActionMask(key, layout.leaves, layout.source + [-1] * context_dim, layout.groups + [last] * context_dim)
+    leaves: list[Leaf] = []
+    source: list[int] = []
+    groups: list[int] = []
+    num_entries = 0
+    for leaf, parts in _pieces(field, action_space, dist_cls, (), path):
+        if leaf is not None and any(counts for counts, _ in parts):
+            leaves.append(leaf)
+        for counts, width in parts:
+            is_masked = leaf is not None and counts
+            source += range(num_entries, num_entries + width) if is_masked else [-1] * width
+            num_entries += width if is_masked else 0
+            for size in counts or (width,):
+                groups += [groups[-1] + 1 if groups else 0] * size
+    if not leaves:
+        raise _misfit(path, (), "a mask for at least one part of the action", field, "Add one")
+    return ActionMask(key, leaves, source + [-1] * context_dim, groups + [groups[-1] + 1] * context_dim)
+
+
+def _pieces(
+    mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
+) -> Iterator[tuple[Leaf | None, list[tuple[tuple[int, ...], int]]]]:
+    """Yield the arrays of ``mask`` in the order of the action, each with the parts (see :func:`_parts`) it is about;
+    None in place of an array for parts that have no mask."""
+    if not isinstance(mask, spaces.Dict | spaces.Tuple):
+        parts = _parts(action, dist_cls)
+        if mask is None:
+            yield None, parts
+            return
+        if not _is_mask_array(mask):
+            raise _misfit(path, keys, "an array of 0s and 1s (a Box or MultiBinary)", mask, "Change its space")
+        leaf, num_choices = Leaf(keys, mask, tuple(mask.shape or ())), sum(sum(counts) for counts, _ in parts)
+        if math.prod(leaf.shape) != num_choices:
+            raise _misfit(path, keys, f"{num_choices} entries, one for each choice in {action}", mask, "Resize it")
+        yield leaf, parts
+        return
+    if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
+        raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
+    masks = dict(space_parts(mask))
+    unknown = [name for name in masks if name not in dist_cls.keys]
+    if unknown or (dist_cls.as_tuple and len(masks) < len(dist_cls.keys)):
+        known = ", ".join(map(repr, dist_cls.keys))
+        remedy = "Give a Tuple one for each, Box(0, 1, (0,)) for parts without choices"
+        hint = closest(str(unknown[0]), map(str, dist_cls.keys)) if unknown else ""
+        raise _misfit(path, keys, f"masks for parts of the action ({known})", mask, remedy, hint)
+    for name, child in zip(dist_cls.keys, dist_cls.children, strict=True):
+        yield from _pieces(masks.get(name), action[name], child, (*keys, name), path)
+
+
+def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
+    """Return the error for a mask, or the part of it at ``keys``, that does not fit the action."""
+    where = path + "".join(f"[{key!r}]" for key in keys)
+    return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {_TO_ORDINARY}{hint}")
+
+
+def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:
+    """For each leaf of ``action`` the sizes of its categorical parts, if it has any, and its number of logits."""
+    parts = []
+    for keys, leaf_cls in leaf_classes(dist_cls):
+        leaf = at(action, keys)
+        counts, width = choice_counts(leaf), leaf_cls.required_input_dim(leaf)
+        parts.append((counts if sum(counts) == width else (), width))
+    return parts
+
+
+def _is_mask_array(space: Space) -> bool:
+    if isinstance(space, spaces.MultiDiscrete):
+        return bool(np.all(space.nvec == 2) and np.all(space.start == 0))
+    return isinstance(space, spaces.Box | spaces.MultiBinary)
 
 
 def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
@@ -134,77 +186,3 @@ def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
             "ordinary observation."
         )
     return spaces.Dict(rest)
-
-
-class _Layout:
-    """Collects which entry of a mask is about which logit."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.leaves: list[Leaf] = []
-        self.source: list[int] = []
-        self.groups: list[int] = []
-        self.num_entries = 0
-
-    def add(self, mask: Space | None, action: Space, dist_cls: type[Distribution], keys: tuple[Any, ...]) -> None:
-        """Append the logits of ``action``, masked by ``mask`` if there is one."""
-        if not isinstance(mask, spaces.Dict | spaces.Tuple):
-            return self._add_array(mask, action, dist_cls, keys)
-        kind = spaces.Dict if isinstance(mask, spaces.Dict) else spaces.Tuple
-        if not isinstance(action, kind) or not issubclass(dist_cls, MultiDistribution):
-            raise self.misfit(keys, f"one array, since it is for {action}", mask, "Change its space")
-        parts, masks = dict(space_parts(action)), dict(space_parts(mask))
-        for name in masks:
-            if name not in parts:
-                expected = f"masks for parts of the action ({', '.join(map(repr, parts))})"
-                raise self.misfit(keys, expected, repr(name), "Leave it out", closest(name, map(str, parts)))
-        if isinstance(mask, spaces.Tuple) and len(masks) < len(parts):
-            expected = f"one mask for each of the {len(parts)} parts of the action"
-            raise self.misfit(keys, expected, mask, "Add Box(0, 1, (0,)) for parts without choices")
-        for child, (name, part) in zip(dist_cls.children, parts.items(), strict=True):
-            self.add(masks.get(name), part, child, (*keys, name))
-        return None
-
-    def _add_array(
-        self, mask: Space | None, action: Space, dist_cls: type[Distribution], keys: tuple[Any, ...]
-    ) -> None:
-        parts = _parts(action, dist_cls)
-        num_choices = sum(sum(counts) for counts, _ in parts)
-        if mask is not None:
-            if not _is_mask_array(mask):
-                expected = "an array of 0s and 1s (a Box or MultiBinary)"
-                raise self.misfit(keys, expected, mask, "Change its space")
-            shape = tuple(mask.shape or ())
-            if math.prod(shape) != num_choices:
-                expected = f"{num_choices} entries, one for each choice in {action}"
-                raise self.misfit(keys, expected, mask, "Resize it")
-            if num_choices:
-                self.leaves.append(Leaf(keys, mask, shape))
-        for counts, width in parts:
-            if mask is not None and counts:
-                self.source += range(self.num_entries, self.num_entries + width)
-                self.num_entries += width
-            else:
-                self.source += [-1] * width
-            for size in counts or (width,):
-                self.groups += [self.groups[-1] + 1 if self.groups else 0] * size
-
-    def misfit(self, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
-        """The error for a mask, or a part of it at ``keys``, that does not fit the action."""
-        path = self.path + "".join(f"[{key!r}]" for key in keys)
-        return ValueError(f"{path}: expected {expected}, got {got}. {remedy}, {_TO_ORDINARY}{hint}")
-
-
-def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:
-    """For each leaf of ``action`` the sizes of its categorical parts, if it has any, and its number of logits."""
-    if issubclass(dist_cls, MultiDistribution) and isinstance(action, spaces.Dict | spaces.Tuple):
-        parts = zip(dist_cls.children, space_parts(action), strict=True)
-        return [leaf for child, (_, part) in parts for leaf in _parts(part, child)]
-    counts, width = choice_counts(action), dist_cls.required_input_dim(action)
-    return [(counts if sum(counts) == width else (), width)]
-
-
-def _is_mask_array(space: Space) -> bool:
-    if isinstance(space, spaces.MultiDiscrete):
-        return bool(np.all(space.nvec == 2) and np.all(space.start == 0))
-    return isinstance(space, spaces.Box | spaces.MultiBinary)

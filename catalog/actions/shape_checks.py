@@ -9,7 +9,7 @@ from torch import Tensor
 from catalog.actions.embeddings import ActionEmbeddings
 from catalog.distributions.action_models import MADE
 from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.encoders.shape_checks import numbers_of, try_net
+from catalog.encoders.shape_checks import check_floats, numbers_of, try_net
 from catalog.spaces import zero_batch
 
 
@@ -30,12 +30,8 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
     takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
     remedy = "Let its net take these vectors and make of each as many numbers as width says."
     out = try_net(embeddings, (intents, zero_batch(observation_space, (2,))), where, takes, remedy)
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if shape != (2, count):
-        raise ValueError(
-            f"{where}: expected logits of shape (2, {count}) for two intents, got {shape}. Keep "
-            "the batch dim and that of the actions."
-        )
+    expected = f"logits of shape (2, {count}) for two intents"
+    check_floats(out, (2, count), where, expected, "Keep the batch dim and that of the actions.")
 
 
 def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
@@ -63,12 +59,8 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
     takes = f"a module that takes inputs, context and code of shapes {shapes}"
     remedy = "See ActionModel.forward for what it gets and returns."
     out = try_net(model, (inputs, context, codes), where, takes, remedy)
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if shape != (len(codes), dist_cls.width):
-        raise ValueError(
-            f"{where}: expected inputs of shape ({len(codes)}, {dist_cls.width}) for {len(codes)} "
-            f"actions, got {shape}. Return the inputs of all parts, as wide as those it gets."
-        )
+    shape, remedy = (len(codes), dist_cls.width), "Return the inputs of all parts, as wide as those it gets."
+    check_floats(out, shape, where, f"inputs of shape {shape} for {len(codes)} actions", remedy)
     for i, part in enumerate(parts):
         if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
             raise ValueError(
@@ -86,5 +78,6 @@ def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
         if part.nvec:
             part.code.of(code)[torch.tensor(part.nvec).cumsum(0) - 1] = 1.0
         else:
-            part.code.of(code).copy_(torch.ones(part.code.width) if part.num_values else numbers_of(part.code.width))
+            width = part.code.width
+            part.code.of(code).copy_(torch.ones(width) if part.num_values == 2 else numbers_of(width))
     return code

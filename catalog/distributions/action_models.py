@@ -17,7 +17,6 @@ from catalog.base import Tree
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.dense import DenseStack, Layer
-from catalog.encoders.mlp import head_init
 from catalog.encoders.preprocessing import Vectorize
 from catalog.model_config import DefaultModelConfig
 from catalog.past import sampled_space
@@ -125,7 +124,7 @@ class MADE(ActionModel):
             action_space,
             hidden_dims=model_config.autoregressive_hiddens,
             activation=model_config.head_fcnet_activation,
-            init=head_init(model_config),
+            init=Init.of("head_fcnet", model_config),
             fixed=log_stds if model_config.free_log_std else (),
             bounds=(() if model_config.free_log_std else log_stds, model_config.log_std_clip_param),
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from catalog.base import Tree
 from catalog.distributions.base import (
@@ -24,10 +25,9 @@ from catalog.distributions.base import (
     subclass,
     wrong_space,
 )
-from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical, choice_counts
-from catalog.distributions.nested import MultiDistribution
+from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical, choice_counts, part_starts
+from catalog.distributions.nested import MultiDistribution, at, leaf_classes, noise_width, total
 from catalog.model_config import DefaultModelConfig
-from catalog.spaces import space_parts
 
 if TYPE_CHECKING:
     from catalog.distributions.action_models import ActionModel
@@ -52,7 +52,8 @@ class Part(NamedTuple):
     """One factor of the joint probability: a leaf of the action space, or one choice or bit of a leaf of several.
 
     Attributes:
-        leaf: Number of the leaf.
+        leaf: Keys that lead to the leaf.
+        shape: Shape of the leaf.
         component: Its number in the leaf; None is the whole leaf.
         name: What it is called, such as ``grip`` or ``arm.0[2]``.
         dist_cls: Its distribution, given the earlier parts.
@@ -60,10 +61,11 @@ class Part(NamedTuple):
         noise: Where its noise is among that of all parts, if all draw noise.
         code: Where its code is among those of all parts.
         nvec: Sizes of its choices, coded one-hot; none if it consists of numbers.
-        num_values: How many values it has; None if they cannot be gone through.
+        num_values: How many values it has, more than ``MOST_PREFIXES`` if they cannot be gone through.
     """
 
-    leaf: int
+    leaf: tuple[Any, ...]
+    shape: tuple[int, ...]
     component: int | None
     name: str
     dist_cls: type[Distribution]
@@ -71,7 +73,7 @@ class Part(NamedTuple):
     noise: Span
     code: Span
     nvec: tuple[int, ...]
-    num_values: int | None
+    num_values: int
 
 
 class AutoregressiveDistribution(Distribution):
@@ -97,8 +99,6 @@ class AutoregressiveDistribution(Distribution):
     independent: ClassVar[type[Distribution]]
     """The distribution of independent parts."""
     parts: ClassVar[tuple[Part, ...]] = ()
-    shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
-    """Shape of each leaf."""
     context_dim: ClassVar[int] = 0
     width: ClassVar[int] = 0
     """Number of inputs of the independent parts."""
@@ -148,8 +148,7 @@ class AutoregressiveDistribution(Distribution):
             return cls
         if independent is None:
             independent = action_distribution_rules.root(space, DefaultModelConfig(), path).run()
-        leaves = [*_leaves(space, independent)]
-        parts = tuple(_parts(leaves))
+        parts = tuple(_parts(space, independent))
         if len(parts) < 2:
             raise wrong_space(
                 cls,
@@ -158,19 +157,15 @@ class AutoregressiveDistribution(Distribution):
                 space,
                 "Leave autoregressive_actions out: there is nothing to condition.",
             )
-        shapes = tuple(tuple(leaf.shape or ()) for _, leaf, _ in leaves)
-        width = independent.required_input_dim(space)
-        sizes = [part.num_values for part in parts[:-1]]
-        count = None if None in sizes else math.prod(size or 0 for size in sizes)
+        count = math.prod(part.num_values for part in parts[:-1])
         return bound(
             cls,
             independent=independent,
             parts=parts,
-            shapes=shapes,
             context_dim=context_dim,
-            width=width,
+            width=independent.required_input_dim(space),
             code_dim=sum(parts[-1].code),
-            num_prefixes=count if count is not None and count <= MOST_PREFIXES else None,
+            num_prefixes=count if count <= MOST_PREFIXES else None,
         )
 
     @classmethod
@@ -190,16 +185,12 @@ class AutoregressiveDistribution(Distribution):
                 "from the catalog's build_action_model(), such as MADE.of(dist_cls, space)."
             )
         independent = cls.independent.for_module(module)
-        classes = [*_leaf_classes(independent)]
+        classes = dict(leaf_classes(independent))
         parts = tuple(
-            part if part.component is not None else part._replace(dist_cls=classes[part.leaf]) for part in cls.parts
+            part._replace(dist_cls=classes[part.leaf]) if part.component is None else part for part in cls.parts
         )
         # kept out of the cache of bound classes, which would keep the module alive
         return subclass(cls, independent=independent, parts=parts, model=model)
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> AutoregressiveDistribution:
-        return cls(logits)
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
@@ -216,17 +207,18 @@ class AutoregressiveDistribution(Distribution):
     def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
         """An action part by part: ``choose`` gets the distribution of each, given those before it."""
         code = self.inputs.new_zeros((*self.inputs.shape[:-1], self.code_dim))
-        leaves: list[Tensor | list[Tensor]] = [[] for _ in self.shapes]
+        leaves: dict[tuple[Any, ...], list[Tensor]] = {part.leaf: [] for part in self.parts}
         for part in self.parts:
             inputs = self._model(self.inputs, self.context, code)
             value = choose(part.dist_cls.from_logits(part.inputs.of(inputs)), part)
             _write(part, value, code)
-            if isinstance(components := leaves[part.leaf], list) and part.component is not None:
-                components.append(value if part.nvec == () else value.unsqueeze(-1))
-            else:
-                leaves[part.leaf] = value
-        whole = zip(leaves, self.shapes, strict=True)
-        joined = [shaped(torch.cat(leaf, -1), shape) if isinstance(leaf, list) else leaf for leaf, shape in whole]
+            is_choice = part.nvec and part.component is not None
+            leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
+        last = {part.leaf: part for part in self.parts}
+        joined = [
+            values[0] if last[keys].component is None else shaped(torch.cat(values, -1), last[keys].shape)
+            for keys, values in leaves.items()
+        ]
         return _nested(self.independent, iter(joined))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
@@ -263,13 +255,8 @@ class AutoregressiveDistribution(Distribution):
         given = self._conditionals(self._given(drawn))
         return self._mean_over_prefixes([dist.entropy() for dist in given], given, drawn)
 
-    def kl(self, other: Distribution) -> Tensor:
+    def kl(self, other: Self) -> Tensor:
         """KL(self ‖ other), where ``other`` may be of another module; see :class:`AutoregressiveDistribution`."""
-        if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
-            raise TypeError(
-                f"{type(self).__name__}.kl: expected another one of the same parts, got "
-                f"{type(other).__name__}. Compare distributions of one class."
-            )
         if self.num_prefixes is not None:
             prefixes, code = self._prefixes(self.num_prefixes)
             (p, p_last), (q, q_last) = self._along(prefixes, code), other._along(prefixes, code)
@@ -287,7 +274,7 @@ class AutoregressiveDistribution(Distribution):
         """Every combination of the parts before the last: the values of each part ``[K, ...]``, and the codes."""
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((count, *leading, self.code_dim))
-        sizes = tuple(part.num_values or 0 for part in self.parts[:-1])
+        sizes = tuple(part.num_values for part in self.parts[:-1])
         choices = _combinations(sizes, self.inputs.device).reshape(count, *[1] * len(leading), len(sizes))
         values = []
         for part, choice in zip(self.parts, choices.expand(count, *leading, len(sizes)).unbind(-1), strict=False):
@@ -299,7 +286,7 @@ class AutoregressiveDistribution(Distribution):
         """Log-probability ``[K, ...]`` of each prefix, and the distribution of the last part after it."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
-        return _sum(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
+        return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
 
     def _mean_over_prefixes(self, terms: list[Tensor], given: list[Distribution], drawn: Tree) -> Tensor:
         """An unbiased estimate of the sum of the means of ``terms``, one of each part given the parts before it, from
@@ -309,65 +296,48 @@ class AutoregressiveDistribution(Distribution):
         for i in range(len(terms) - 1, 0, -1):
             later = later + terms[i].detach()
             score = score + given[i - 1].logp(values[i - 1]) * later
-        return _sum(iter(terms)) + (score - score.detach())
+        return total(terms) + (score - score.detach())
 
     def _values(self, actions: Tree) -> list[Tensor]:
         """The value of each part of ``actions``."""
-        leaves, values = [*_flat(self.independent, actions)], []
+        values = []
         for part in self.parts:
-            leaf, at = leaves[part.leaf], part.component
-            if at is not None:
-                bare = flattened(leaf, self.shapes[part.leaf])
-                leaf = bare[..., at] if part.nvec else bare[..., at : at + 1]
-            values.append(leaf)
+            value, i = at(actions, part.leaf), part.component
+            if i is not None:
+                bare = flattened(value, part.shape)
+                value = bare[..., i] if part.nvec else bare[..., i : i + 1]
+            values.append(value)
         return values
 
 
-def _leaves(
-    space: Any, dist_cls: type[Distribution], keys: tuple[Any, ...] = ()
-) -> Iterator[tuple[tuple[Any, ...], Any, type[Distribution]]]:
-    """Path, space and distribution of each leaf."""
-    if issubclass(dist_cls, MultiDistribution):
-        for child, (key, part) in zip(dist_cls.children, space_parts(space), strict=True):
-            yield from _leaves(part, child, (*keys, key))
-    else:
-        yield keys, space, dist_cls
-
-
-def _leaf_classes(dist_cls: type[Distribution]) -> Iterator[type[Distribution]]:
-    if issubclass(dist_cls, MultiDistribution):
-        for child in dist_cls.children:
-            yield from _leaf_classes(child)
-    else:
-        yield dist_cls
-
-
-def _parts(leaves: Iterable[tuple[tuple[Any, ...], Any, type[Distribution]]]) -> Iterator[Part]:
-    """The parts of all leaves, side by side in inputs, noise and code."""
-    inputs = noise = code = 0
-    for number, (keys, space, dist_cls) in enumerate(leaves):
-        width, nvec, name = dist_cls.required_input_dim(space), choice_counts(space), ".".join(map(str, keys))
-        drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width)
-        noise_width = 0 if drawn is None else drawn.shape[-1]
-        splits = _splits_into(dist_cls)
-        if splits is None:
-            code_width = sum(nvec) or math.prod(space.shape or ())
-            num_values = nvec[0] if issubclass(dist_cls, Categorical) else None
-            at = Span(inputs, width), Span(noise, noise_width), Span(code, code_width)
-            yield Part(number, None, name, dist_cls, *at, nvec, num_values)
-        else:
-            code_width, start = width, 0  # an input, a number of noise and one of the code for each choice or bit
-            for i, size in enumerate(nvec or (1,) * width):
-                inner = Span(inputs + start, size), Span(noise + start, size), Span(code + start, size)
-                yield Part(number, i, f"{name}[{i}]", splits, *inner, nvec[i : i + 1], size if nvec else 2)
-                start += size
-        inputs, noise, code = inputs + width, noise + noise_width, code + code_width
+def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
+    """Yield the parts of all leaves, whose inputs, noise and code lie side by side."""
+    starts = [0, 0, 0]
+    for keys, dist_cls in leaf_classes(independent):
+        leaf, name = at(space, keys), ".".join(map(str, keys))
+        shape, nvec, width = tuple(leaf.shape or ()), choice_counts(leaf), dist_cls.required_input_dim(leaf)
+        component_cls = _splits_into(dist_cls)
+        if component_cls is None:
+            widths = width, noise_width(dist_cls, width), sum(nvec) or math.prod(shape)
+            num_values = nvec[0] if issubclass(dist_cls, Categorical) else MOST_PREFIXES + 1
+            factors = [(None, name, dist_cls, widths, nvec, num_values)]
+        else:  # an input, a number of noise and one of the code for each choice or bit
+            sizes, num_bits = nvec or (1,) * width, () if nvec else (2,) * width
+            factors = [
+                (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], (num_bits or nvec)[i])
+                for i, size in enumerate(sizes)
+            ]
+        for component, its_name, its_cls, widths, sizes, num_values in factors:
+            spans = [Span(start, width) for start, width in zip(starts, widths, strict=True)]
+            yield Part(keys, shape, component, its_name, its_cls, *spans, sizes, num_values)
+            starts = [sum(span) for span in spans]
 
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
     """The distribution of one component of a leaf; None if the leaf is one part."""
-    # bound ones only: what a user derived from these may be no product of its components
-    return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(dist_cls.__mro__[1])
+    # what a user derived from these may be no product of its components
+    unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
+    return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)
 
 
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
@@ -375,16 +345,10 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
     flat = value.unsqueeze(-1) if value.dim() < code.dim() else value.flatten(code.dim() - 1)
     if part.nvec:
         if len(part.nvec) > 1:
-            flat = flat + _starts(part.nvec, flat.device)
+            flat = flat + part_starts(part.nvec, flat.device)
         part.code.of(code).scatter_(-1, flat, 1.0)
     else:
         part.code.of(code).copy_(flat)
-
-
-@functools.cache
-def _starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 
 @functools.cache
@@ -398,23 +362,4 @@ def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
     """``leaves`` structured like an action."""
     if not issubclass(dist_cls, MultiDistribution):
         return next(leaves)
-    parts = [_nested(child, leaves) for child in dist_cls.children]
-    return tuple(parts) if dist_cls.keys is None else dict(zip(dist_cls.keys, parts, strict=True))
-
-
-def _flat(dist_cls: type[Distribution], actions: Tree) -> Iterator[Tensor]:
-    """The leaves of ``actions`` in order."""
-    if issubclass(dist_cls, MultiDistribution):
-        keys = range(len(dist_cls.children)) if dist_cls.keys is None else dist_cls.keys
-        for key, child in zip(keys, dist_cls.children, strict=True):
-            yield from _flat(child, actions[key])
-    else:
-        yield actions
-
-
-def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
-    return [(part.name, part.inputs, part.code) for part in dist.parts]
-
-
-def _sum(terms: Iterator[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, terms)
+    return dist_cls.tree([_nested(child, leaves) for child in dist_cls.children])

@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from catalog.base import Tree
 from catalog.hooks import Hooks
-from catalog.rules import RuleTable
-
-D = TypeVar("D", bound="Distribution")
+from catalog.rules import RuleTable, When
 
 
 class Distribution(Hooks, ABC):
@@ -24,7 +23,8 @@ class Distribution(Hooks, ABC):
 
     Override points: every abstract method. :meth:`draw_noise` and :meth:`sample_from` may be left alone; the runner
     then calls :meth:`sample`. :meth:`check` and :meth:`bind` are for classes that fit some spaces only, or that have to
-    know theirs; :meth:`for_module` for those that need the module they act for.
+    know theirs; :meth:`for_module` for those that need the module they act for; :meth:`from_logits` for those that do
+    not keep the logits as they are.
     """
 
     inputs_suffice: ClassVar[bool] = True
@@ -63,10 +63,13 @@ class Distribution(Hooks, ABC):
         """
         return cls
 
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
     @classmethod
-    @abstractmethod
-    def from_logits(cls, logits: Tensor) -> Distribution:
+    def from_logits(cls, logits: Tensor) -> Self:
         """Distributions parameterised by ``logits`` ``[..., D]``."""
+        return cls(logits)
 
     @classmethod
     @abstractmethod
@@ -96,8 +99,8 @@ class Distribution(Hooks, ABC):
             TypeError: If the class has no such sample.
         """
         raise TypeError(
-            f"{type(self).__name__}.rsample: expected a class whose samples have a gradient, got "
-            "one without. Use sample(), or implement rsample."
+            f"{type(self).__name__}.rsample: expected a class whose samples have a gradient, got one without. "
+            "Use sample(), or implement rsample."
         )
 
     @abstractmethod
@@ -109,7 +112,7 @@ class Distribution(Hooks, ABC):
         """Entropy in nats, summed over action dimensions: ``[...]``."""
 
     @abstractmethod
-    def kl(self, other: Distribution) -> Tensor:
+    def kl(self, other: Self) -> Tensor:
         """KL(self ‖ other) in nats: ``[...]``."""
 
     @abstractmethod
@@ -125,13 +128,9 @@ class Distribution(Hooks, ABC):
         """The action that ``noise`` (one slice of :meth:`draw_noise` per batch entry) selects, without gradient.
 
         Raises:
-            TypeError: If the class draws no noise of its own.
+            NotImplementedError: If :meth:`draw_noise` draws none.
         """
-        raise TypeError(
-            f"{type(self).__name__}.sample_from: expected a class whose draw_noise returns noise, "
-            "got one that draws inside sample(). Call sample(generator), or implement draw_noise "
-            "and sample_from together."
-        )
+        raise NotImplementedError
 
 
 class Deterministic:
@@ -166,44 +165,54 @@ def wrong_space(cls: type[Distribution], path: str, expected: str, space: Space,
     return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
 
 
-def check_array_space(
-    cls: type[Distribution], space: Space, kinds: type[Space] | tuple[type[Space], ...], expected: str, path: str
+class ArrayDistribution(Distribution):
+    """Base of distributions over arrays of one shape; :meth:`bind` makes the class for a shape."""
+
+    expected: ClassVar[str]
+    """The spaces it is for, in messages."""
+    shape: ClassVar[tuple[int, ...] | None] = None
+    """Shape of one action; None is for any vector."""
+    inputs_per_entry: ClassVar[int] = 1
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, space: Space) -> bool:
+        """Return whether the class is for spaces such as ``space``."""
+
+    @classmethod
+    def check(cls, space: Space, path: str = "action_space") -> None:
+        shape = tuple(space.shape or ())
+        if not cls.fits(space):
+            raise wrong_space(cls, path, cls.expected, space)
+        if 0 in shape:
+            remedy = "Take the empty part out with an env wrapper."
+            raise wrong_space(cls, path, f"{cls.expected} with at least one element", space, remedy)
+        if cls.shape not in (None, shape):
+            raise wrong_space(cls, path, f"actions of shape {cls.shape}", space, "Bind the class to this space.")
+
+    @classmethod
+    def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
+        """Return a subclass for actions of ``space``; rank 1 needs none."""
+        cls.check(space, path)
+        shape = tuple(space.shape or ())
+        return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
+
+    @classmethod
+    def required_input_dim(cls, space: Space) -> int:
+        cls.check(space)
+        return cls.inputs_per_entry * math.prod(space.shape or ())
+
+
+def choose(
+    dist_cls: type[Distribution],
+    space_type: type[Space],
+    name: str,
+    when: When | None = None,
+    settings: tuple[str, ...] = (),
 ) -> None:
-    """Refuse what is none of ``kinds`` or has no elements.
-
-    Raises:
-        ValueError: If it is refused; names ``path``.
-    """
-    if not isinstance(space, kinds):
-        raise wrong_space(cls, path, expected, space)
-    if math.prod(space.shape or ()) == 0:
-        raise wrong_space(
-            cls, path, f"{expected} with at least one element", space, "Take the empty part out with an env wrapper."
-        )
-
-
-def check_shape(cls: type[Distribution], space: Space, shape: tuple[int, ...] | None, path: str) -> None:
-    """Refuse a ``space`` of another shape than the one the class is bound to, if it is bound.
-
-    Raises:
-        ValueError: If it is refused; names ``path``.
-    """
-    if shape is not None and tuple(space.shape or ()) != shape:
-        raise wrong_space(cls, path, f"actions of shape {shape}", space, "Bind the class to this space.")
-
-
-def same_class(mine: D, other: Distribution) -> D:
-    """``other``, which must be of the class of ``mine``.
-
-    Raises:
-        TypeError: If it is not.
-    """
-    if not isinstance(other, type(mine)):
-        raise TypeError(
-            f"{type(mine).__name__}.kl: expected another {type(mine).__name__}, got "
-            f"{type(other).__name__}. Compare distributions of one class."
-        )
-    return other
+    """Register the rule ``name``, which binds ``dist_cls`` to spaces of ``space_type``."""
+    rule = action_distribution_rules.register(space_type, name=name, when=when, settings=settings)
+    rule(lambda space, model_config, node: dist_cls.bind(space, path=node.path))
 
 
 def shaped(flat: Tensor, shape: tuple[int, ...] | None) -> Tensor:

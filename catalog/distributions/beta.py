@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import (
-    Deterministic,
-    Distribution,
-    bound,
-    check_array_space,
-    check_shape,
-    flattened,
-    same_class,
-    shaped,
-    wrong_space,
-)
-from catalog.distributions.gaussian import is_float_box
+from catalog.distributions.base import Deterministic, flattened, shaped
+from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
 _TRIES = 6
@@ -32,7 +21,7 @@ _LOG_2 = math.log(2)
 
 
 @register_distribution("Beta")
-class Beta(Distribution):
+class Beta(BoxDistribution):
     """Independent Beta distributions over a float Box with finite bounds, stretched from (0, 1) to (-1, 1) as all
     actions are (Chou et al. 2017, "Improving stochastic policy gradients in continuous control with deep reinforcement
     learning using the Beta distribution").
@@ -42,42 +31,10 @@ class Beta(Distribution):
     """
 
     bounded = True
-    shape: ClassVar[tuple[int, ...] | None] = None
 
     def __init__(self, logits: Tensor) -> None:
         self._over_one = F.softplus(logits)
         self.alpha, self.beta = (1 + self._over_one).chunk(2, dim=-1)
-
-    @classmethod
-    def check(cls, space: Space, path: str = "action_space") -> None:
-        expected = "a Box of floats with finite bounds on all sides"
-        check_array_space(cls, space, spaces.Box, expected, path)
-        if isinstance(space, spaces.Box):
-            if not is_float_box(space):
-                raise wrong_space(cls, path, expected, space)
-            if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-                remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
-                raise wrong_space(cls, path, expected, space, remedy)
-        check_shape(cls, space, cls.shape, path)
-
-    @classmethod
-    def bind(cls, space: Space, *, path: str = "action_space") -> type[Beta]:
-        """A subclass for actions of ``space``; rank 1 needs none."""
-        cls.check(space, path)
-        shape = tuple(space.shape or ())
-        return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> Beta:
-        return cls(logits)
-
-    @classmethod
-    def required_input_dim(cls, space: Space) -> int:
-        cls.check(space)
-        return 2 * math.prod(space.shape or ())
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return self.rsample(generator).detach()
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Like :meth:`sample`, with the gradient through both gamma variates (Figurnov et al. 2018, implicit
@@ -118,9 +75,8 @@ class Beta(Distribution):
         excess = less_a * a.digamma() + less_b * b.digamma() - (less_a + less_b) * (a + b).digamma()
         return (_log_beta(a, b) - excess + _LOG_2).sum(-1).to(self.alpha.dtype)
 
-    def kl(self, other: Distribution) -> Tensor:
-        q = same_class(self, other)
-        (less_a, less_b), (theirs_a, theirs_b) = self._doubles(), q._doubles()
+    def kl(self, other: Self) -> Tensor:
+        (less_a, less_b), (theirs_a, theirs_b) = self._doubles(), other._doubles()
         a, b, more_a, more_b = 1 + less_a, 1 + less_b, less_a - theirs_a, less_b - theirs_b
         shift = more_a * a.digamma() + more_b * b.digamma() - (more_a + more_b) * (a + b).digamma()
         return (_log_beta(1 + theirs_a, 1 + theirs_b) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)

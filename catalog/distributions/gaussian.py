@@ -4,76 +4,58 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import ClassVar
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import (
-    Deterministic,
-    Distribution,
-    action_distribution_rules,
-    bound,
-    check_array_space,
-    check_shape,
-    flattened,
-    same_class,
-    shaped,
-    wrong_space,
-)
+from catalog.distributions.base import ArrayDistribution, Deterministic, choose, flattened, shaped, wrong_space
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
-from catalog.rules import Node
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
+class BoxDistribution(ArrayDistribution):
+    """Base of distributions over a Box of floats that take two inputs for each number of it."""
+
+    expected = "a Box of floats"
+    inputs_per_entry = 2
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, spaces.Box) and is_float_box(space)
+
+    @classmethod
+    def check(cls, space: Space, path: str = "action_space") -> None:
+        super().check(space, path)
+        assert isinstance(space, spaces.Box)
+        if cls.bounded and not space.is_bounded():
+            remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
+            raise wrong_space(cls, path, f"{cls.expected} with finite bounds on all sides", space, remedy)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return self.rsample(generator).detach()
+
+
 @register_distribution("DiagGaussian")
-class DiagGaussian(Distribution):
+class DiagGaussian(BoxDistribution):
     """Independent normals over a Box, from means and log standard deviations ``[..., 2 · prod(shape)]``.
 
     Samples are unbounded; stretching or clipping them to the Box happens on the way to the env.
     """
 
-    shape: ClassVar[tuple[int, ...] | None] = None
-
     def __init__(self, logits: Tensor) -> None:
         self.mean, self.log_std = logits.chunk(2, dim=-1)
-
-    @classmethod
-    def check(cls, space: Space, path: str = "action_space") -> None:
-        check_array_space(cls, space, spaces.Box, "a Box of floats", path)
-        if isinstance(space, spaces.Box) and not is_float_box(space):
-            raise wrong_space(cls, path, "a Box of floats", space)
-        check_shape(cls, space, cls.shape, path)
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> DiagGaussian:
-        return cls(logits)
-
-    @classmethod
-    def bind(cls, space: Space, *, path: str = "action_space") -> type[DiagGaussian]:
-        """A subclass for actions of ``space``; rank 1 needs none."""
-        cls.check(space, path)
-        shape = tuple(space.shape or ())
-        return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
-
-    @classmethod
-    def required_input_dim(cls, space: Space) -> int:
-        cls.check(space)
-        return 2 * math.prod(space.shape or ())
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
         width = cls.required_input_dim(space)
         return tuple(range(width // 2, width))
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return self.rsample(generator).detach()
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Like :meth:`sample`, with the gradient through mean and deviation."""
@@ -94,10 +76,9 @@ class DiagGaussian(Distribution):
     def entropy(self) -> Tensor:
         return self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.mean.shape[-1]
 
-    def kl(self, other: Distribution) -> Tensor:
-        q = same_class(self, other)
-        log_ratio = 2 * (self.log_std - q.log_std)
-        shift = (self.mean - q.mean) * (-q.log_std).exp()
+    def kl(self, other: Self) -> Tensor:
+        log_ratio = 2 * (self.log_std - other.log_std)
+        shift = (self.mean - other.mean) * (-other.log_std).exp()
         return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
@@ -122,13 +103,6 @@ class SquashedGaussian(DiagGaussian):
     def __init__(self, logits: Tensor) -> None:
         super().__init__(logits)
         self._drawn: tuple[Tensor, Tensor] | None = None  # the last rsample() and what it was before tanh
-
-    @classmethod
-    def check(cls, space: Space, path: str = "action_space") -> None:
-        super().check(space, path)
-        if isinstance(space, spaces.Box) and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
-            raise wrong_space(cls, path, "a Box of floats with finite bounds on all sides", space, remedy)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         before = super().rsample(generator)
@@ -177,8 +151,4 @@ def _log_slope_of_tanh(x: Tensor) -> Tensor:
     return 2 * (math.log(2) - x - F.softplus(-2 * x))
 
 
-@action_distribution_rules.register(
-    spaces.Box, name="float Box → DiagGaussian", when=is_float_box, settings=("free_log_std",)
-)
-def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
-    return DiagGaussian.bind(space, path=node.path)
+choose(DiagGaussian, spaces.Box, "float Box → DiagGaussian", is_float_box, ("free_log_std",))

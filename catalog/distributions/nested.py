@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from catalog.base import Tree
 from catalog.distributions.base import (
@@ -35,27 +36,18 @@ class MultiDistribution(Distribution):
     Actions are dicts or tuples. Log-probabilities, entropies and KL are the sums of those of the parts.
     """
 
-    keys: ClassVar[tuple[Any, ...] | None] = None
-    """Of a Dict; None for a Tuple."""
+    keys: ClassVar[tuple[Any, ...]] = ()
+    """Of a Dict, or indices of a Tuple."""
+    as_tuple: ClassVar[bool] = False
     children: ClassVar[tuple[type[Distribution], ...]] = ()
     widths: ClassVar[tuple[int, ...]] = ()
     """How many inputs each part takes."""
-    noise_widths: ClassVar[tuple[int, ...] | None] = None
-    """How wide the noise of each part is; None if one draws none."""
+    noise_widths: ClassVar[tuple[int, ...]] = ()
+    """How wide the noise of each part is; 0 where it draws none."""
 
     def __init__(self, logits: Tensor) -> None:
-        children = self._bound_children()
         inputs = logits.split(self.widths, dim=-1)
-        self.parts = [child.from_logits(x) for child, x in zip(children, inputs, strict=True)]
-
-    @classmethod
-    def _bound_children(cls) -> tuple[type[Distribution], ...]:
-        if not cls.children:
-            raise TypeError(
-                f"{cls.__name__}: expected a class bound to its parts, got the bare class. Use "
-                f"{cls.__name__}.bind(space, children), as Catalog.get_action_dist_cls() does."
-            )
-        return cls.children
+        self.parts = [child.from_logits(x) for child, x in zip(self.children, inputs, strict=True)]
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
@@ -67,9 +59,8 @@ class MultiDistribution(Distribution):
         if not cls.children:
             return
         parts = _parts(space)
-        keys = range(len(cls.children)) if cls.keys is None else cls.keys
-        if isinstance(space, spaces.Tuple) is not (cls.keys is None) or tuple(parts) != tuple(keys):
-            raise wrong_space(cls, path, f"the parts {list(keys)}", space, "Bind the class to this space.")
+        if isinstance(space, spaces.Tuple) is not cls.as_tuple or tuple(parts) != cls.keys:
+            raise wrong_space(cls, path, f"the parts {list(cls.keys)}", space, "Bind the class to this space.")
         for child, (key, part) in zip(cls.children, parts.items(), strict=True):
             child.check(part, f"{path}[{key!r}]")
 
@@ -98,11 +89,10 @@ class MultiDistribution(Distribution):
         widths = tuple(child.required_input_dim(part) for child, part in zip(chosen, parts.values(), strict=True))
         return bound(
             cls,
-            keys=tuple(parts) if isinstance(space, spaces.Dict) else None,
-            children=tuple(chosen),
+            keys=tuple(parts),
+            as_tuple=isinstance(space, spaces.Tuple),
             widths=widths,
-            noise_widths=_noise_widths(chosen, widths),
-            inputs_suffice=all(child.inputs_suffice for child in chosen),
+            **_of_children(tuple(chosen), widths),
         )
 
     @classmethod
@@ -112,43 +102,32 @@ class MultiDistribution(Distribution):
         if children == cls.children:
             return cls
         # kept out of the cache of bound classes, which would keep the module alive
-        suffice = all(child.inputs_suffice for child in children)
-        return subclass(
-            cls, children=children, noise_widths=_noise_widths(children, cls.widths), inputs_suffice=suffice
-        )
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> MultiDistribution:
-        return cls(logits)
+        return subclass(cls, **_of_children(children, cls.widths))
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
         cls.check(space)
-        parts = zip(cls._bound_children(), _parts(space).values(), strict=True)
-        return sum(child.required_input_dim(part) for child, part in parts)
+        return sum(cls.widths)
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
         indices: list[int] = []
         start = 0
-        for child, part in zip(cls._bound_children(), _parts(space).values(), strict=True):
+        for child, width, part in zip(cls.children, cls.widths, _parts(space).values(), strict=True):
             indices += [start + index for index in child.log_std_indices(part)]
-            start += child.required_input_dim(part)
+            start += width
         return tuple(indices)
 
-    def _tree(self, values: Sequence[Tree]) -> Tree:
-        """``values`` of the parts, structured like an action."""
-        return tuple(values) if self.keys is None else dict(zip(self.keys, values, strict=True))
-
-    def _values(self, actions: Tree) -> Sequence[Tree]:
-        """The parts of ``actions`` in the order of the distributions."""
-        return actions if self.keys is None else [actions[key] for key in self.keys]
+    @classmethod
+    def tree(cls, values: Sequence[Tree]) -> Tree:
+        """Return ``values`` of the parts, structured like an action."""
+        return tuple(values) if cls.as_tuple else dict(zip(cls.keys, values, strict=True))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        return self._tree([part.sample(generator) for part in self.parts])
+        return self.tree([part.sample(generator) for part in self.parts])
 
     def rsample(self, generator: torch.Generator | None = None) -> Tree:
-        return self._tree([part.rsample(generator) for part in self.parts])
+        return self.tree([part.rsample(generator) for part in self.parts])
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
@@ -158,28 +137,20 @@ class MultiDistribution(Distribution):
         return torch.cat(noises, dim=-1) if len(noises) == len(drawn) else None
 
     def sample_from(self, noise: Tensor) -> Tree:
-        if self.noise_widths is None:
-            return super().sample_from(noise)
         pieces = noise.split(self.noise_widths, dim=-1)
-        return self._tree([part.sample_from(piece) for part, piece in zip(self.parts, pieces, strict=True)])
+        return self.tree([part.sample_from(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
     def logp(self, actions: Tree) -> Tensor:
-        return _sum(part.logp(value) for part, value in zip(self.parts, self._values(actions), strict=True))
+        return total(part.logp(actions[key]) for key, part in zip(self.keys, self.parts, strict=True))
 
     def entropy(self) -> Tensor:
-        return _sum(part.entropy() for part in self.parts)
+        return total(part.entropy() for part in self.parts)
 
-    def kl(self, other: Distribution) -> Tensor:
-        # a class made for another module is as good, if its parts are
-        if not isinstance(other, MultiDistribution) or (other.keys, other.widths) != (self.keys, self.widths):
-            raise TypeError(
-                f"{type(self).__name__}.kl: expected another one of the same parts, got "
-                f"{type(other).__name__}. Compare distributions of one class."
-            )
-        return _sum(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
+    def kl(self, other: Self) -> Tensor:
+        return total(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._tree([part.to_deterministic().sample() for part in self.parts]))
+        return Deterministic(self.tree([part.to_deterministic().sample() for part in self.parts]))
 
 
 def _parts(space: Any) -> dict[Any, Space]:
@@ -187,16 +158,40 @@ def _parts(space: Any) -> dict[Any, Space]:
     return dict(space_parts(space))
 
 
-def _noise_widths(children: Sequence[type[Distribution]], widths: Sequence[int]) -> tuple[int, ...] | None:
-    noises = [
-        child.draw_noise(np.random.default_rng(0), 1, width) for child, width in zip(children, widths, strict=True)
-    ]
-    drawn = [noise.shape[-1] for noise in noises if noise is not None]
-    return tuple(drawn) if len(drawn) == len(noises) else None
+def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]) -> dict[str, Any]:
+    """Attributes of the class over parts of the classes ``children``."""
+    return {
+        "children": children,
+        "noise_widths": tuple(noise_width(child, width) for child, width in zip(children, widths, strict=True)),
+        "inputs_suffice": all(child.inputs_suffice for child in children),
+    }
 
 
-def _sum(terms: Iterator[Tensor]) -> Tensor:
+def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
+    """Return how wide the noise of ``dist_cls`` is; 0 if it draws none."""
+    noise = dist_cls.draw_noise(np.random.default_rng(0), 1, input_dim)
+    return 0 if noise is None else noise.shape[-1]
+
+
+def total(terms: Iterable[Tensor]) -> Tensor:
+    """Return the sum of ``terms``, of which there is one at least."""
     return functools.reduce(operator.add, terms)
+
+
+def leaf_classes(
+    dist_cls: type[Distribution], keys: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], type[Distribution]]]:
+    """Yield the keys that lead to each leaf of the action, and its distribution."""
+    if issubclass(dist_cls, MultiDistribution):
+        for key, child in zip(dist_cls.keys, dist_cls.children, strict=True):
+            yield from leaf_classes(child, (*keys, key))
+    else:
+        yield keys, dist_cls
+
+
+def at(nested: Any, keys: tuple[Any, ...]) -> Any:
+    """Return the part of an action or of its space that ``keys`` lead to."""
+    return functools.reduce(operator.getitem, keys, nested)
 
 
 def _multi(space: Space, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:

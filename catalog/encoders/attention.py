@@ -1,9 +1,7 @@
 """Attention as a memory: gated transformer layers over the last steps of an episode."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,7 @@ from torch.nn import functional
 
 from catalog.activations import Init
 from catalog.base import EncoderOutput, ModelConfig, Tree
-from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
+from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
 from catalog.model_config import DefaultModelConfig
 
 _SHORTEST_BLOCK = 16
@@ -19,11 +17,10 @@ _SHORTEST_BLOCK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionEncoderConfig(ModelConfig):
+class AttentionEncoderConfig(MemoryEncoderConfig):
     """Gated transformer layers over the encodings of the last steps; ``[T, B, *obs] → [T, B, dim]``.
 
     Attributes:
-        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
         dim: Width of what goes from layer to layer, and of the output.
         num_layers: How many stand on each other. Each sees as many steps further back as the memory is long.
         num_heads: Heads of each layer's attention.
@@ -31,13 +28,8 @@ class AttentionEncoderConfig(ModelConfig):
         memory: How many steps before its own a step sees, in each layer.
         mlp_dim: Width of the hidden layer of each layer's MLP.
         gate_bias: Where the gates start: at 0 half open; the greater, the nearer a new layer is to the identity.
-        init: How the weights start, each matrix on its own.
-
-    Raises:
-        ValueError: If a value is out of range.
     """
 
-    tokenizer_config: ModelConfig
     dim: int = 64
     num_layers: int = 1
     num_heads: int = 2
@@ -45,38 +37,18 @@ class AttentionEncoderConfig(ModelConfig):
     memory: int = 32
     mlp_dim: int = 64
     gate_bias: float = 2.0
-    init: Init = field(default_factory=Init)
-
-    def __post_init__(self) -> None:
-        for name in ("dim", "num_layers", "num_heads", "head_dim", "memory", "mlp_dim"):
-            check_count(self, name, "Give at least one layer, head, unit and step to remember.")
-        if not math.isfinite(self.gate_bias):
-            raise ValueError(
-                "AttentionEncoderConfig.gate_bias: expected a finite number, got "
-                f"{self.gate_bias}. Leave it at 2, which starts near the identity."
-            )
 
     @property
     def output_dims(self) -> tuple[int, ...]:
         return (self.dim,)
 
     def build(self) -> "AttentionEncoder":
-        return AttentionEncoder(
-            self.tokenizer_config.build(),
-            tokenizer_width(self.tokenizer_config, type(self).__name__),
-            dim=self.dim,
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-            head_dim=self.head_dim,
-            memory=self.memory,
-            mlp_dim=self.mlp_dim,
-            gate_bias=self.gate_bias,
-            init=self.init,
-        )
+        return AttentionEncoder(self)
 
 
 class AttentionEncoder(MemoryEncoder):
-    """A tokenizer, and layers of :class:`AttentionLayer` over its latents.
+    """The net of an :class:`AttentionEncoderConfig`: a tokenizer, and layers of :class:`AttentionLayer` over a linear
+    projection of its latents.
 
     In each layer a step sees itself and the ``memory`` steps before it, no more and no less, as far as they are of its
     own episode. What a step sees does not depend on where sequences are cut, so step by step and in one pass over a
@@ -85,43 +57,13 @@ class AttentionEncoder(MemoryEncoder):
     The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps
     (Dai et al. 2019, Transformer-XL), the newest last and zeros where there are none, and how many there are. Nothing
     is waited for on a GPU.
-
-    Args:
-        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
-        input_dim: Width of these latents; a linear layer makes ``dim`` of it.
-        dim: Width of the layers.
-        num_layers: How many stand on each other.
-        num_heads: Heads of each.
-        head_dim: Width of a head.
-        memory: How many steps before its own a step sees, in each layer.
-        mlp_dim: Width of the hidden layer of each layer's MLP.
-        gate_bias: Where the gates start.
-        init: How the weights start, each matrix on its own.
-
-    Raises:
-        ValueError: If the tokenizer has a state of its own.
     """
 
-    def __init__(
-        self,
-        tokenizer: nn.Module,
-        input_dim: int,
-        *,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        head_dim: int,
-        memory: int,
-        mlp_dim: int,
-        gate_bias: float,
-        init: Init,
-    ) -> None:
-        super().__init__(tokenizer, input_dim)
-        self.dim, self.memory = dim, memory
-        self.projection = _linear(input_dim, dim, init)
-        self.layers = nn.ModuleList(
-            AttentionLayer(dim, num_heads, head_dim, memory, mlp_dim, gate_bias, init) for _ in range(num_layers)
-        )
+    def __init__(self, config: AttentionEncoderConfig) -> None:
+        super().__init__(config)
+        self.dim, self.memory = config.dim, config.memory
+        self.projection = _linear(self.input_dim, config.dim, config.init)
+        self.layers = nn.ModuleList(AttentionLayer(config) for _ in range(config.num_layers))
 
     def get_initial_state(self) -> dict[str, Tensor]:
         like = next(self.layers.parameters())
@@ -142,7 +84,8 @@ class AttentionEncoder(MemoryEncoder):
             ValueError: If the shapes do not fit.
         """
         x = self.tokens(obs, starts)
-        memory, length = self._remembered(x, state, starts)
+        before = self.state_before(x, state, starts)  # what is not seen must be finite all the same: zeros
+        memory, length = before["memory"], before["length"]
         x = self.projection(x).transpose(0, 1)
         window = _Window(x, length, starts, self.memory)
         after = []
@@ -155,22 +98,6 @@ class AttentionEncoder(MemoryEncoder):
         if window.num_steps > 1:  # after one step nothing can be left of another episode
             remembered = remembered.masked_fill(~filled[:, None, :, None], 0)
         return EncoderOutput(x.transpose(0, 1), {"memory": remembered, "length": filled.sum(1)})
-
-    def _remembered(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``memory`` and ``length`` before the first step; zeros in the memory of rows that start."""
-        rows = x.shape[1]
-        shape = (rows, len(self.layers), self.memory, self.dim)
-        if state is None:
-            return x.new_zeros(shape), x.new_zeros(rows, dtype=torch.int64)
-        given: Mapping[str, Tensor] = state if isinstance(state, Mapping) else {}
-        shapes = {name: tuple(part.shape) for name, part in given.items()}
-        if shapes.get("memory") != shape or shapes.get("length") != (rows,):
-            expected = f"a state with 'memory' of shape {shape} and 'length' of shape {(rows,)}"
-            raise ValueError(self.misfit(expected, str(shapes or type(state).__name__)))
-        memory = given["memory"]
-        if starts is not None:  # what is not seen must be finite all the same
-            memory = memory.masked_fill(starts[0].view(-1, 1, 1, 1), 0)
-        return memory, given["length"]
 
 
 class _Window:
@@ -250,21 +177,19 @@ class AttentionLayer(nn.Module):
     since a norm takes away how large an input is: of a pole's angle and its cart's place it leaves the ratio.
     """
 
-    def __init__(
-        self, dim: int, num_heads: int, head_dim: int, memory: int, mlp_dim: int, gate_bias: float, init: Init
-    ) -> None:
+    def __init__(self, config: AttentionEncoderConfig) -> None:
         super().__init__()
-        self.dim, self.num_heads, self.head_dim = dim, num_heads, head_dim
-        inner = num_heads * head_dim
+        self.dim, self.num_heads, self.head_dim = dim, heads, head_dim = config.dim, config.num_heads, config.head_dim
+        inner, init = heads * head_dim, config.init
         self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.query = _linear(dim, inner, init)
         # A bias of keys adds the same to all scores of a query, one of values the same to all that is attended to.
         self.key, self.value = _linear(dim, inner, init, bias=False), _linear(dim, inner, init, bias=False)
-        slopes = 4.0 ** -torch.arange(num_heads)
-        self.by_distance = nn.Parameter(-slopes.unsqueeze(1) * torch.arange(memory + 1))
+        slopes = 4.0 ** -torch.arange(heads)
+        self.by_distance = nn.Parameter(-slopes.unsqueeze(1) * torch.arange(config.memory + 1))
         self.attended = _linear(inner, dim, init)
-        self.mlp_hidden, self.mlp_output = _linear(dim, mlp_dim, init), _linear(mlp_dim, dim, init)
-        self.attention_gate, self.mlp_gate = _gate(dim, gate_bias, init), _gate(dim, gate_bias, init)
+        self.mlp_hidden, self.mlp_output = _linear(dim, config.mlp_dim, init), _linear(config.mlp_dim, dim, init)
+        self.attention_gate, self.mlp_gate = (_gate(dim, config.gate_bias, init) for _ in range(2))
 
     def forward(self, seen: Tensor, window: _Window) -> Tensor:
         """Outputs ``[B, T, dim]`` at the last ``T`` steps of ``seen`` ``[B, M + T, dim]``."""
@@ -314,48 +239,22 @@ def _linear(input_dim: int, output_dim: int, init: Init, *, bias: bool = True) -
 def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
     """A cell whose parts start on their own, and whose state is the better kept the greater ``bias``."""
     cell = nn.GRUCell(dim, dim)
-    for weight, offset in ((cell.weight_ih, cell.bias_ih), (cell.weight_hh, cell.bias_hh)):
-        for part, its_offset in zip(weight.detach().split(dim), offset.detach().split(dim), strict=True):
-            init.fill(part, its_offset)
+    start_gates(init, (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh), dim)
     with torch.no_grad():
         cell.bias_ih[dim : 2 * dim] += bias
     return cell
 
 
-def _settings(model_config: DefaultModelConfig) -> dict[str, Any]:
-    """Arguments of :class:`AttentionEncoder` that model settings decide."""
-    return {
-        "dim": model_config.attention_dim,
-        "num_layers": model_config.attention_num_transformer_units,
-        "num_heads": model_config.attention_num_heads,
-        "head_dim": model_config.attention_head_dim,
-        "memory": model_config.attention_memory,
-        "mlp_dim": model_config.attention_position_wise_mlp_dim,
-        "gate_bias": model_config.attention_init_gru_gate_bias,
-        "init": Init(
-            kernel=model_config.attention_kernel_initializer,
-            kernel_kwargs=model_config.attention_kernel_initializer_kwargs or {},
-            bias=model_config.attention_bias_initializer,
-            bias_kwargs=model_config.attention_bias_initializer_kwargs or {},
-            settings="attention",
-        ),
-    }
-
-
 def attention_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> AttentionEncoderConfig:
     """The attention to past steps (``use_attention``) that the model settings describe, after ``tokenizer_config``."""
-    return AttentionEncoderConfig(tokenizer_config=tokenizer_config, **_settings(model_config))
-
-
-def wrap_attention(tokenizer: nn.Module, model_config: DefaultModelConfig, width: int) -> AttentionEncoder:
-    """The same after a module of one's own.
-
-    Args:
-        tokenizer: From observations ``[N, ...]`` to latents ``[N, width]``.
-        model_config: Says which net follows.
-        width: Width of the latents.
-
-    Raises:
-        ValueError: If the tokenizer has a state of its own.
-    """
-    return AttentionEncoder(tokenizer, width, **_settings(model_config))
+    return AttentionEncoderConfig(
+        tokenizer_config=tokenizer_config,
+        dim=model_config.attention_dim,
+        num_layers=model_config.attention_num_transformer_units,
+        num_heads=model_config.attention_num_heads,
+        head_dim=model_config.attention_head_dim,
+        memory=model_config.attention_memory,
+        mlp_dim=model_config.attention_position_wise_mlp_dim,
+        gate_bias=model_config.attention_init_gru_gate_bias,
+        init=Init.of("attention", model_config, gain=1.0),
+    )

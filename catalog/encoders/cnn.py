@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
-from catalog.activations import Activation, Init, activation_by_name
+from catalog.activations import Activation, Init, activation_function
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.checks import Bounds, check_value
 from catalog.encoders.preprocessing import is_byte_box
@@ -128,10 +128,6 @@ class ImageEncoderConfig(ModelConfig):
         return (math.prod(self.feature_dims) if self.dense_dim is None else self.dense_dim,)
 
 
-def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
-    return activation_by_name(activation) or nn.Identity()
-
-
 def _told_by_shape(dims: tuple[int, ...]) -> Literal["first", "last"]:
     if len(dims) == 2:
         return "last"
@@ -158,7 +154,7 @@ class ImageEncoder(Encoder):
         self.dense = None
         if config.dense_dim is not None:
             self.dense = nn.Linear(math.prod(config.feature_dims), config.dense_dim)
-            self.dense_activation = _activation(config.activation)
+            self.dense_activation = activation_function(config.activation)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 config.init.apply(layer)
@@ -212,8 +208,7 @@ class CNNEncoderConfig(ImageEncoderConfig):
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:
-        ValueError: If there is no filter, one is none, or is larger than the image that reaches it, or ``input_dims``
-            is the shape of no image.
+        ValueError: If a filter is larger than the image that reaches it, or ``input_dims`` is the shape of no image.
     """
 
     filters: Sequence[Sequence[Any]] | Literal["nature"] | None = None
@@ -223,12 +218,19 @@ class CNNEncoderConfig(ImageEncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         filters = NATURE if self.filters == "nature" else self.filters
+        _, *size = self.image_dims
         if filters is None:
-            filters = default_filters(*self.image_dims[1:], self.padding)
+            filters = default_filters(*size, self.padding)
         example = "[[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None."
         filters = check_value(f"{self.where}, filters", filters, Filters, Bounds(ge=1), example)
         object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
-        self._check_filters()
+        for i, ((_, kernel, _, padding), (_, *left)) in enumerate(zip(self.layers, self.layer_dims, strict=False), 1):
+            if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]):
+                raise ValueError(
+                    f"{self.where}: expected convolutions that fit an image of {_by(size)}, got an unpadded kernel of "
+                    f"{_by(kernel)} in layer {i}, where {_by(left)} is left. Choose smaller kernels or strides or "
+                    "'same' padding in conv_filters, or conv_filters=None."
+                )
 
     @property
     def layers(self) -> tuple[Filter, ...]:
@@ -251,19 +253,6 @@ class CNNEncoderConfig(ImageEncoderConfig):
 
     def build(self) -> "CNNEncoder":
         return CNNEncoder(self)
-
-    def _check_filters(self) -> None:
-        _, *size = self.image_dims
-        got = "" if self.layers else "no convolution"
-        for i, ((_, kernel, _, padding), (_, *left)) in enumerate(zip(self.layers, self.layer_dims, strict=False), 1):
-            if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]) and not got:
-                got = f"an unpadded kernel of {_by(kernel)} in layer {i}, where {_by(left)} is left"
-        if got:
-            raise ValueError(
-                f"{self.where}: expected convolutions that fit an image of {_by(size)}, got {got}. "
-                "Choose smaller kernels or strides or 'same' padding in conv_filters, or "
-                "conv_filters=None."
-            )
 
 
 def _in_full(entry: Sequence[Any], padding: str) -> Filter:
@@ -293,7 +282,7 @@ class CNNEncoder(ImageEncoder):
         self.convs, self.pads = nn.ModuleList(convs), tuple(pads)
         norms = [nn.LayerNorm([*dims]) for dims in config.layer_dims[1:]] if config.use_layernorm else []
         self.norms = nn.ModuleList(norms)
-        self._activations = tuple(_activation(config.activation) for _ in convs)
+        self._activations = tuple(activation_function(config.activation) for _ in convs)
         self.activations = nn.ModuleList(made for made in self._activations if isinstance(made, nn.Module))
         self.finish(config)
 
@@ -346,7 +335,7 @@ class ImpalaEncoder(ImageEncoder):
             blocks = [_ResidualBlock(after, config.activation) for _ in range(2)]
             layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), *blocks]
         self.layers = nn.Sequential(*layers)
-        self.activation = _activation(config.activation)
+        self.activation = activation_function(config.activation)
         self.finish(config)
 
     def features(self, images: Tensor) -> Tensor:
@@ -357,7 +346,7 @@ class _ResidualBlock(nn.Module):
     def __init__(self, channels: int, activation: Activation) -> None:
         super().__init__()
         self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-        self.activation1, self.activation2 = _activation(activation), _activation(activation)
+        self.activation1, self.activation2 = activation_function(activation), activation_function(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv2(self.activation2(self.conv1(self.activation1(x))))
@@ -373,45 +362,6 @@ _SETTINGS = (
     "conv_kernel_initializer",
     "conv_bias_initializer",
 )
-
-
-def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, where: str) -> ImageEncoderConfig:
-    """The image encoder the model settings describe; bytes from 0 to 255 are read as fractions of 255.
-
-    Raises:
-        ValueError: If the net does not fit the image; names ``where`` it is.
-    """
-    common: dict[str, Any] = {
-        "input_dims": space.shape,
-        "channels": model_config.conv_channels,
-        "activation": model_config.conv_activation,
-        "dense_dim": model_config.conv_dense_dim,
-        "init": Init.from_settings(
-            model_config.conv_kernel_initializer,
-            model_config.conv_kernel_initializer_kwargs,
-            model_config.conv_bias_initializer,
-            model_config.conv_bias_initializer_kwargs,
-            "conv",
-        ),
-        "scale": 1 / 255 if is_byte_box(space) else 1.0,
-        "where": where,
-    }
-    if model_config.conv_filters != "impala":
-        return CNNEncoderConfig(
-            filters=model_config.conv_filters,
-            padding=model_config.conv_padding,
-            use_layernorm=model_config.conv_use_layernorm,
-            **common,
-        )
-    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "padding of its own")
-    for name, expected, why in fixed:
-        if (got := getattr(model_config, name)) != expected:
-            raise ValueError(
-                f"model_config.{name}: expected {expected!r} for conv_filters='impala', which has "
-                f"{why}, at {where}, got {got!r}. Set it to {expected!r}, or list the convolutions "
-                "in conv_filters."
-            )
-    return ImpalaEncoderConfig(**common)
 
 
 @encoder_rules.register(
@@ -432,5 +382,29 @@ def image_encoder_config(space: spaces.Box, model_config: DefaultModelConfig, wh
     when=lambda space, model_config: len(space.shape) == 3,
     settings=_SETTINGS,
 )
-def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
-    return image_encoder_config(space, model_config, node.path)
+def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ImageEncoderConfig:
+    common: dict[str, Any] = {
+        "input_dims": space.shape,
+        "channels": model_config.conv_channels,
+        "activation": model_config.conv_activation,
+        "dense_dim": model_config.conv_dense_dim,
+        "init": Init.of("conv", model_config),
+        "scale": 1 / 255 if is_byte_box(space) else 1.0,
+        "where": node.path,
+    }
+    if model_config.conv_filters != "impala":
+        return CNNEncoderConfig(
+            filters=model_config.conv_filters,
+            padding=model_config.conv_padding,
+            use_layernorm=model_config.conv_use_layernorm,
+            **common,
+        )
+    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "padding of its own")
+    for name, expected, why in fixed:
+        if (got := getattr(model_config, name)) != expected:
+            raise ValueError(
+                f"model_config.{name}: expected {expected!r} for conv_filters='impala', which has "
+                f"{why}, at {node.path}, got {got!r}. Set it to {expected!r}, or list the convolutions "
+                "in conv_filters."
+            )
+    return ImpalaEncoderConfig(**common)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from catalog.activations import Activation, Init, activation_by_name
+from catalog.activations import Activation, Init, activation_function
 from catalog.base import ModelConfig
 from catalog.encoders.cnn import CNNEncoderConfig, Filter
+from catalog.encoders.mlp import require_width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,7 @@ class CNNTransposeHeadConfig(ModelConfig):
     output_init: Init = field(default_factory=Init)
 
     def __post_init__(self) -> None:
-        if len(self.input_dims) != 1 or self.input_dims[0] < 1:
-            raise ValueError(
-                "CNNTransposeHeadConfig.input_dims: expected one positive width, such as (64,), "
-                f"got {self.input_dims}. Give it the latent's, such as encoder_config.output_dims."
-            )
+        require_width(self)
         _ = self.mirrored  # which finds what does not fit
 
     @classmethod
@@ -67,15 +64,8 @@ class CNNTransposeHeadConfig(ModelConfig):
             **changed: Further fields, or others than the encoder's.
 
         Raises:
-            TypeError: If ``encoder`` is none.
             ValueError: If there is a padding without filters: each of the encoder's has its own.
         """
-        if not isinstance(encoder, CNNEncoderConfig):
-            raise TypeError(
-                f"{cls.__name__}.mirror(): expected a CNNEncoderConfig, got {encoder!r}. Write "
-                f"{cls.__name__}(input_dims=..., image_dims=..., filters=...) for what mirrors "
-                "none."
-            )
         if "padding" in changed and "filters" not in changed:
             raise ValueError(
                 f"{cls.__name__}.mirror(padding=): expected none, since each of the encoder's "
@@ -126,13 +116,13 @@ class CNNTransposeHead(nn.Module):
         self.convs, self._starts = nn.ModuleList(convs), starts
         norms = [nn.LayerNorm([*dims]) for dims in self.layer_dims[:-1]] if config.use_layernorm else []
         self.norms = nn.ModuleList(norms)
-        self._activations = tuple(_activation(config.activation) for _ in convs)
-        self._output_activation = _activation(config.output_activation)
+        self._activations = tuple(activation_function(config.activation) for _ in convs)
+        self._output_activation = activation_function(config.output_activation)
         made = (*self._activations, self._output_activation)
         self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
         for layer in (self.dense, *convs[:-1]):
-            config.init.fill(layer.weight, layer.bias)
-        config.output_init.fill(convs[-1].weight, convs[-1].bias)
+            config.init.apply(layer)
+        config.output_init.apply(convs[-1])
 
     def forward(self, latent: Tensor) -> Tensor:
         """``[..., latent] → [..., *image_dims]``."""
@@ -164,7 +154,3 @@ def _transposed(
     conv = nn.ConvTranspose2d(before[0], after[0], kernel, stride, output_padding=(below, right))
     top, left = (max(size - large, 0) // 2 for (_, large, _, _), size in zip(sizes, whole, strict=True))
     return conv, (top, left)
-
-
-def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
-    return activation_by_name(activation) or nn.Identity()

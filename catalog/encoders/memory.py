@@ -1,102 +1,134 @@
 """What nets with a memory have in common."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import tree
 from torch import Tensor, nn
 
+from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
 
 
-def check_count(config: ModelConfig, name: str, remedy: str) -> None:
-    """Whether the field ``name`` of the config of a net with a memory is at least 1.
+@dataclass(frozen=True, kw_only=True)
+class MemoryEncoderConfig(ModelConfig):
+    """Base of configs of encoders that remember.
 
-    Raises:
-        ValueError: If it is not.
+    Attributes:
+        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
+        init: How the weights start, each matrix (of a gate, too) on its own.
     """
-    if (got := getattr(config, name)) < 1:
-        raise ValueError(f"{type(config).__name__}.{name}: expected an int > 0, got {got}. {remedy}")
+
+    tokenizer_config: ModelConfig
+    init: Init = field(default_factory=Init)
 
 
-def tokenizer_width(tokenizer_config: ModelConfig, of: str) -> int:
-    """Width of the latents of a tokenizer that stands in the config ``of``.
+@dataclass(frozen=True, kw_only=True)
+class BuiltEncoderConfig(ModelConfig):
+    """A module that is there already, and the width of its latents."""
 
-    Raises:
-        ValueError: If they are no vectors.
-    """
-    dims = tuple(tokenizer_config.output_dims)
-    if len(dims) != 1:
-        raise ValueError(
-            f"{of}.tokenizer_config: expected latents of one dim, (D,), got "
-            f"{type(tokenizer_config).__name__} with output_dims {dims}. Flatten its output."
-        )
-    return dims[0]
+    net: nn.Module
+    width: int
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (self.width,)
+
+    def build(self) -> nn.Module:
+        return self.net
 
 
 class MemoryEncoder(Encoder):
     """Base of encoders that remember: a tokenizer of single steps, and what a subclass makes of its latents.
 
-    Args:
-        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
-        input_dim: Width of these latents.
-
     Raises:
-        ValueError: If the tokenizer has a state of its own.
+        ValueError: If the tokenizer has a state of its own, or latents of several dims.
     """
 
-    def __init__(self, tokenizer: nn.Module, input_dim: int) -> None:
+    def __init__(self, config: MemoryEncoderConfig) -> None:
         super().__init__()
-        self.tokenizer, self.input_dim = as_encoder(tokenizer), input_dim
-        if self.tokenizer.get_initial_state() is not None:
+        self.tokenizer = as_encoder(config.tokenizer_config.build())
+        dims = tuple(config.tokenizer_config.output_dims)
+        if len(dims) != 1 or self.tokenizer.get_initial_state() is not None:
             raise ValueError(
-                f"{type(self).__name__}.tokenizer: expected an encoder without a state of its own, "
-                f"got {type(tokenizer).__name__}, whose get_initial_state() is not None. Leave out "
-                "use_lstm, use_gru and use_attention, or give it a stateless encoder."
+                f"{type(config).__name__}.tokenizer_config: expected an encoder without a state of its own, whose "
+                f"latents have one dim, got {type(self.tokenizer).__name__} with output_dims {dims}. Flatten its "
+                "output, and leave out use_lstm, use_gru and use_attention for a net with a state."
             )
+        self.input_dim = dims[0]
 
     def parts(self) -> tuple[nn.Module, ...]:
         return (self.tokenizer,)
 
+    @abstractmethod
+    def get_initial_state(self) -> dict[str, Tensor]:
+        """Return the state of one sequence before its first step, without a batch dim."""
+
+    @cached_property
+    def _state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(part.shape) for name, part in self.get_initial_state().items()}
+
     def tokens(self, obs: Tree, starts: Tensor | None) -> Tensor:
-        """Latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, found for all steps at once.
+        """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, found for all steps at once.
 
         Raises:
             ValueError: If the shapes do not fit.
         """
-        leading = tuple(_first_leaf(obs).shape[:2])
+        leading = tuple(tree.flatten(obs)[0].shape[:2])
         if len(leading) < 2 or (starts is not None and starts.shape != leading):
             given = None if starts is None else tuple(starts.shape)
             got = f"leading dims {leading} and starts of shape {given}"
-            raise ValueError(self.misfit("obs [T, B, ...] and starts [T, B]", got))
+            raise self._misfit("obs [T, B, ...] and starts [T, B]", got)
         latents = self.tokenizer(_merged(obs)).latent
         if latents.shape != (leading[0] * leading[1], self.input_dim):
             expected = f"latents of shape ({leading[0] * leading[1]}, {self.input_dim}) from the tokenizer"
-            raise ValueError(self.misfit(expected, f"shape {tuple(latents.shape)}"))
+            raise self._misfit(expected, f"shape {tuple(latents.shape)}")
         return latents.view(*leading, self.input_dim)
 
-    def misfit(self, expected: str, got: str) -> str:
-        """What is said of arguments whose shapes do not fit."""
-        return (
+    def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:
+        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``: zeros in rows that start.
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        shapes = {name: (x.shape[1], *shape) for name, shape in self._state_shapes.items()}
+        if state is None:
+            return {name: x.new_zeros(shape) for name, shape in shapes.items()}
+        is_dict = isinstance(state, Mapping)
+        got = {name: tuple(part.shape) for name, part in state.items()} if is_dict else type(state).__name__
+        if got != shapes:
+            raise self._misfit(f"a state of shapes {shapes}", str(got))
+        if starts is None:
+            return state
+        return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) for name, part in state.items()}
+
+    def _misfit(self, expected: str, got: str) -> ValueError:
+        """Return the error for arguments whose shapes do not fit."""
+        return ValueError(
             f"{type(self).__name__}: expected {expected}, got {got}. Give sequences, time first, "
             "and the state that came with the step before, or None."
         )
 
 
+def start_gates(init: Init, weights: tuple[Tensor, ...], size: int) -> None:
+    """Fill the input weights, recurrent weights, and the biases of both, each gate of ``size`` units on its own."""
+    w_ih, w_hh, b_ih, b_hh = (weight.detach().split(size) for weight in weights)
+    for weight, bias in zip(w_ih + w_hh, b_ih + b_hh, strict=True):
+        init.fill(weight, bias)
+
+
 def encode_steps(encoder: Callable[[Tree], EncoderOutput], obs: Tree) -> Tensor:
-    """Latents ``[T, B, D]`` of sequences ``[T, B, ...]``, by an encoder without a state that stands beside one with a
-    state: it reads all steps as one batch."""
-    return encoder(_merged(obs)).latent.unflatten(0, _first_leaf(obs).shape[:2])
+    """Return latents ``[T, B, D]`` of sequences ``[T, B, ...]``, by a stateless encoder that stands next to a stateful
+    one: it reads all steps as one batch."""
+    return encoder(_merged(obs)).latent.unflatten(0, tree.flatten(obs)[0].shape[:2])
 
 
-def _first_leaf(tree: Tree) -> Tensor:
-    while not isinstance(tree, Tensor):
-        tree = next(iter(tree.values() if isinstance(tree, Mapping) else tree))
-    return tree
-
-
-def _merged(tree: Tree) -> Tree:
+def _merged(obs: Tree) -> Tree:
     """``[T, B, ...] → [T * B, ...]``, which also modules that know one batch dim only can take."""
-    if isinstance(tree, Tensor):
-        return tree.flatten(0, 1)
-    if isinstance(tree, Mapping):
-        return {key: _merged(part) for key, part in tree.items()}
-    return tuple(_merged(part) for part in tree)
+    if isinstance(obs, Tensor):
+        return obs.flatten(0, 1)
+    return tree.map_structure(lambda leaf: leaf.flatten(0, 1), obs)

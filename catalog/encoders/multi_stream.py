@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
 from catalog.encoders.dense import DenseStack
-from catalog.encoders.mlp import INIT_SETTINGS, encoder_init
+from catalog.encoders.mlp import INIT_SETTINGS
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 from catalog.spaces import space_parts
@@ -34,7 +34,6 @@ class MultiStreamEncoderConfig(ModelConfig):
     encoders: Mapping[str | int, ModelConfig]
     fusion_hidden_dims: tuple[int, ...] = (64,)
     fusion_activation: Activation = "tanh"
-    fusion_use_layernorm: bool = False
     init: Init = field(default_factory=Init)
     where: str = field(default="MultiStreamEncoderConfig.encoders", repr=False)
 
@@ -77,7 +76,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
             config.concatenated_dim,
             config.fusion_hidden_dims,
             activation=config.fusion_activation,
-            layernorm=config.fusion_use_layernorm,
+            layernorm=False,
             init=config.init,
         )
         self.keys = tuple(config.encoders)
@@ -102,7 +101,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
 _SETTINGS = ("flatten_observations", "fusionnet_hiddens", "fusionnet_activation", *INIT_SETTINGS)
 
 
-def _has_streams(space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig) -> bool:
+def _has_streams(space: Space, model_config: DefaultModelConfig) -> bool:
     return not model_config.flatten_observations
 
 
@@ -116,6 +115,6 @@ def _(
         encoders=encoders,
         fusion_hidden_dims=model_config.fusionnet_hiddens if len(encoders) > 1 else (),
         fusion_activation=model_config.fusionnet_activation,
-        init=encoder_init(model_config),
+        init=Init.of("fcnet", model_config),
         where=node.path,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,18 +21,13 @@ class NoisyHeadConfig(MLPHeadConfig):
     ``sigma0/√inputs`` (section 3.2), so there is no ``init``.
 
     Raises:
-        ValueError: As :class:`MLPHeadConfig`; if ``sigma0`` is not positive; for an ``init``, an ``output_init`` or
-            ``clip_log_std``.
+        ValueError: As :class:`MLPHeadConfig`; for an ``init``, an ``output_init`` or ``clip_log_std``.
     """
 
     sigma0: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.sigma0 < math.inf:
-            raise ValueError(
-                f"NoisyHeadConfig.sigma0: expected a finite number > 0, got {self.sigma0}. The usual one is 0.5."
-            )
         for name, only in (("init", Init()), ("output_init", Init()), ("clip_log_std", False)):
             if (given := getattr(self, name)) != only:
                 raise ValueError(
@@ -43,8 +38,7 @@ class NoisyHeadConfig(MLPHeadConfig):
     @classmethod
     def of(cls, head: MLPHeadConfig, sigma0: float) -> NoisyHeadConfig:
         """``head`` with noise, and with the start of noisy layers in place of its own."""
-        layers = {item.name: getattr(head, item.name) for item in fields(MLPHeadConfig)}
-        return cls(**layers | {"init": Init(), "output_init": Init(), "sigma0": sigma0})
+        return cls(**vars(head) | {"init": Init(), "output_init": Init(), "sigma0": sigma0})
 
     def build(self) -> NoisyHead:
         return NoisyHead(self)

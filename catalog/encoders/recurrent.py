@@ -1,9 +1,8 @@
 """Recurrent nets: memory over the steps of an episode, and encoders of observations that are sequences themselves."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from gymnasium import spaces
@@ -11,13 +10,11 @@ from torch import Tensor, nn
 
 from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.encoders.memory import MemoryEncoder, check_count, tokenizer_width
-from catalog.encoders.preprocessing import is_byte_box
-from catalog.errors import closest
+from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
+from catalog.encoders.preprocessing import is_byte_box, vector_width
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 
-LayerType = Literal["lstm", "gru"]
 Hidden = tuple[Tensor, ...]
 """State of one layer, ``[B, hidden]`` each: h and c of an LSTM, h of a GRU."""
 
@@ -26,88 +23,43 @@ _SATURATING = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentEncoderConfig(ModelConfig):
+class RecurrentEncoderConfig(MemoryEncoderConfig):
     """An LSTM or GRU over the encoding of each step; ``[T, B, *obs] → [T, B, hidden_dim]``.
 
     Attributes:
-        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
         recurrent_layer_type: "lstm" or "gru".
         hidden_dim: Width of the recurrent layers.
         num_layers: How many stand on each other.
-        init: How the weights start, each gate's matrices on their own.
-
-    Raises:
-        ValueError: If a value is out of range.
     """
 
-    tokenizer_config: ModelConfig
-    recurrent_layer_type: LayerType = "lstm"
+    recurrent_layer_type: Literal["lstm", "gru"] = "lstm"
     hidden_dim: int = 64
     num_layers: int = 1
-    init: Init = field(default_factory=Init)
-
-    def __post_init__(self) -> None:
-        known = ("lstm", "gru")
-        if self.recurrent_layer_type not in known:
-            raise ValueError(
-                "RecurrentEncoderConfig.recurrent_layer_type: expected 'lstm' or 'gru', got "
-                f"{self.recurrent_layer_type!r}. Set it to one of "
-                f"these.{closest(self.recurrent_layer_type, known)}"
-            )
-        for name in ("hidden_dim", "num_layers"):
-            check_count(self, name, "Give the net at least one layer with at least one unit.")
 
     @property
     def output_dims(self) -> tuple[int, ...]:
         return (self.hidden_dim,)
 
     def build(self) -> "RecurrentEncoder":
-        return RecurrentEncoder(
-            self.tokenizer_config.build(),
-            tokenizer_width(self.tokenizer_config, type(self).__name__),
-            layer_type=self.recurrent_layer_type,
-            hidden_dim=self.hidden_dim,
-            num_layers=self.num_layers,
-            init=self.init,
-        )
+        return RecurrentEncoder(self)
 
 
 class RecurrentEncoder(MemoryEncoder):
-    """A tokenizer, and recurrent layers over its latents.
+    """The net of a :class:`RecurrentEncoderConfig`: a tokenizer, and recurrent layers over its latents.
 
     The state is ``{"h": [B, layers, hidden], "c": ...}``, "c" for an LSTM only. It is zeroed before every step that
     starts an episode, in the rows in which it does. Starts cost little, wherever and however many they are: each layer
     is one fused call, see :class:`_Timeline`.
-
-    Args:
-        tokenizer: A module from observations ``[N, ...]`` to latents ``[N, input_dim]``, without a state of its own.
-        input_dim: Width of these latents.
-        layer_type: "lstm" or "gru".
-        hidden_dim: Width of the layers.
-        num_layers: How many stand on each other.
-        init: How the weights start, each gate's matrices on their own.
-
-    Raises:
-        ValueError: If the tokenizer has a state of its own.
     """
 
-    def __init__(
-        self,
-        tokenizer: nn.Module,
-        input_dim: int,
-        *,
-        layer_type: LayerType,
-        hidden_dim: int,
-        num_layers: int,
-        init: Init,
-    ) -> None:
-        super().__init__(tokenizer, input_dim)
-        self.hidden_dim = hidden_dim
-        self.state_names = ("h", "c") if layer_type == "lstm" else ("h",)
-        net = nn.LSTM if layer_type == "lstm" else nn.GRU
-        layers = [net(width, hidden_dim) for width in (input_dim, *[hidden_dim] * (num_layers - 1))]
+    def __init__(self, config: RecurrentEncoderConfig) -> None:
+        super().__init__(config)
+        self.hidden_dim = config.hidden_dim
+        net, self.state_names = {"lstm": (nn.LSTM, ("h", "c")), "gru": (nn.GRU, ("h",))}[config.recurrent_layer_type]
+        widths = (self.input_dim, *[config.hidden_dim] * (config.num_layers - 1))
+        layers = [net(width, config.hidden_dim) for width in widths]
         for layer in layers:
-            _start(layer, init)
+            start_gates(config.init, _weights(layer), config.hidden_dim)
         self.layers = nn.ModuleList(layers)
 
     def get_initial_state(self) -> dict[str, Tensor]:
@@ -128,14 +80,14 @@ class RecurrentEncoder(MemoryEncoder):
             ValueError: If the shapes do not fit.
         """
         x = self.tokens(obs, starts)
-        hidden = self._hidden(x, state, starts)
+        before = self.state_before(x, state, starts).values()
+        hidden = [*zip(*(part.unbind(1) for part in before), strict=True)]
         if len(x) == 1:
             x, hidden = self._step(x, hidden)
         elif starts is not None and _must_not_wait(starts):
             x, hidden = self._step_by_step(x, hidden, starts)
         else:
-            timeline = None if starts is None else _Timeline.from_starts(starts)
-            x, hidden = self._sequence(x, hidden) if timeline is None else self._stretched(x, hidden, timeline)
+            x, hidden = self._sequence(x, hidden, None if starts is None else _Timeline.from_starts(starts))
         layers = zip(*hidden, strict=True)
         merged = (parts[0].unsqueeze(1) if len(parts) == 1 else torch.stack(parts, 1) for parts in layers)
         return EncoderOutput(x, dict(zip(self.state_names, merged, strict=True)))
@@ -158,39 +110,20 @@ class RecurrentEncoder(MemoryEncoder):
             outputs.append(y)
         return torch.cat(outputs), hidden
 
-    def _sequence(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
-        """Steps ``[T, B, D]`` of one episode per row."""
+    def _sequence(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline | None") -> tuple[Tensor, list[Hidden]]:
+        """Steps ``[T, B, D]`` in one call per layer; without a timeline there are no starts among them."""
         after = []
-        for before, layer in zip(hidden, self.layers, strict=True):
-            x, state = _fused(x, before, _weights(layer))
-            after.append(state)
-        return x, after
-
-    def _stretched(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline") -> tuple[Tensor, list[Hidden]]:
-        """Steps ``[T, B, D]`` with starts among them."""
-        x, after = timeline.spread(x), []
+        if timeline is None:
+            for before, layer in zip(hidden, self.layers, strict=True):
+                x, state = _fused(x, before, _weights(layer))
+                after.append(state)
+            return x, after
+        x = timeline.spread(x)
         for before, layer in zip(hidden, self.layers, strict=True):
             forced = torch.cat([x, timeline.forces.to(x.dtype)], 2)
             x, state = _fused(forced, before, _with_forces(*_weights(layer)))
             after.append((timeline.last(x), *state[1:]))
         return timeline.gather(x), after
-
-    def _hidden(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> list[Hidden]:
-        """State of each layer before the first step."""
-        shape = (x.shape[1], len(self.layers), self.hidden_dim)
-        if state is None:
-            zeros = x.new_zeros(shape[0], self.hidden_dim)
-            return [(zeros,) * len(self.state_names)] * len(self.layers)
-        given: Mapping[str, Tensor] = state if isinstance(state, Mapping) else {}
-        parts = [given[name] for name in self.state_names if name in given and given[name].shape == shape]
-        if len(parts) < len(self.state_names):
-            expected = f"a state with {' and '.join(map(repr, self.state_names))} of shape {shape}"
-            got = {name: tuple(part.shape) for name, part in given.items()} or type(state).__name__
-            raise ValueError(self.misfit(expected, str(got)))
-        if starts is not None:
-            fresh = starts[0].view(-1, 1, 1)
-            parts = [part.masked_fill(fresh, 0) for part in parts]
-        return [tuple(part[:, i] for part in parts) for i in range(len(self.layers))]
 
 
 @dataclass(frozen=True)
@@ -291,58 +224,15 @@ def _in_one_piece(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(piece.view_as(w) for piece, w in zip(pieces, weights, strict=True))
 
 
-def _start(layer: nn.LSTM | nn.GRU, init: Init) -> None:
-    """Fill the weights and biases of each gate on their own."""
-    w_ih, w_hh, b_ih, b_hh = (weight.detach().split(layer.hidden_size) for weight in _weights(layer))
-    for weight, bias in zip(w_ih + w_hh, b_ih + b_hh, strict=True):
-        init.fill(weight, bias)
-
-
-def _settings(model_config: DefaultModelConfig) -> dict[str, Any]:
-    """Arguments of :class:`RecurrentEncoder` that model settings decide."""
-    return {
-        "hidden_dim": model_config.lstm_cell_size,
-        "num_layers": model_config.lstm_num_layers,
-        "init": recurrent_init(model_config),
-    }
-
-
-def recurrent_init(model_config: DefaultModelConfig) -> Init:
-    """How recurrent layers start; no gain of √2, since what follows is no ReLU."""
-    return Init(
-        kernel=model_config.lstm_kernel_initializer,
-        kernel_kwargs=model_config.lstm_kernel_initializer_kwargs or {},
-        bias=model_config.lstm_bias_initializer,
-        bias_kwargs=model_config.lstm_bias_initializer_kwargs or {},
-        settings="lstm",
-    )
-
-
-def _layer_type(model_config: DefaultModelConfig) -> LayerType:
-    return "gru" if model_config.use_gru else "lstm"
-
-
 def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> RecurrentEncoderConfig:
     """The LSTM (``use_lstm``) or GRU (``use_gru``) that the model settings describe, after ``tokenizer_config``."""
     return RecurrentEncoderConfig(
         tokenizer_config=tokenizer_config,
-        recurrent_layer_type=_layer_type(model_config),
-        **_settings(model_config),
+        recurrent_layer_type="gru" if model_config.use_gru else "lstm",
+        hidden_dim=model_config.lstm_cell_size,
+        num_layers=model_config.lstm_num_layers,
+        init=Init.of("lstm", model_config, gain=1.0),
     )
-
-
-def wrap_recurrent(tokenizer: nn.Module, model_config: DefaultModelConfig, width: int) -> RecurrentEncoder:
-    """The same after a module of one's own.
-
-    Args:
-        tokenizer: From observations ``[N, ...]`` to latents ``[N, width]``.
-        model_config: Says which net follows.
-        width: Width of the latents.
-
-    Raises:
-        ValueError: If the tokenizer has a state of its own.
-    """
-    return RecurrentEncoder(tokenizer, width, layer_type=_layer_type(model_config), **_settings(model_config))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,24 +246,12 @@ class SequenceEncoderConfig(ModelConfig):
         hidden_dim: Width of the GRU.
         init: How the weights start, each gate's matrices on their own.
         scale: What the numbers are multiplied by.
-        where: What the observation is called in messages.
-
-    Raises:
-        ValueError: If ``input_dims`` is the shape of no matrix.
     """
 
     input_dims: tuple[int, ...]
     hidden_dim: int = 64
     init: Init = field(default_factory=Init)
     scale: float = 1.0
-    where: str = field(default="input_dims", repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if len(self.input_dims) != 2 or 0 in self.input_dims:
-            raise ValueError(
-                f"{self.where}: expected a matrix [L, F], not empty, got shape {self.input_dims}. "
-                "Reshape it with an environment wrapper, or leave it out of the observation."
-            )
 
     @property
     def output_dims(self) -> tuple[int, ...]:
@@ -390,7 +268,7 @@ class SequenceEncoder(Encoder):
         super().__init__()
         self.input_dims, self.hidden_dim, self.scale = tuple(config.input_dims), config.hidden_dim, config.scale
         self.gru = nn.GRU(config.input_dims[1], config.hidden_dim)
-        _start(self.gru, config.init)
+        start_gates(config.init, _weights(self.gru), config.hidden_dim)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
         """Latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``."""
@@ -410,6 +288,7 @@ class SequenceEncoder(Encoder):
     settings=("matrix_observations", "fcnet_hiddens", "lstm_kernel_initializer", "lstm_bias_initializer"),
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
+    vector_width(space, node.path)  # refuses one without entries
     if not model_config.fcnet_hiddens:
         raise ValueError(
             "model_config.fcnet_hiddens: expected a last width for the GRU over the rows of "
@@ -418,7 +297,6 @@ def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfi
     return SequenceEncoderConfig(
         input_dims=space.shape,
         hidden_dim=model_config.fcnet_hiddens[-1],
-        init=recurrent_init(model_config),
+        init=Init.of("lstm", model_config, gain=1.0),
         scale=1 / 255 if is_byte_box(space) else 1.0,
-        where=node.path,
     )

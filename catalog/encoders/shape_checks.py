@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+import tree
 from gymnasium import Space
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -45,42 +46,27 @@ def check_encoder(
     """
     initial = encoder.get_initial_state()
     leading = (2,) if initial is None else (2, 3)
-    memory: dict[str, Any] = {}
+    memory: dict[str, Any] = {"state": None}
     if initial is not None:
-        state = _map(lambda x: _state_part(x, where).expand(3, *x.shape).clone(), initial)
+        check_state(initial, where)
+        state = tree.map_structure(lambda x: x.expand(3, *x.shape).clone(), initial)
         memory = {"state": state, "starts": torch.zeros(leading, dtype=torch.bool)}
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
     out = try_net(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
     if not isinstance(out, EncoderOutput) or not isinstance(out.latent, Tensor):
-        got = (
-            f"an EncoderOutput of {type(out.latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
-        )
+        is_output = isinstance(out, EncoderOutput)
+        got = f"an EncoderOutput of {type(out.latent).__name__}" if is_output else type(out).__name__
         raise ValueError(
             f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
             "returns EncoderOutput(latent, state)."
         )
-    shape = tuple(out.latent.shape)
-    dims = shape[len(leading) :]
-    if shape[: len(leading)] != leading or len(dims) != 1 or declared not in (None, dims):
-        width = declared[0] if declared is not None and len(declared) == 1 else "D"
-        raise ValueError(
-            f"{where}: expected latents of shape ({batch}, {width}) for observations of shape "
-            f"({batch}, ...), got shape {shape}. Flatten the output, keep the batch dim, and let "
-            "output_dims say its width."
-        )
-    if out.latent.dtype != (dtype := torch.get_default_dtype()):
-        raise ValueError(
-            f"{where}: expected latents of {dtype}, as heads take them, got {out.latent.dtype}. "
-            "Return such latents, by latent.float() for example."
-        )
-    before, after = (_map(_form, state) for state in (memory.get("state"), out.state))
-    if before != after:
-        raise ValueError(
-            f"{where}: expected a next state shaped like get_initial_state() with a batch dim, "
-            f"{before}, got {after}. Return it as the state of the EncoderOutput; None where "
-            "get_initial_state() is None."
-        )
+    width = declared[0] if declared is not None and len(declared) == 1 else "D"
+    expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
+    remedy = "Flatten the output, keep the batch dim, let output_dims say its width, and return float32 as heads take."
+    dims = declared or tuple(out.latent.shape[-1:])
+    check_floats(out.latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
+    check_next_state(memory["state"], out.state, where)
     return dims
 
 
@@ -104,14 +90,65 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
         )
     takes = f"a module that takes latents of shape {(1, *input_dims)}"
     out = try_net(head, (torch.zeros(1, *input_dims),), where, takes)
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if shape != (1, output_dim):
-        raise ValueError(
-            f"{where}: expected outputs of shape (1, {output_dim}) for one latent, got {shape}. "
-            "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 "
-            "for a value."
-        )
+    expected = f"outputs of shape (1, {output_dim}) for one latent"
+    remedy = "Give its last layer as many outputs: the catalog's action_head_dim for actions, 1 for a value."
+    check_floats(out, (1, output_dim), where, expected, remedy)
     return head
+
+
+def check_floats(
+    found: Any, shape: tuple[int, ...], where: str, expected: str, remedy: str, dtype: torch.dtype | None = None
+) -> None:
+    """Make sure that ``found`` is a tensor of ``shape``, of floats or of ``dtype``.
+
+    Raises:
+        ValueError: If it is not; says that ``where`` gave it in place of what was ``expected``.
+    """
+    is_tensor = isinstance(found, Tensor)
+    if (
+        not is_tensor
+        or tuple(found.shape) != shape
+        or not found.is_floating_point()
+        or dtype not in (None, found.dtype)
+    ):
+        got = f"shape {tuple(found.shape)} of {found.dtype}" if is_tensor else type(found).__name__
+        raise ValueError(f"{where}: expected {expected}, got {got}. {remedy}")
+
+
+def check_state(state: Tree, where: str) -> None:
+    """Make sure that an initial state is made of what rollouts hold.
+
+    Raises:
+        ValueError: If it holds anything but tensors, dicts and tuples.
+    """
+    parts = [state]
+    for part in parts:  # which grows by what is nested
+        if isinstance(part, Mapping | tuple):
+            parts += part.values() if isinstance(part, Mapping) else part
+        elif not isinstance(part, Tensor):
+            raise ValueError(
+                f"{where}: expected a tensor, or dicts and tuples of them, from get_initial_state(), got a "
+                f"{type(part).__name__} in it. Return a tuple for a list, and a tensor such as torch.zeros(64) for "
+                "each part; None alone is for no state."
+            )
+
+
+def check_next_state(before: Tree | None, after: Tree | None, where: str) -> None:
+    """Make sure that the next state can take the place of the one before.
+
+    Raises:
+        ValueError: If it has another structure, shape or dtype.
+    """
+    expected, got = (tree.map_structure(_form, state) for state in (before, after))
+    if expected != got:
+        raise ValueError(
+            f"{where}: expected a next state shaped like get_initial_state() with a batch dim, {expected}, got {got}. "
+            "Return the states after the last row, [B, ...], in that structure; None where there is no state."
+        )
+
+
+def _form(part: Any) -> Any:
+    return (tuple(part.shape), part.dtype) if isinstance(part, Tensor) else None if part is None else type(part)
 
 
 def numbers_of(width: int) -> Tensor:
@@ -148,8 +185,7 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
     Raises:
         ValueError: If it does not take them, or changes them in place.
     """
-    leaves: list[Tensor] = []
-    _map(leaves.append, samples)
+    leaves = tree.flatten(samples)
     versions = [leaf._version for leaf in leaves]
     try:
         out = call()
@@ -169,28 +205,3 @@ def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, r
     """``net(*samples)`` in eval mode, without gradient."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)
-
-
-def _state_part(part: Any, where: str) -> Tensor:
-    """``part`` of an initial state, which must be a tensor."""
-    if isinstance(part, Tensor):
-        return part
-    raise ValueError(
-        f"{where}: expected a tensor, or a dict or tuple of them, from get_initial_state(), got "
-        f"{part!r}. Make tensors of all its parts, such as torch.zeros(64), and tuples of lists; "
-        "None alone is for no state."
-    )
-
-
-def _form(part: Any) -> Any:
-    """What the initial state and a next one have in common in each part."""
-    return tuple(part.shape) if isinstance(part, Tensor) else None if part is None else type(part).__name__
-
-
-def _map(function: Any, nested: Tree | None) -> Any:
-    """``function`` of each part of a state that is not nested."""
-    if isinstance(nested, Mapping):
-        return {key: _map(function, part) for key, part in nested.items()}
-    if isinstance(nested, tuple):
-        return tuple(_map(function, part) for part in nested)
-    return function(nested)

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 import tree
-from torch import Tensor
 
 from catalog.base import Tree
-from catalog.encoders.shape_checks import tried, untouched
+from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
 from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import map_leaves
@@ -35,7 +34,7 @@ def check_module(module: RLModule) -> None:
     """
     stateful = module.is_stateful()
     if stateful:
-        _check_state(module)
+        check_state(module.get_initial_state(), type(module).__name__)
     gpus = {p.device for p in module.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=gpus), untouched(module):
         for forward in (module.forward_inference, module.forward_exploration):
@@ -43,7 +42,7 @@ def check_module(module: RLModule) -> None:
             where, out = _called(module, forward, batch)
             _check_inputs(module, where, batch, out)
             if stateful:
-                _check_next_state(where, batch, state_out_of(module, out))
+                check_next_state(batch[Columns.STATE_IN], state_out_of(module, out), f"{where}[{Columns.STATE_OUT!r}]")
         try:
             _try_training(module, probe_batch(module, min(3, module.max_seq_len)))
         except ValueError as error:
@@ -71,7 +70,7 @@ def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
     if not (isinstance(module, QNetAPI) and isinstance(out, Mapping) and Columns.EMBEDDINGS in out):
         _check_inputs(module, where, batch, out)
     if module.is_stateful() and Columns.STATE_OUT in out:
-        _check_next_state(where, batch, out[Columns.STATE_OUT])
+        check_next_state(batch[Columns.STATE_IN], out[Columns.STATE_OUT], f"{where}[{Columns.STATE_OUT!r}]")
     if not isinstance(module, ValueFunctionAPI | QNetAPI):
         return
     rows, given = batch, [out.get(Columns.EMBEDDINGS), None]
@@ -79,24 +78,22 @@ def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
         rows = flatten_sequences(batch, None)
         given = [map_leaves(lambda x: x.flatten(0, 1), embeddings_of(module, out))]
     count = len(tree.flatten(rows[Columns.OBS])[0])
+    checks: list[tuple[Callable[..., Any], tuple[int, ...], str]] = []
+    if isinstance(module, ValueFunctionAPI):
+        checks.append((module.compute_values, (count,), "one number for each row: squeeze(-1) drops a last dim of 1"))
+    if isinstance(module, QNetAPI):
+        checks.append((module.compute_q_values, (count, _width(module)), "one value for each action"))
     for embeddings in given:
-        if isinstance(module, ValueFunctionAPI):
-            where, values = _called(module, module.compute_values, rows, embeddings)
-            remedy = "Return one number for each row: squeeze(-1) drops a last dim of 1."
-            _check_shape(f"{where} of {count} rows", values, (count,), remedy)
-        if isinstance(module, QNetAPI):
-            where, values = _called(module, module.compute_q_values, rows, embeddings)
-            _check_shape(
-                f"{where} of {count} rows", values, (count, _width(module)), "Return one value for each action."
-            )
+        for method, shape, wanted in checks:
+            where, values = _called(module, method, rows, embeddings)
+            check_floats(values, shape, f"{where} of {count} rows", f"floats of shape {shape}", f"Return {wanted}.")
 
 
 def _called(module: RLModule, method: Callable[..., Any], batch: dict[str, Tree], *args: Any) -> tuple[str, Any]:
     """What ``method`` is called in messages, and what it makes of a copy of ``batch``."""
     where = f"{type(module).__name__}.{method.__name__}()"
     takes = f"a method that takes {', '.join(batch)} of {ROWS} observations, or of {ROWS} sequences if there is a state"
-    remedy = "They come as batches of tensors, in the structure and the dtypes of the space."
-    return where, tried(lambda: method(dict(batch), *args), batch[Columns.OBS], where, takes, remedy)
+    return where, tried(lambda: method(dict(batch), *args), batch[Columns.OBS], where, takes)
 
 
 def _width(module: RLModule) -> int:
@@ -115,37 +112,5 @@ def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: 
     leading = batch[Columns.STARTS].shape if module.is_stateful() else (ROWS,)
     dist, width = module.action_dist_cls.__name__, _width(module)
     remedy = f"{dist} takes {width} inputs for an action of {module.action_space}, and leading dims are kept."
-    _check_shape(f"{where}[{column!r}] of {ROWS} observations", out[column], (*leading, width), remedy)
-
-
-def _check_shape(where: str, found: Any, shape: tuple[int, ...], remedy: str) -> None:
-    if not isinstance(found, Tensor) or tuple(found.shape) != shape or not found.is_floating_point():
-        got = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"{where}: expected floats of shape {shape}, got {got}. {remedy}")
-
-
-def _check_state(module: RLModule) -> None:
-    """Check that the initial state is made of what rollouts hold."""
-    parts = [module.get_initial_state()]
-    for part in parts:  # which grows by what is nested
-        if isinstance(part, dict | tuple):
-            parts += part.values() if isinstance(part, dict) else part
-        elif not isinstance(part, Tensor):
-            raise ValueError(
-                f"{type(module).__name__}.get_initial_state(): expected a tensor, or dicts and "
-                f"tuples of them, got a {type(part).__name__} in it. Return a tuple for a list, "
-                "and a tensor such as torch.zeros(64) for each part."
-            )
-
-
-def _check_next_state(where: str, batch: Mapping[str, Tree], state: Tree) -> None:
-    """Check that the next state can take the place of the one before."""
-    before, after = (
-        tree.map_structure(lambda x: (tuple(x.shape), x.dtype), x) for x in (batch[Columns.STATE_IN], state)
-    )
-    if before != after:
-        raise ValueError(
-            f"{where}[{Columns.STATE_OUT!r}]: expected {before}, as in state_in, got {after}. "
-            "Return the states after the last row, [B, ...], in the structure of "
-            "batch['state_in']."
-        )
+    shape = (*leading, width)
+    check_floats(out[column], shape, f"{where}[{column!r}] of {ROWS} observations", f"floats of shape {shape}", remedy)

@@ -283,9 +283,7 @@ def test_a_distribution_without_its_methods_is_refused_and_these_are_named() -> 
         def logp(self, actions: Any) -> Tensor:
             raise NotImplementedError
 
-    with pytest.raises(
-        TypeError, match=r"custom_action_dist: expected .* got Half .* Write entropy\(\), from_logits\(\), kl"
-    ):
+    with pytest.raises(TypeError, match=r"custom_action_dist: expected .* got Half .* Write entropy\(\), kl\(\)"):
         PPOCatalog(VECTOR, TWO, {"custom_action_dist": Half})
 
 
@@ -364,7 +362,7 @@ def test_latents_of_a_dtype_that_no_head_takes_raise(dtype: torch.dtype) -> None
         def forward(self, input: Tensor) -> Tensor:
             return super().forward(input).to(dtype)
 
-    with pytest.raises(ValueError, match=rf"expected latents of torch\.float32, as heads take them, got {dtype}\."):
+    with pytest.raises(ValueError, match=rf"expected latents of .* got shape .* of {dtype}\. .*float32 as heads take"):
         linear_catalog(Other(4, 3)).build_actor_critic_encoder()
 
 

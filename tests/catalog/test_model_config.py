@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from catalog import DefaultModelConfig
-from catalog.activations import Initializer, activation_by_name, initializer_by_name
-from catalog.encoders.mlp import encoder_init
+from catalog.activations import Init, Initializer, activation_by_name, initializer_by_name
 from catalog.settings import setting, settings_of
 
 
@@ -91,12 +90,12 @@ def test_every_setting_says_what_it_is() -> None:
 )
 def test_any_initializer_works_without_keywords(initializer: Any) -> None:
     config = DefaultModelConfig(fcnet_kernel_initializer=initializer)
-    encoder_init(config).apply(nn.Linear(4, 4))
+    Init.of("fcnet", config).apply(nn.Linear(4, 4))
 
 
 def test_the_default_start_is_orthogonal_with_gain_root_two_and_no_bias() -> None:
     layer = nn.Linear(5, 3)
-    encoder_init(DefaultModelConfig()).apply(layer)
+    Init.of("fcnet", DefaultModelConfig()).apply(layer)
     # rows are orthogonal, of squared length 2
     torch.testing.assert_close(layer.weight @ layer.weight.T, 2 * torch.eye(3), atol=1e-5, rtol=0)
     assert layer.bias.tolist() == [0, 0, 0]
@@ -106,7 +105,7 @@ def test_keywords_reach_the_initializer() -> None:
     layer = nn.Linear(2, 2)
     settings = {"fcnet_kernel_initializer": "constant_", "fcnet_kernel_initializer_kwargs": {"val": 0.5}}
     settings |= {"fcnet_bias_initializer": "constant_", "fcnet_bias_initializer_kwargs": {"val": -1.0}}
-    encoder_init(DefaultModelConfig.from_any(settings)).apply(layer)
+    Init.of("fcnet", DefaultModelConfig.from_any(settings)).apply(layer)
     assert layer.weight.unique().tolist() == [0.5]
     assert layer.bias.tolist() == [-1, -1]
 

@@ -18,7 +18,6 @@ from catalog import (
     DiagGaussian,
     Encoder,
     EncoderOutput,
-    FreeLogStdMLPHeadConfig,
     MLPEncoderConfig,
     MLPHeadConfig,
 )
@@ -154,22 +153,6 @@ refused(
     lambda: MLPHeadConfig(input_dims=(3, 4), output_layer_dim=2),
 )
 refused(
-    "a head without outputs",
-    "MLPHeadConfig.output_layer_dim: expected an int > 0, got 0. Give the head at least one output.",
-    lambda: MLPHeadConfig(input_dims=(3,), output_layer_dim=0),
-)
-refused(
-    "an odd number of outputs to be split",
-    "FreeLogStdMLPHeadConfig.output_layer_dim: expected an even number (means and log-stds), got 3. Use twice "
-    "the number of action dimensions…",
-    lambda: FreeLogStdMLPHeadConfig(input_dims=(3,), output_layer_dim=3),
-)
-refused(
-    "log-stds that are no outputs",
-    "MLPHeadConfig.log_std_indices: expected indices of 4 outputs, got (4,)…say in log_std_indices which are log-stds.",
-    lambda: MLPHeadConfig(input_dims=(3,), output_layer_dim=4, clip_log_std=True, log_std_indices=(4,)),
-)
-refused(
     "a policy head on another latent",
     "Mine.build_pi_head(): expected a module that takes latents of shape (1, 64), got RuntimeError: mat1 and "
     "mat2 shapes cannot be multiplied…Samples come as batches…",
@@ -177,13 +160,13 @@ refused(
 )
 refused(
     "a policy head of another width",
-    "Mine.build_pi_head(): expected outputs of shape (1, 3) for one latent, got (1, 5)…the catalog's "
+    "Mine.build_pi_head(): expected outputs of shape (1, 3) for one latent, got shape (1, 5)…the catalog's "
     "action_head_dim for actions…",
     lambda: module(hooks={"build_pi_head": lambda catalog: nn.Linear(64, 5)}),
 )
 refused(
     "a value head of another width",
-    "Mine.build_vf_head(): expected outputs of shape (1, 1) for one latent, got (1, 2)…, 1 for a value.",
+    "Mine.build_vf_head(): expected outputs of shape (1, 1) for one latent, got shape (1, 2)…, 1 for a value.",
     lambda: module(hooks={"build_vf_head": lambda catalog: nn.Linear(64, 2)}, **LSTM),
 )
 refused(
@@ -429,8 +412,8 @@ refused(
 )
 refused(
     "an encoder with memory before a recurrent net",
-    "RecurrentEncoder.tokenizer: expected an encoder without a state of its own, got Remembering…Leave out "
-    "use_lstm, use_gru and use_attention, or give it a stateless encoder.",
+    "RecurrentEncoderConfig.tokenizer_config: expected an encoder without a state of its own, whose latents have one "
+    "dim, got Remembering…leave out use_lstm, use_gru and use_attention for a net with a state.",
     lambda: module(custom_model=remembering, **LSTM),
 )
 refused(
@@ -441,14 +424,14 @@ refused(
 )
 refused(
     "an encoder that forgets to hand its state on",
-    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (3, 4), got"
-    " None. Return it as the state of the EncoderOutput…",
+    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, ((3, 4), "
+    "torch.float32), got None. Return the states after the last row…",
     lambda: encoder_of(lambda: Remembering(lambda latent: None)),
 )
 refused(
     "an encoder whose state changes its shape",
-    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, (3, 4), got"
-    " (2, 3, 4). Return it as the state of the EncoderOutput…",
+    "Mine.build_encoder(): expected a next state shaped like get_initial_state() with a batch dim, ((3, 4), "
+    "torch.float32), got ((2, 3, 4), torch.float32). Return the states after the last row…",
     lambda: encoder_of(lambda: Remembering(lambda latent: latent)),
 )
 refused(
@@ -485,8 +468,8 @@ refused(
 )
 refused(
     "an encoder that drops the batch",
-    "Mine.build_encoder(): expected latents of shape (2, D) for observations of shape (2, ...), got shape (6,). "
-    "Flatten the output, keep the batch dim…",
+    "Mine.build_encoder(): expected latents of shape (2, D) for observations of shape (2, ...), got shape (6,) "
+    "of torch.float32. Flatten the output, keep the batch dim…",
     lambda: encoder_of(lambda: nn.Flatten(0)),
 )
 refused(

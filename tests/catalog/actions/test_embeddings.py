@@ -59,8 +59,7 @@ def test_several_intents_side_by_side_are_worked_by_hand() -> None:
 def test_logits_are_those_of_one_action_after_another(
     num: int, width: int, lead: list[int], dtype: Any, seed: int
 ) -> None:
-    found = find_action_embeddings(observed(spaces.Box(0, 9, (num, width), dtype)), spaces.Discrete(num), KEY)
-    assert found is not None
+    found = find_action_embeddings(KEY, spaces.Box(0, 9, (num, width), dtype), spaces.Discrete(num), Categorical)
     assert found.width == width
     rows = torch.from_numpy(np.random.default_rng(seed).integers(0, 9, (*lead, num, width)).astype(dtype))
     intents = torch.randn(*lead, width, generator=rng(seed))
@@ -80,7 +79,8 @@ def test_the_order_of_the_actions_is_that_of_their_vectors(num: int, width: int,
 
 def test_an_intent_gets_no_gradient_of_forbidden_actions() -> None:
     space = observed(vectors(3, 2), **{MASK: spaces.MultiBinary(3)})
-    mask, product = find_action_mask(space, spaces.Discrete(3), MASK), ActionEmbeddings(KEY, 2)
+    mask = find_action_mask(MASK, space[MASK], spaces.Discrete(3), Categorical)
+    product = ActionEmbeddings(KEY, 2)
     assert mask is not None
     intents = torch.zeros(2, 2, requires_grad=True)
     # each action points its own way; in row 1 only action 2 is left
@@ -96,7 +96,8 @@ def test_an_intent_gets_no_gradient_of_forbidden_actions() -> None:
 @pytest.mark.parametrize("large", [1e30, 3e38])
 def test_however_large_what_is_forbidden_nothing_becomes_nan(large: float) -> None:
     space = observed(vectors(3, 2), **{MASK: spaces.MultiBinary(3)})
-    mask, product = find_action_mask(space, spaces.Discrete(3), MASK), ActionEmbeddings(KEY, 2)
+    mask = find_action_mask(MASK, space[MASK], spaces.Discrete(3), Categorical)
+    product = ActionEmbeddings(KEY, 2)
     assert mask is not None
     intents = torch.tensor([[100.0, 100.0]], requires_grad=True)
     obs = {KEY: torch.tensor([[[large, large], [0.1, 0.2], [-large, large]]]), MASK: torch.tensor([[0, 1, 0]])}
@@ -127,18 +128,17 @@ def test_bfloat16_intents_give_bfloat16_logits() -> None:
 
 def test_without_the_field_or_the_name_there_are_none() -> None:
     action = spaces.Discrete(3)
-    assert find_action_embeddings(spaces.Box(-1, 1, (2,)), action, KEY) is None
-    assert find_action_embeddings(spaces.Dict(x=vectors(3, 2)), action, KEY) is None
-    assert find_action_embeddings(observed(vectors(3, 2)), action, None) is None
-    assert find_action_embeddings(observed(vectors(2)), spaces.Box(-1, 1, (2,)), None) is None
+    for space in (spaces.Box(-1, 1, (2,)), spaces.Dict(x=vectors(3, 2))):
+        assert PPOCatalog(space, action).action_embeddings is None
+    ordinary = PPOCatalog(observed(vectors(2)), spaces.Box(-1, 1, (2,)), {"action_embeddings_key": None})
+    assert ordinary.action_embeddings is None
 
 
 @pytest.mark.parametrize(
     "field", [vectors(3, 4), vectors(3, 4, dtype=np.float64), vectors(3, 4, dtype=np.int8), spaces.MultiBinary([3, 4])]
 )
 def test_an_array_with_a_row_for_each_action_will_do(field: spaces.Space) -> None:
-    found = find_action_embeddings(observed(field), spaces.Discrete(3, start=7), KEY)
-    assert found is not None
+    found = find_action_embeddings(KEY, field, spaces.Discrete(3, start=7), Categorical)
     assert (found.key, found.width) == (KEY, 4)
     assert found.state_dict() == {}
 
@@ -165,7 +165,7 @@ def test_a_field_of_another_shape_is_refused(field: spaces.Space, hint: str) -> 
         rf"\.{hint}$"
     )
     with pytest.raises(ValueError, match=text):
-        find_action_embeddings(observed(field), spaces.Discrete(3), KEY)
+        find_action_embeddings(KEY, field, spaces.Discrete(3), Categorical)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,6 @@ def test_actions_that_are_no_discrete_are_refused(action: spaces.Space) -> None:
         r"observation_space\['avail_actions'\]: expected a Discrete action space, whose actions it describes, got .* "
         r"or set action_embeddings_key=None"
     )
-    with pytest.raises(ValueError, match=text):
-        find_action_embeddings(observed(vectors(3, 2)), action, KEY)
     with pytest.raises(ValueError, match=text):
         PPOCatalog(observed(vectors(3, 2)), action)
     ordinary = PPOCatalog(observed(vectors(3, 2)), action, {"action_embeddings_key": None})
@@ -209,7 +207,7 @@ def test_a_distribution_with_other_inputs_is_refused() -> None:
             rf"expected a distribution with one input for each of the 3 actions, got {dist_cls.__name__} with {inputs}"
         )
         with pytest.raises(ValueError, match=text):
-            find_action_embeddings(observed(vectors(3, 2)), spaces.Discrete(3), KEY, dist_cls)
+            find_action_embeddings(KEY, vectors(3, 2), spaces.Discrete(3), dist_cls)
         with pytest.raises(ValueError, match=text):
             PPOCatalog(observed(vectors(3, 2)), spaces.Discrete(3), {"custom_action_dist": dist_cls})
 

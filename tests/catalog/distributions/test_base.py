@@ -129,11 +129,6 @@ def test_kl_to_itself_is_nothing(dist_cls: type[Distribution], width: int) -> No
     assert (dist_cls.from_logits(logits).kl(dist_cls.from_logits(other)) > 0).all()
 
 
-def test_a_kl_between_classes_raises() -> None:
-    with pytest.raises(TypeError, match=r"Categorical\.kl: expected another Categorical, got DiagGaussian"):
-        Categorical.from_logits(torch.zeros(4)).kl(DiagGaussian.from_logits(torch.zeros(4)))
-
-
 # of one's own ---------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +143,7 @@ class Mine(Categorical):
 
 def test_a_class_of_ones_own_may_leave_noise_and_gradient_out() -> None:
     assert Mine.draw_noise(np.random.default_rng(0), 2, 3) is None
-    with pytest.raises(TypeError, match=r"Mine\.sample_from"):
+    with pytest.raises(NotImplementedError):
         Mine.from_logits(torch.zeros(3)).sample_from(torch.zeros(3))
     with pytest.raises(TypeError, match=r"Mine\.rsample: .* Use sample\(\), or implement rsample"):
         Mine.from_logits(torch.zeros(3)).rsample()

@@ -142,21 +142,6 @@ def test_without_children_binding_asks_the_table() -> None:
     assert MultiDistribution.bind(ROBOT) is chosen(ROBOT)
 
 
-def test_kl_needs_the_same_parts() -> None:
-    one, two = (chosen(spaces.Tuple([spaces.Discrete(n), spaces.Discrete(2)])) for n in (2, 3))
-    with pytest.raises(TypeError, match=r"MultiDistribution\.kl: expected another one of the same parts"):
-        one.from_logits(torch.zeros(4)).kl(two.from_logits(torch.zeros(5)))
-    with pytest.raises(TypeError, match=r"MultiDistribution\.kl: .* got Categorical"):
-        one.from_logits(torch.zeros(4)).kl(Categorical.from_logits(torch.zeros(4)))
-
-
-def test_the_bare_class_asks_to_be_bound() -> None:
-    with pytest.raises(TypeError, match=r"MultiDistribution\.bind\(space, children\)"):
-        MultiDistribution.from_logits(torch.zeros(5))
-    with pytest.raises(TypeError, match=r"MultiDistribution\.bind\(space, children\)"):
-        MultiDistribution.required_input_dim(ROBOT)
-
-
 @pytest.mark.parametrize(
     ("space", "wrong"),
     [
@@ -253,7 +238,5 @@ def test_one_part_that_draws_no_noise_makes_the_whole_draw_for_itself() -> None:
     dist_cls = MultiDistribution.bind(space, (DiagGaussian, DrawsItself))
     assert dist_cls.draw_noise(np.random.default_rng(0), 3, 6) is None
     dist = dist_cls.from_logits(torch.zeros(3, 6))
-    with pytest.raises(TypeError, match=r"MultiDistribution\.sample_from"):
-        dist.sample_from(torch.zeros(3, 4))
     box, choice = dist.sample(rng())
     assert (box.shape, choice.shape) == ((3, 2), (3,))

@@ -414,8 +414,6 @@ def test_empty_images_are_refused_with_their_path(shape: tuple[int, ...], filter
 
 
 def test_what_is_no_net_or_no_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"input_dims: .* got no convolution"):
-        CNNEncoderConfig(input_dims=(8, 8, 1), filters=())
     with pytest.raises(ValueError, match=r"input_dims: expected an image .* got shape \(8,\)"):
         CNNEncoderConfig(input_dims=(8,))
     for name, default, other in (("conv_use_layernorm", False, True), ("conv_padding", "same", "valid")):

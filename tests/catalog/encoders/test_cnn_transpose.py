@@ -99,11 +99,6 @@ def test_wrong_widths_and_shapes_are_named() -> None:
         CNNTransposeHeadConfig(input_dims=(3,), image_dims=(8,))
     with pytest.raises(ValueError, match=r"CNNTransposeHeadConfig\.image_dims: expected convolutions that fit"):
         CNNTransposeHeadConfig(input_dims=(3,), image_dims=(6, 6, 3), filters="nature")
-    for filters, got in (([[8, 4]], r"\[8, 4\]"), ([[8, 4, 2], 3], "3"), ("natur", "'natur'")):
-        with pytest.raises(ValueError, match=rf"CNNTransposeHeadConfig.*, filters: expected a list of .*, got {got}\."):
-            CNNTransposeHeadConfig(input_dims=(3,), image_dims=(8, 8, 3), filters=filters)
-    with pytest.raises(TypeError, match=r"CNNTransposeHeadConfig\.mirror\(\): expected a CNNEncoderConfig, got 3\."):
-        CNNTransposeHeadConfig.mirror(3)  # type: ignore[arg-type]
 
 
 def test_a_padding_that_would_have_no_effect_is_refused() -> None:

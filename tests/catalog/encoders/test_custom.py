@@ -168,7 +168,7 @@ def test_a_user_s_rule_comes_before_the_setting() -> None:
         (
             Plain,
             {"out": torch.zeros(2, 3, dtype=torch.uint8)},
-            r"expected latents of torch\.float32, .*got torch\.uint8",
+            r"expected latents of .*got shape \(.*\) of torch\.uint8",
         ),
         (Plain, {"out": RuntimeError("no")}, r"expected a module that takes observations .*got RuntimeError: no"),
     ],

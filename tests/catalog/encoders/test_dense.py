@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from catalog.activations import Init, activation_by_name
 from catalog.encoders.dense import DenseStack
+from catalog.model_config import DefaultModelConfig
 
 SHAPE_KEEPING = [
     name
@@ -181,9 +182,10 @@ def test_copies_are_complete_and_their_own(activation: str) -> None:
 @pytest.mark.parametrize("given", ["orthogonal_", nn.init.orthogonal_])
 def test_orthogonal_has_a_gain_of_root_two_unless_keywords_are_given(given: Any) -> None:
     layer = nn.Linear(4, 3)
-    Init.from_settings(given, None, "zeros_", None).apply(layer)
+    Init.of("fcnet", DefaultModelConfig(fcnet_kernel_initializer=given)).apply(layer)
     torch.testing.assert_close(layer.weight @ layer.weight.T, 2 * torch.eye(3), atol=1e-5, rtol=0)
-    Init.from_settings(given, {}, "ones_", None).apply(layer)
+    ones = {"fcnet_kernel_initializer_kwargs": {}, "fcnet_bias_initializer": "ones_"}
+    Init.of("fcnet", DefaultModelConfig(fcnet_kernel_initializer=given, **ones)).apply(layer)
     torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(3), atol=1e-5, rtol=0)
     assert layer.bias.tolist() == [1, 1, 1]
 

@@ -151,8 +151,6 @@ def test_double_precision_is_kept() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sigma0": 0.0}, r"NoisyHeadConfig\.sigma0: expected a finite number > 0, got 0\.0"),
-        ({"sigma0": math.inf}, r"NoisyHeadConfig\.sigma0"),
         ({"init": Init(kernel="zeros_")}, r"NoisyHeadConfig\.init: expected Init\(.*start of their own"),
         ({"output_init": Init(bias="zeros_")}, r"NoisyHeadConfig\.output_init"),
         ({"output_layer_dim": 2, "clip_log_std": True}, r"NoisyHeadConfig\.clip_log_std: expected False, got True"),

@@ -735,7 +735,7 @@ def test_an_action_model_of_another_width_is_refused_when_it_is_built() -> None:
         def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
             return inputs + code
 
-    with pytest.raises(ValueError, match=r"^PPOModule\.action_model: expected inputs of shape \(5, 9\) .*got \(5, 8\)"):
+    with pytest.raises(ValueError, match=r"^PPOModule\.action_model: expected .* shape \(5, 9\) .*got shape \(5, 8\)"):
         working(Narrow)
     text = r"^PPOModule\.action_model: expected .* of shapes \(1, 9\), \(1, 16\), \(1, 7\), got RuntimeError: .*See Act"
     with pytest.raises(ValueError, match=text):
