@@ -1,25 +1,28 @@
-"""Checks of what environments hand back, so that a bad value is named where it arises and not twenty frames later.
+"""Checks of what environments return, so that a bad value is named where it arises and not twenty frames later.
 
-`EnvGuard` sits around every sub-env we make and sees its raw values. `VectorGuard` does the same on the batched
-arrays of vector envs whose sub-envs are out of reach. Both check observations in the first 100 calls and then in 1 of
-100. The types of rewards, flags and infos cost next to nothing, and are checked in all. `check_finite` looks at whole
-fragments of collected data, since NaN may come at any step.
+`EnvGuard` wraps every sub-env we make and sees its raw values. `VectorGuard` does the same for the batched arrays of
+vector envs whose sub-envs are out of reach. Both check observations in the first 100 calls and then in 1 of 100. The
+types of rewards, flags and infos cost next to nothing and are checked in all. `check_finite` looks at whole fragments
+of collected data, since NaN may arise at any step.
 
-What passes, for arrays: the shape of the space exactly; any dtype that NumPy casts to that of the space by the rule
+An array passes with the shape of the space exactly; with any dtype that NumPy casts to that of the space by the rule
 "same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), because that is what Gymnasium's
-vector envs store; values inside the bounds, for floats up to rounding. NaN and infinity are left to `check_finite`.
+vector envs store; and with values inside the bounds, for floats up to rounding. NaN and infinity are left to
+`check_finite`.
 """
 
 import copy
 import logging
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 import torch
+import tree
 from gymnasium import spaces
+from torch import Tensor
 
 from catalog.migration import remedy_for
 from rlmodule.envs.shared_counter import SharedCounter
@@ -31,25 +34,24 @@ _CHECK_EVERY = 100  # and of one in this many after that.
 _ROUNDING = 1e-5  # Relative; float32 arithmetic may leave [-1, 1] by a few units in the last place and is no mistake.
 
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-# Tuples, made once: a union written in the call to isinstance is built anew each time, which doubles its cost.
+# Tuples, made once: a union written in the call to isinstance is built each time, which doubles its cost.
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_NOTHING = object()  # for None, which an env may return
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
-_PLAIN = (float, np.float64, np.float32)
-_LARGEST = float(np.finfo(np.float64).max)
+_PLAIN = (float, int, np.float64, np.float32)
 
-_SPACE_REMEDY = "Correct what the env returns, or its observation_space."
-
-# Of what an env raised: it may be of any length, and has to be sent, logged and read.
+# The text of an error is sent, logged and read, whatever the env raised.
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
+
+Where: TypeAlias = Callable[[tuple[int, ...]], str]
+"""Env and step, such as ``env 3, step 57``, of the entry at an index; of the whole array for ``()``."""
 
 
 class EnvError(RuntimeError):
-    """An env raised, or the process that it was in ended.
+    """An env raised, or its process ended.
 
     Its text has the type, message and traceback of the original. It can be sent to other processes whatever the
-    original was, and be made of another one, which is how async vector envs pass errors on.
+    original was, and be constructed from another one, which is how async vector envs pass errors on.
 
     Attributes:
         place: Where, in numbers and text: ``env``, its index in the run; ``call``, which is ``"step()"`` or
@@ -65,193 +67,93 @@ class EnvError(RuntimeError):
         return EnvError, (str(self), self.place)
 
 
-class Fault(NamedTuple):
-    """One broken rule: the class of the error to raise, and the parts of its message."""
-
-    error: type[Exception]
-    path: str
-    expected: str
-    got: str
-    remedy: str
-    entry: tuple[int, ...] = ()
-    """Index of the offending entry of its array; empty if the array as a whole is at fault."""
-
-    def at(self, where: str) -> Exception:
-        """The error to raise; `where` says which env and step, e.g. ``env 3, step 57``."""
-        return self.error(f"{where}, {self.path}: expected {self.expected}, got {self.got}. {self.remedy}")
-
-
-def find_fault(space: spaces.Space[Any], value: Any, path: str = "obs") -> Fault | None:
-    """The first way in which `value` is no member of `space`, or None.
+def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str = "obs") -> None:
+    """Check that `value` is a member of `space`.
 
     Walks by the structure of the space: a Dict space keeps its own order of keys, which is not that of a sorted tree.
 
     Args:
         space: A single or a batched observation space.
         value: What the env returned for it: arrays, tensors, numbers, or dicts and tuples of them.
-        path: Name of `value` in messages; leaves are shown as ``obs['camera'][0]``.
+        where: Env and step, for the message.
+        path: Name of `value` in the message; leaves are shown as ``obs['camera'][0]``.
+
+    Raises:
+        ValueError: Naming the first leaf at fault.
     """
     if isinstance(space, _ARRAY_SPACES):  # First: Dict and Tuple are abstract base classes too, which are slow to ask.
-        return _array_fault(space, value, path)
-    if isinstance(space, spaces.Dict):
-        return _dict_fault(space, value, path)
-    if isinstance(space, spaces.Tuple):
-        return _tuple_fault(space, value, path)
-    # Text, Graph, Sequence, OneOf and users' own spaces: only the space itself can tell.
-    if space.contains(value):
-        return None
-    return Fault(ValueError, path, f"a member of {space}", _describe(value), _SPACE_REMEDY)
+        _check_array(space, value, where, path)
+    elif isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
+            got = f"one with keys {[*value]}" if isinstance(value, Mapping) else _describe(value)
+            raise _not_in_space(where, path, f"a dict with keys {[*space.spaces]}", got)
+        for key, inner in space.spaces.items():
+            check_member(inner, value[key], where, f"{path}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", _describe(value))
+        for position, inner in enumerate(space.spaces):
+            check_member(inner, value[position], where, f"{path}[{position}]")
+    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and users' own spaces: only the space can tell.
+        raise _not_in_space(where, path, f"a member of {space}", _describe(value))
 
 
-def _dict_fault(space: spaces.Dict, value: Any, path: str) -> Fault | None:
-    if not isinstance(value, Mapping):
-        return Fault(TypeError, path, f"a dict with keys {list(space.spaces)}", _describe(value), _SPACE_REMEDY)
-    missing = [key for key in space.spaces if key not in value]
-    extra = [key for key in value if key not in space.spaces]
-    if missing or extra:
-        parts = [f"{what} {keys}" for what, keys in (("without", missing), ("with also", extra)) if keys]
-        got = f"a dict {' and '.join(parts)}"
-        return Fault(ValueError, path, f"a dict with keys {list(space.spaces)}", got, _SPACE_REMEDY)
-    for key, inner in space.spaces.items():
-        if fault := find_fault(inner, value[key], f"{path}[{key!r}]"):
-            return fault
-    return None
+def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueError:
+    remedy = "Correct what the env returns, or its observation_space."
+    return ValueError(f"{where(())}, {path}: expected {expected}, got {got}. {remedy}")
 
 
-def _tuple_fault(space: spaces.Tuple, value: Any, path: str) -> Fault | None:
-    if not isinstance(value, tuple | list):
-        return Fault(TypeError, path, f"a tuple of {len(space.spaces)} parts", _describe(value), _SPACE_REMEDY)
-    if len(value) != len(space.spaces):
-        got = f"a {type(value).__name__} of {len(value)}"
-        return Fault(ValueError, path, f"a tuple of {len(space.spaces)} parts", got, _SPACE_REMEDY)
-    for position, inner in enumerate(space.spaces):
-        if fault := find_fault(inner, value[position], f"{path}[{position}]"):
-            return fault
-    return None
-
-
-def _array_fault(space: _ArraySpace, value: Any, path: str) -> Fault | None:
+def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> None:
+    expected = f"shape {space.shape} and dtype {space.dtype}"
+    # NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph.
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise _not_in_space(where, path, expected, "a tensor with a gradient (return obs.detach())")
     try:
         array = to_array(value)
     except (ValueError, TypeError) as error:  # Ragged lists, tensors NumPy has no dtype for.
-        expected, got = f"an array of shape {space.shape}", f"{_describe(value)}, which is none ({error})"
-        return Fault(TypeError, path, expected, got, _SPACE_REMEDY)
-    if array.dtype != space.dtype and not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
-        remedy = f"Return it as {space.dtype}, or give the observation_space the dtype of the values."
-        return Fault(TypeError, path, f"shape {space.shape} and dtype {space.dtype}", _describe(value), remedy)
-    if array.shape != space.shape:
-        expected = f"shape {space.shape} and dtype {space.dtype}"
-        return Fault(ValueError, path, expected, _describe(value), _SPACE_REMEDY)
-    return _bounds_fault(space, array, path)
-
-
-def _bounds_fault(space: _ArraySpace, array: np.ndarray, path: str) -> Fault | None:
-    low, high = _bounds(space)
-    if array.dtype != space.dtype and np.dtype(space.dtype).kind == "f":
+        raise _not_in_space(where, path, expected, f"{_describe(value)}, which is no array ({error})") from error
+    if array.shape != space.shape or not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
+        raise _not_in_space(where, path, expected, _describe(value))
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = 0, 1
+    else:
+        low = space.start
+        high = low + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    least, most = low, high
+    if np.dtype(space.dtype).kind == "f":
+        least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        least, most = least - _ROUNDING * (1 + np.abs(least)), most + _ROUNDING * (1 + np.abs(most))
         with np.errstate(all="ignore"):  # A float64 too large becomes inf here as it does when it is stored.
             array = array.astype(space.dtype, copy=False)
-    outside = (array < low) | (array > high)
-    if not outside.any():  # NaN compares as inside, so it ends here.
-        return None
-    if array.dtype.kind == "f":
-        low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
-        slack_low, slack_high = _ROUNDING * (1 + np.abs(low)), _ROUNDING * (1 + np.abs(high))
-        outside = ((array < low - slack_low) | (array > high + slack_high)) & np.isfinite(array)
-        if not outside.any():
-            return None
-    index = tuple(int(i) for i in np.argwhere(outside)[0])
-    least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
-    got = f"{array[index]}{f' at index {index}' if index else ''}"
-    remedy = "Widen the bounds of the observation_space, or clip the observation in the env."
-    return Fault(ValueError, path, f"values in [{least}, {most}]", got, remedy, index)
+    outside = ((array < least) | (array > most)) & np.isfinite(array)
+    if outside.any():
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        least, most = np.broadcast_to(low, array.shape)[index], np.broadcast_to(high, array.shape)[index]
+        raise ValueError(
+            f"{where(index)}, {path}: expected values in [{least}, {most}], got {array[index]}"
+            f"{f' at index {index}' if index else ''}. Widen the bounds of the observation_space, "
+            "or clip the observation in the env."
+        )
 
 
-def _bounds(space: _ArraySpace) -> tuple[Any, Any]:
-    """Lowest and highest value of each entry, both inclusive; arrays or numbers."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return 0, 1
+def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
+    """Check what a single env returned besides the observation. Returns the reward as a number."""
+    number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
+    if not isinstance(number, _NUMBERS):
+        remedy = remedy_for("setting", "multi_agent") if isinstance(reward, dict) else "Return float(reward)."
+        raise TypeError(f"{where}, reward: expected one real number, got {_describe(reward)}. {remedy}")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, _BOOLS):
+            raise TypeError(f"{where}, {name}: expected a bool, got {_describe(flag)}. Return bool({name}).")
+    _check_info(where, info)
+    return number
 
 
-def _obs_fault(space: spaces.Space[Any], obs: Any) -> Fault | None:
-    """The first broken rule in an observation of a single env."""
-    if fault := find_fault(space, obs):
-        return fault
-    # NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph.
-    for path, leaf in _leaves(obs, "obs"):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            got, remedy = "one that requires a gradient", "Return obs.detach()."
-            return Fault(TypeError, path, "a tensor without gradient", got, remedy)
-    return None
-
-
-def _reward_fault(reward: Any) -> Fault | None:
-    if isinstance(reward, _NUMBERS):
-        if not isinstance(reward, int) or abs(reward) <= _LARGEST:
-            return None
-        expected = f"one real number, at most {_LARGEST:.1e}"
-        return Fault(ValueError, "reward", expected, _describe(reward), "Scale the reward down.")
-    # Lists and strings are ruled out by name: NumPy would make arrays of them.
-    if not isinstance(reward, str | bytes | list | tuple | dict | complex):
-        array = to_array(reward)
-        if array.size == 1 and array.dtype.kind in "biuf":
-            return None
-    error = ValueError if isinstance(reward, np.ndarray) and reward.dtype.kind in "biuf" else TypeError
-    remedy = "Return float(reward) from step()."
-    if isinstance(reward, dict):
-        remedy = remedy_for("setting", "multi_agent")
-    return Fault(error, "reward", "one real number", _describe(reward), remedy)
-
-
-def _flag_fault(flag: Any, name: str) -> Fault | None:
-    if isinstance(flag, _BOOLS):
-        return None
-    return Fault(TypeError, name, "a bool", _describe(flag), f"Return bool({name}) from step().")
-
-
-def _info_fault(info: Any) -> Fault | None:
-    if isinstance(info, dict):
-        return None
-    return Fault(TypeError, "info", "a dict", _describe(info), "Return {} if there is nothing to tell.")
-
-
-def _step_fault(space: spaces.Space[Any], result: Any) -> Fault | None:
-    """The first broken rule in what ``step()`` of a single env returned."""
-    expected = "a tuple (obs, reward, terminated, truncated, info)"
-    if not isinstance(result, tuple):
-        return Fault(TypeError, "step()", expected, _describe(result), "See gymnasium.Env.step.")
-    if len(result) != 5:
-        remedy = "See gymnasium.Env.step."
-        if len(result) == 4:
-            remedy = (
-                "This is the API of the old gym: split done into terminated (the task ended) and truncated (a time "
-                "limit, say, cut it off)."
-            )
-        return Fault(ValueError, "step()", expected, f"a tuple of {len(result)}", remedy)
-    return _obs_fault(space, result[0]) or _outcome_fault(*result[1:])
-
-
-def _outcome_fault(reward: Any, terminated: Any, truncated: Any, info: Any) -> Fault | None:
-    """The first broken rule in what a single env returned besides the observation."""
-    return (
-        _reward_fault(reward)
-        or _flag_fault(terminated, "terminated")
-        or _flag_fault(truncated, "truncated")
-        or _info_fault(info)
-    )
-
-
-def _reset_fault(result: Any) -> Fault | None:
-    """The first broken rule in what ``reset()`` of a single env returned, except in the observation."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else _describe(result)
-        return Fault(TypeError, "reset()", "a tuple (obs, info)", got, remedy)
-    return _info_fault(result[1])
+def _check_info(where: str, info: Any) -> None:
+    if not isinstance(info, dict):
+        raise TypeError(f"{where}, info: expected a dict, got {_describe(info)}. Return {{}} if it is empty.")
 
 
 def is_due(call: int) -> bool:
@@ -260,14 +162,14 @@ def is_due(call: int) -> bool:
 
 
 class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
-    """Checks what one env returns, and says which env and step it was that went wrong.
+    """Checks what one env returns, and names the env and the step of a mistake.
 
     Errors raised by the env itself, ``sys.exit()`` among them, come out as EnvError, chained. Every call of the env's
     ``step`` is counted before it is made.
 
-    Two things are mended rather than reported, because Gymnasium's vector envs would trip over them: a reward that is
-    an array of one entry becomes a float, and the last observation of an episode is a copy, as the next reset may write
-    into the same memory.
+    Two things are corrected rather than reported, because Gymnasium's vector envs would trip over them: a reward that
+    is an array of one entry becomes a number, and the last observation of an episode is a copy, as the next reset may
+    write into the same memory.
 
     Attributes:
         gradients_off: Where the env first switched torch's gradients off, e.g. ``env 3, step 57``. It looks in resets
@@ -281,16 +183,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
     ) -> None:
-        """Wrap ``env``, whose index in the run may be set later; ``step_counter`` counts its steps."""
+        """Wrap ``env``, whose index in the run is ``env_index``; ``step_counter`` counts its steps."""
         super().__init__(env)
-        for name in ("observation_space", "action_space"):
-            # A default, as gym.Env only declares these: an env that forgot one does not have the attribute.
-            space = getattr(env, name, None)
-            if not isinstance(space, spaces.Space):
-                raise TypeError(
-                    f"{type(env.unwrapped).__name__}.{name}: expected a gymnasium Space, got "
-                    f"{space!r}. Set it in the env's __init__."
-                )
         # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
@@ -298,9 +192,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._steps = 0
         self._resets = 0
         self._next_check = 1
-        self._last_step: Any = _NOTHING
-        self._last_reset: Any = _NOTHING
-        self._steps_before_reset = -1
+        self._last_step: Any = None
+        self._last_reset: Any = None
         self.gradients_off: str | None = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -313,21 +206,21 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", action) from error
-        self._last_step = result
+        self._last_step, self._last_reset = result, None
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as error:
-            raise self.last_error() or error from error
+            self._last_step = None
+            raise ValueError(
+                f"env {self.env_index}, step {step}, step(): expected a tuple (obs, reward, terminated, "
+                f"truncated, info), got {_describe(result)}. If it is of the old gym's API, split done into "
+                "terminated (the task ended) and truncated (a time limit, say, cut it off)."
+            ) from error
         # what most steps return; all else costs more to check
         if not (
-            type(terminated) in _BOOLS
-            and type(truncated) in _BOOLS
-            and (type(reward) in _PLAIN or (type(reward) is int and abs(reward) <= _LARGEST))
-            and type(info) is dict
+            type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in _PLAIN and type(info) is dict
         ):
-            if fault := _step_fault(self.env.observation_space, result) if due else _outcome_fault(*result[1:]):
-                raise fault.at(f"env {self.env_index}, step {step}")
-            reward = reward if isinstance(reward, _NUMBERS) else float(to_array(reward).reshape(()))
+            reward = _check_outcome(f"env {self.env_index}, step {step}", *result[1:])
         if due:
             self._check_obs(obs, f"env {self.env_index}, step {step}", had_gradients)
             if step >= _FULL_CHECKS:
@@ -347,75 +240,57 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
-        self._last_reset, self._steps_before_reset = result, self._steps
-        if not (type(result) is tuple and len(result) == 2 and type(result[1]) is dict) and (
-            fault := _reset_fault(result)
-        ):
-            raise fault.at(f"env {self.env_index}, reset after step {self._steps}")
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(
+                f"env {self.env_index}, reset after step {self._steps}, reset(): expected a tuple (obs, info), "
+                f"got {_describe(result)}. Return obs, {{}} from reset(); see gymnasium.Env.reset."
+            )
+        self._last_reset = result
+        if type(result[1]) is not dict:
+            _check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
         if due:
             self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}", had_gradients)
         return result
 
-    def last_error(self) -> Exception | None:
-        """What is wrong with what the env returned last, as ``reset`` and ``step`` would raise it if a check had been
-        due; for whoever chokes on it."""
-        space, steps = self.env.observation_space, self._steps
-        if self._last_step is not _NOTHING and (fault := _step_fault(space, self._last_step)):
-            return fault.at(f"env {self.env_index}, step {steps}")
-        if self._steps_before_reset == steps:
-            fault = _reset_fault(self._last_reset) or _obs_fault(space, self._last_reset[0])
-            return fault and fault.at(f"env {self.env_index}, reset after step {steps}")
-        return None
+    def check_last(self) -> None:
+        """Check what the env returned last, also if no check was due; for a caller that fails on it. Raises as
+        ``reset`` and ``step`` do."""
+        if self._last_step is not None:
+            obs, *outcome = self._last_step
+            self._check_obs(obs, where := f"env {self.env_index}, step {self._steps}")
+            _check_outcome(where, *outcome)
+        if self._last_reset is not None:
+            self._check_obs(self._last_reset[0], f"env {self.env_index}, reset after step {self._steps}")
 
-    def _check_obs(self, obs: Any, where: str, had_gradients: bool) -> None:
-        if fault := _obs_fault(self.env.observation_space, obs):
-            raise fault.at(where)
+    def _check_obs(self, obs: Any, where: str, had_gradients: bool = False) -> None:
+        check_member(self.env.observation_space, obs, lambda _: where)
         if had_gradients and self.gradients_off is None and not torch.is_grad_enabled():
             self.gradients_off = where
 
     def close(self) -> None:
-        """Close the env; an error is logged, so that the envs beside it are closed too."""
+        """Close the env; an error is logged, so that the other envs are closed too."""
         try:
             self.env.close()
         except Exception:
             logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
     def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        # traceback's text of the message, since str(error) may raise
+        message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
+        lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
         told = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
         return EnvError(
-            f"env {self.env_index} raised {type(error).__name__} {when}: {_message(error)}{line}; {told}\n\n"
-            f"{_traceback_text(error)}",
+            f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
+            f"({frame.filename}:{frame.lineno}); {told}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
             place,
         )
 
 
-def _message(error: BaseException) -> str:
-    try:
-        message = str(error) or "(no message)"
-    except Exception:  # an exception of its own class need not have a proper text
-        message = "(no message: its __str__ raises)"
-    return (
-        message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}... ({len(message)} characters)"
-    )
-
-
-def _traceback_text(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
-    return "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines)
-
-
 def _plain(action: Any) -> Any:
-    """An action in numbers, lists and dicts; one of many numbers, or of another kind, as text."""
-    if isinstance(action, Mapping):
-        return {str(key): _plain(part) for key, part in action.items()}
-    if isinstance(action, tuple | list):
-        return [_plain(part) for part in action]
-    if isinstance(action, np.ndarray | np.generic) and action.dtype.kind in "biuf" and action.size <= _LONGEST_LINE:
-        return action.tolist()
-    return action if action is None or isinstance(action, int | float) else _describe(action)
+    """An action in numbers, lists and dicts; one of many numbers as text."""
+    return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else _describe(x), action)
 
 
 class VectorGuard:
@@ -429,7 +304,7 @@ class VectorGuard:
     def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any], first_env_index: int = 0) -> None:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
-        self._last_step: tuple[Any, Any, Any, Any] | None = None
+        self._last_step: Any = None
         self._dtypes: tuple[Any, Any, Any] | None = None  # of rewards and flags that were right
         self._steps = 0
         self._resets = 0
@@ -443,129 +318,83 @@ class VectorGuard:
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
-        if fault := _info_fault(info):
-            raise fault.at(self._where(fault, f"step {self._steps}"))
+        _check_info(f"vector env, step {self._steps}", info)
         try:
             dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
         except AttributeError:  # of a list, say, which the check names
             dtypes = None
-        if (dtypes != self._dtypes or is_due(self._steps)) and (error := self.last_error()):
-            raise error
+        if dtypes != self._dtypes or is_due(self._steps):
+            self.check_last()
         self._dtypes = dtypes
 
-    def last_error(self) -> Exception | None:
-        """What is wrong with the last vector step, as `check_step` would raise it if a check had been due."""
+    def check_last(self) -> None:
+        """Check the last vector step, also if no check was due. Raises as `check_step` does."""
         if self._last_step is None:
-            return None
+            return
         obs, rewards, terminateds, truncateds = self._last_step
-        fault = (
-            find_fault(self._space, obs)
-            or self._vector_fault(rewards, "rewards", "biuf", "real numbers")
-            or self._vector_fault(terminateds, "terminateds", "b", "bools")
-            or self._vector_fault(truncateds, "truncateds", "b", "bools")
-        )
-        return fault and fault.at(self._where(fault, f"step {self._steps}"))
+        check_member(self._space, obs, self._where(when := f"step {self._steps}"))
+        flags = ("terminateds", terminateds, "b", "bools"), ("truncateds", truncateds, "b", "bools")
+        for name, values, kinds, what in (("rewards", rewards, "biuf", "real numbers"), *flags):
+            is_array = isinstance(values, np.ndarray | Tensor) and values.shape == (self._num_envs,)
+            if not is_array or to_array(values).dtype.kind not in kinds:
+                raise TypeError(
+                    f"vector env, {when}, {name}: expected an array of {what} of shape ({self._num_envs},), "
+                    f"got {_describe(values)}. Correct what the vector env returns."
+                )
 
     def check_reset(self, obs: Any, info: Any) -> None:
         """Check what a reset returned: `info` always, `obs` if that is due. Raises as `check_step` does."""
         self._resets += 1
-        if fault := _info_fault(info) or (find_fault(self._space, obs) if is_due(self._resets) else None):
-            raise fault.at(self._where(fault, f"reset after step {self._steps}"))
+        _check_info(f"vector env, reset after step {self._steps}", info)
+        if is_due(self._resets):
+            check_member(self._space, obs, self._where(f"reset after step {self._steps}"))
 
-    def _vector_fault(self, values: Any, name: str, kinds: str, what: str) -> Fault | None:
-        expected, remedy = f"an array of {what} of shape ({self._num_envs},)", "Correct what the vector env returns."
-        if not isinstance(values, np.ndarray | torch.Tensor) or to_array(values).dtype.kind not in kinds:
-            return Fault(TypeError, name, expected, _describe(values), remedy)
-        if values.shape != (self._num_envs,):
-            return Fault(ValueError, name, expected, _describe(values), remedy)
-        return None
-
-    def _where(self, fault: Fault, when: str) -> str:
-        return f"env {self._first + fault.entry[0]}, {when}" if fault.entry else f"vector env, {when}"
+    def _where(self, when: str) -> Where:
+        return lambda index: f"env {self._first + index[0]}, {when}" if index else f"vector env, {when}"
 
 
-def check_finite(obs_columns: Any, rewards: Any, first_step: int, first_env_index: int = 0) -> None:
+def check_finite(
+    values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
+) -> None:
     """Check a fragment of collected data for NaN and infinity, at about the cost of reading it once.
 
     Args:
-        obs_columns: Tree (dicts, tuples, lists) of arrays or CPU tensors ``[T or T + 1, N, ...]``.
-        rewards: ``[T, N]``.
-        first_step: Number of steps before the fragment. Row ``t`` of ``obs_columns`` came out of step
-            ``first_step + t`` (0: the reset), row ``t`` of ``rewards`` out of the one after.
+        values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
+        name: That of the values, for the message.
+        first_step: Number of the step that row 0 came out of (0: the reset).
         first_env_index: Index of the env in slot 0.
+        places: Row and slot of each of ``K`` values that are apart from columns ``[K, 2]``.
 
     Raises:
         ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
     """
-    leaves = [("obs", obs_columns)] if isinstance(obs_columns, np.ndarray) else [*_leaves(obs_columns, "obs")]
-    for path, leaf in [*leaves, ("reward", rewards)]:
+    leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
+    for path, leaf in leaves:
         array = to_array(leaf)
-        if (index := _first_not_finite(array)) is not None:
-            row, env, *inner = index
-            where = f"env {first_env_index + env}, step {first_step + row + (path == 'reward')}, {path}"
-            raise _not_finite(where, array[index], inner)
-
-
-def check_finals_finite(finals: Any, places: np.ndarray, first_step: int, first_env_index: int = 0) -> None:
-    """Check the true final observations of a fragment, which stand apart from its columns, as `check_finite` does.
-
-    Args:
-        finals: Tree of arrays or CPU tensors ``[K, ...]``.
-        places: Row and slot of the ``K`` steps that they came out of ``[K, 2]``.
-        first_step: Number of steps before the fragment.
-        first_env_index: Index of the env in slot 0.
-
-    Raises:
-        ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
-    """
-    for path, leaf in _leaves(finals, "obs"):
-        array = to_array(leaf)
-        if (index := _first_not_finite(array)) is not None:
-            row, env = places[index[0]]
-            raise _not_finite(
-                f"env {first_env_index + env}, step {first_step + row + 1}, {path}", array[index], index[1:]
-            )
-
-
-def _first_not_finite(array: np.ndarray) -> tuple[int, ...] | None:
-    """Index of the first number that is NaN or infinite."""
-    if array.dtype.kind != "f" or np.count_nonzero(finite := np.isfinite(array)) == array.size:
-        return None
-    return tuple(int(i) for i in np.argwhere(~finite)[0])
-
-
-def _not_finite(where: str, number: Any, inner: Sequence[int]) -> ValueError:
-    """What to raise for a `number` at index `inner` of what one env gave in one step."""
-    got = f"{number}{f' at index {tuple(inner)}' if inner else ''}"
-    return ValueError(
-        f"{where}: expected finite numbers, got {got}. Look for a division by zero or an unstable "
-        "simulation in the env, or a broken action."
-    )
+        if array.dtype.kind != "f" or np.count_nonzero(finite := np.isfinite(array)) == array.size:
+            continue
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        row, env, *inner = index if places is None else (*places[index[0]], *index[1:])
+        raise ValueError(
+            f"env {first_env_index + env}, step {first_step + row}, {name}{''.join(f'[{key!r}]' for key in path)}: "
+            f"expected finite numbers, got {array[index]}{f' at index {tuple(inner)}' if inner else ''}. Look for "
+            "a division by zero or an unstable simulation in the env, or a broken action."
+        )
 
 
 def to_array(value: Any) -> np.ndarray:
     """`value` as a NumPy array, from the device if need be; no copy if it is one or a CPU tensor."""
     if isinstance(value, np.ndarray):
         return value
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Path and value of every leaf, in the order of the tree itself."""
-    if isinstance(tree, Mapping):
-        for key, inner in tree.items():
-            yield from _leaves(inner, f"{path}[{key!r}]")
-    elif isinstance(tree, tuple | list):
-        for position, inner in enumerate(tree):
-            yield from _leaves(inner, f"{path}[{position}]")
-    else:
-        yield path, tree
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _describe(value: Any) -> str:
-    """What came, in few words: shape and dtype of arrays, type and start of anything else."""
-    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+    """What a value is, in few words: shape and dtype of arrays, type and start of anything else."""
+    if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
         return f"{text}: {value}" if value.ndim == 0 else text
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -1,4 +1,4 @@
-"""RestartingEnv: replaces an env that raises by a new one, so that the other envs of the vector go on."""
+"""RestartingEnv: replaces an env that raises by a new one, so that the other envs of the vector continue."""
 
 import time
 from collections.abc import Callable
@@ -17,19 +17,12 @@ FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step that raised: the text of the error."""
 
 
-def pause_before_try(failures: int) -> None:
-    """Wait for 0, 0.1, 0.4 seconds after 0, 1, 2 failures in a row."""
-    if failures:
-        time.sleep(0.1 * 4 ** (failures - 1))
-
-
 class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
     """An env in its guard, replaced by a new one when it raises.
 
     A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info; the reset that
-    must follow makes the new env. Its first reset has a seed of its own, which derives from the last one that was
-    given, so that nothing is experienced twice. What the guard itself objects to is not mended: a new env would do the
-    same.
+    must follow makes the new env. Its first reset has a seed of its own, derived from the last one that was given, so
+    that nothing is experienced twice. An error of the guard itself passes: a new env would do the same.
 
     Args:
         guard: The first env.
@@ -46,15 +39,6 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._num_made = 0  # since the reset with that seed
         self._failures = 0  # in a row
         self._has_stepped = self._failed = False
-
-    @property
-    def env_index(self) -> int | None:
-        """As that of the guard."""
-        return self._guard.env_index
-
-    @env_index.setter
-    def env_index(self, index: int | None) -> None:
-        self._guard.env_index = index
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env; a step that raises ends its episode."""
@@ -85,17 +69,15 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._failures = 0 if self._has_stepped else self._failures + 1
         self._failed, self._has_stepped = True, False
         if self._failures >= TRIES:
-            place = error.place if isinstance(error, EnvError) else {"env": self.env_index}
-            raise EnvError(
-                f"env {self.env_index} failed in {TRIES} tries, made anew each time: {error}", place
-            ) from error
+            index = self._guard.env_index
+            place = error.place if isinstance(error, EnvError) else {"env": index}
+            raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env; returns the seed for its reset."""
-        pause_before_try(self._failures)
-        index = self._guard.env_index
-        close_in_time(self._guard, f"env {index}")
+        """Replace the env after 0, 0.1, 0.4 seconds; returns the seed for its reset."""
+        if self._failures:
+            time.sleep(0.1 * 4 ** (self._failures - 1))
+        close_in_time(self._guard, f"env {self._guard.env_index}")
         self.env = self._guard = self._make()
-        self._guard.env_index = index
         self._num_made += 1
         return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)

@@ -126,37 +126,30 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
 
 
 def close_vector_env(env: VectorEnv[Any, Any, Any]) -> None:
-    """Close ``env`` in about :data:`CLOSE_SECONDS` at most, after which none of its processes is left. What goes wrong
-    is logged."""
+    """Close ``env`` in about :data:`CLOSE_SECONDS` at most, after which none of its processes is left. Errors are
+    logged."""
     if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
         end_processes(env.unwrapped, CLOSE_SECONDS)
     close_in_time(env, type(env.unwrapped).__name__)
 
 
 def close_in_time(env: Any, name: str) -> None:
-    """Call ``env.close()``, for a limited time, and log what goes wrong."""
-    try:
-        with _time_limit(CLOSE_SECONDS):
-            env.close()
-    except Exception:
-        logger.warning("%s: close() failed", name, exc_info=True)
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in what runs for longer, and again wherever that is caught and it goes on. Only in the main
-    thread, which alone can be interrupted, and where there are such signals."""
-    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
-        yield
-        return
+    """Call ``env.close()`` and log errors. After :data:`CLOSE_SECONDS`, raise TimeoutError in it, and again wherever
+    that is caught; only in the main thread, which alone can be interrupted, and where there are such signals."""
 
     def interrupt(*_: Any) -> None:
-        raise TimeoutError(f"not done in {seconds:g} s")
+        raise TimeoutError(f"not done in {CLOSE_SECONDS:g} s")
 
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
+    limited = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
+    handler, timer = None, (0.0, 0.0)
+    if limited:
+        handler = signal.signal(signal.SIGALRM, interrupt)
+        timer = signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS, _AGAIN_SECONDS)
     try:
-        yield
+        env.close()
+    except Exception:
+        logger.warning("%s: close() failed", name, exc_info=True)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+        if limited:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)

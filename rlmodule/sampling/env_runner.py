@@ -31,8 +31,8 @@ from catalog.actions.masks import ActionMask
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
-from rlmodule.envs.checks import EnvError, check_finals_finite, check_finite
-from rlmodule.envs.make import autoreset_mode, guard_for, last_error, make_vector_env
+from rlmodule.envs.checks import EnvError, check_finite
+from rlmodule.envs.make import autoreset_mode, guard_for, make_vector_env
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of_ended_process, is_broken
 from rlmodule.envs.sync_vector_env import SyncEnvs
@@ -191,10 +191,6 @@ class EnvRunner:
         self._storages, self._state = [], None
         if self._row is not None:
             self._row["previous"] = {}  # a module sees nothing of what another has seen
-        self._begin_draws()
-
-    def _begin_draws(self) -> None:
-        """Let all envs continue with random numbers that none has used."""
         self._own_draws = OwnDraws(self.num_envs, self.device)
 
     def reset(self) -> None:
@@ -225,7 +221,7 @@ class EnvRunner:
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
         self._totals.begin(self._steps)
-        self._begin_draws()
+        self._own_draws = OwnDraws(self.num_envs, self.device)  # with numbers that no env has used
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times.
@@ -336,8 +332,7 @@ class EnvRunner:
         if not explore:
             return lambda logits, t: greedy_actions(module, {Columns.ACTION_DIST_INPUTS: logits})
         if noise.is_drawn and not resets_in_a_step:
-            rows = iter(noise.take(num_steps))
-            return lambda logits, t: from_logits(logits).sample_from(next(rows))
+            return lambda logits, t: from_logits(logits).sample_from(noise.take())
         if noise.is_drawn:  # envs that only reset use none
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
         if not resets_in_a_step:
@@ -439,7 +434,7 @@ class EnvRunner:
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
             final_index, final_obs = data.finals(module, found)
             if not self._has_tensors:  # on a device it would have to be waited for
-                check_finals_finite(module.env_part(final_obs), found, self._steps, self._first)
+                check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if self._settings.records_action_dist:
             # stacked out here, since tensors made in inference mode cannot enter a loss
@@ -469,12 +464,14 @@ class EnvRunner:
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             env_obs = tree.map_structure(lambda x: x[: data.filled + 1], data.env_obs)
             try:
-                check_finite(env_obs, data.rewards[: data.filled], self._steps, self._first)
-            except ValueError as not_finite:
-                return not_finite
-            found = None if isinstance(error, EnvError) else last_error(self.env, self._guard)
-            if found is not None and str(found) != str(error):
-                return found
+                check_finite(env_obs, "obs", self._steps, self._first)
+                check_finite(data.rewards[: data.filled], "reward", self._steps + 1, self._first)
+                if self._guard is not None:
+                    self._guard.check_last()
+                elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
+                    self.env.call("check_last")
+            except (TypeError, ValueError) as found:
+                return error if str(found) == str(error) else found
         return self._ended_process(error) or error
 
     def _ended_process(self, error: BaseException) -> EnvError | None:

@@ -310,7 +310,8 @@ class ArrayStorage(RolloutStorage):
         return len(self.starts[t]) - resting
 
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        check_finite(self.env_obs, self.rewards, first_step, first_env)
+        check_finite(self.env_obs, "obs", first_step, first_env)
+        check_finite(self.rewards, "reward", first_step + 1, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
     def cut_at_faults(self) -> None:

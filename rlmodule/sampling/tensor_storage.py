@@ -80,7 +80,8 @@ class TensorStorage(RolloutStorage):
         parts = [self.rewards, self.terminateds, self.truncateds, wrong]
         on_host = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()
         if on_host[-1]:
-            check_finite(self.env_obs, self.rewards, first_step, first_env)
+            check_finite(self.env_obs, "obs", first_step, first_env)
+            check_finite(self.rewards, "reward", first_step + 1, first_env)
             assert module.action_mask is not None
             row, slot = stuck.nonzero()[0].tolist()
             raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)

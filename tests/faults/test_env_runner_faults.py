@@ -133,7 +133,7 @@ def test_state_is_that_of_all_though_one_was_killed(tough: Crowd) -> None:
     state = tough.group.get_state()
     incarnations = [state[str(2 * worker)]["incarnation"] for worker in range(2)]
     assert incarnations == [tough.group.workers.incarnation(worker) for worker in range(2)]
-    assert all("noise" in one for one in state.values())
+    assert all("resets" in one for one in state.values())
     tough.sample()
     tough.check_accounts()
 

@@ -422,13 +422,17 @@ def test_sampling_leaves_global_generators_alone() -> None:
     assert differences(before, global_random_state()) == []
 
 
-def test_state_round_trip_goes_on_with_the_same_streams() -> None:
+def test_runners_with_one_state_sample_the_same_and_not_what_was_sampled() -> None:
     runner, other = runner_for(Small), runner_for(Small)
     runner.sample(9)
-    other.set_state(runner.get_state())
-    assert differences(other.get_state(), runner.get_state()) == []
-    runner.reset()  # as a runner does whose state was set
-    assert differences(runner.sample(30).columns, other.sample(30).columns) == []
+    state = runner.get_state()
+    uninterrupted = runner.sample(30)
+    for each in (runner, other):
+        each.set_state(state)
+        assert differences(each.get_state(), state) == []
+    resumed = runner.sample(30)
+    assert differences(resumed.columns, other.sample(30).columns) == []
+    assert differences(resumed[Columns.ACTION_DIST_INPUTS][:, 0], uninterrupted[Columns.ACTION_DIST_INPUTS][:, 0])
 
 
 def test_a_distribution_that_draws_for_itself_uses_the_runners_generator() -> None:
@@ -641,12 +645,11 @@ def replaced(position: int, value: Any) -> Callable[[Any], Any]:
 
 LATE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "shape": (replaced(0, np.zeros(4, np.float32)), ValueError, r", obs: expected shape \(3,\)"),
-    "obs None": (replaced(0, None), TypeError, ", obs: .* got NoneType"),
-    "a long number in obs": (replaced(0, [10**400] * 3), TypeError, ", obs: .* got list"),
+    "obs None": (replaced(0, None), ValueError, ", obs: .* got NoneType"),
+    "a long number in obs": (replaced(0, [10**400] * 3), ValueError, ", obs: .* got list"),
     "of the old gym": (lambda good: (good[0], *good[2:]), ValueError, r", step\(\): .* got a tuple of 4"),
-    "nothing": (lambda good: None, TypeError, r", step\(\): .* got NoneType"),
+    "nothing": (lambda good: None, ValueError, r", step\(\): .* got NoneType"),
     "text reward": (replaced(1, "1"), TypeError, ", reward: .* got str '1'"),
-    "a long number as reward": (replaced(1, 10**400), ValueError, ", reward: .* at most .* got int 1000"),
     "text as flag": (replaced(2, "False"), TypeError, ", terminated: expected a bool, got str 'False'"),
     "NaN as flag": (replaced(3, np.nan), TypeError, ", truncated: expected a bool, got float nan"),
     "no info": (replaced(4, None), TypeError, ", info: expected a dict"),
