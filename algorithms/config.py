@@ -6,6 +6,7 @@ import dataclasses
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import KW_ONLY
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -319,11 +320,8 @@ class AlgorithmConfig(
             return env.single_observation_space, env.single_action_space
         if self.env is None:
             raise self._without_env()
-        made = make_vector_env(self.env, self.env_config, 1, self.gym_env_vectorize_mode)
-        try:
+        with closing(make_vector_env(self.env, self.env_config, 1, self.gym_env_vectorize_mode)) as made:
             return made.single_observation_space, made.single_action_space
-        finally:
-            made.close()
 
     def _without_env(self) -> ValueError:
         remedy = "Name one: .environment('CartPole-v1'), an Env class, or a factory fn(env_config)."

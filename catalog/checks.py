@@ -17,6 +17,13 @@ Schedule: TypeAlias = float | list[list[float]]
 
 _POINTS = list[list[float]]
 
+Size = int | tuple[int, int]
+Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
+"""One convolution per entry: channels, kernel size, stride and, optionally, padding."""
+
+_TEXTS = {Filters: "[[channels, kernel, stride], [channels, kernel, stride, 'same' | 'valid'], ...]"}
+"""Annotations that a reader would write otherwise."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -54,14 +61,13 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
         TypeError: If ``value`` is of another type.
         ValueError: If a number is not finite or out of range, or the points are no schedule.
     """
-    expected = ", ".join(filter(None, (type_text(hint), str(bounds))))
-    remedy = f"Give it a value that fits: {doc}" if doc else "Give it a value that fits."
-    if isinstance(value, str) and value == "auto" and type(None) in get_args(hint):  # as RLlib calls it
-        remedy = f"Use None: {doc}"
     try:
         fitted = _fit(value, hint)
     except _MisfitError:
-        raise TypeError(f"{where}: expected {expected}, got {value!r} ({type(value).__name__}). {remedy}") from None
+        got = f"{value!r} ({type(value).__name__})"
+        of_rllib = isinstance(value, str) and value == "auto" and NoneType in get_args(hint)
+        remedy = f"Use None: {doc}" if of_rllib else _remedy(doc)
+        raise TypeError(f"{where}: expected {_expected(hint, bounds)}, got {got}. {remedy}") from None
     if is_schedule(hint) and isinstance(fitted, list):
         _check_steps(where, fitted)
         checked = [point[1] for point in fitted]
@@ -70,8 +76,16 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
     for number in checked:
         if (isinstance(number, float) and not math.isfinite(number)) or number not in bounds:
             problem = f"{number!r}" if number is fitted else f"{number!r} in {value!r}"
-            raise ValueError(f"{where}: expected finite {expected}, got {problem}. {remedy}")
+            raise ValueError(f"{where}: expected finite {_expected(hint, bounds)}, got {problem}. {_remedy(doc)}")
     return fitted
+
+
+def _expected(hint: Any, bounds: Bounds) -> str:
+    return ", ".join(filter(None, (type_text(hint), str(bounds))))
+
+
+def _remedy(doc: str) -> str:
+    return f"Give it a value that fits: {doc}" if doc else "Give it a value that fits."
 
 
 def is_schedule(hint: Any) -> bool:
@@ -82,6 +96,8 @@ def is_schedule(hint: Any) -> bool:
 def type_text(hint: Any) -> str:
     """An annotation as a reader would write it: ``int | None``, ``'sync' | 'async'``."""
     origin, args = get_origin(hint), get_args(hint)
+    if hint in _TEXTS:
+        return _TEXTS[hint]
     if is_schedule(hint):
         rest = [type_text(arg) for arg in args if arg not in (float, _POINTS)]
         return " | ".join(["float", "[[0, value], [env_step, value], ...]", *rest])

@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import Self
 
 from catalog.activations import Activation, Initializer, activation_by_name, initializer_by_name
-from catalog.checks import Bounds, check_value
+from catalog.checks import Bounds, Filters, check_value
 from catalog.errors import closest
 from catalog.migration import remedy_for
 from catalog.settings import Settings, setting, settings_of
@@ -26,10 +26,6 @@ _BEHIND = ("lstm_", "attention_")
 """How the names of settings of nets begin that stand behind those of all parts,"""
 _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
 """and of those that a net of rows reads too."""
-
-Size = int | tuple[int, int]
-Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
-"""One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)

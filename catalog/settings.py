@@ -63,6 +63,8 @@ class Setting:
 
     def check(self, value: Any, where: str) -> Any:
         """``value`` in the form of the annotation; see :func:`check_value`."""
+        if value is self.default:  # which was checked
+            return mutable_copy(value)
         return check_value(where, value, self.hint, self.bounds, self.doc)
 
 
@@ -115,7 +117,7 @@ class Settings:
         dataclass(init=False, kw_only=kw_only)(cls)
 
     def __init__(self, **values: Any) -> None:
-        defaults = {name: mutable_copy(item.default) for name, item in settings_of(type(self)).items()}
+        defaults = {name: item.default for name, item in settings_of(type(self)).items()}
         self._set(defaults | values, self._where or f"{type(self).__name__}()")
         self.__post_init__()
 
@@ -225,6 +227,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
 
     Raises:
         TypeError: If a config has settings that are in none of its sections, or the other way round.
+        TypeError, ValueError: If a default does not fit its setting.
     """
     declared: dict[str, Field[Any]] = {}
     defaults: dict[str, Any] = {}
@@ -244,17 +247,18 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             "training = Section(MyTraining) in its body."
         )
     hints, unsaid = get_type_hints(cls), {"doc": "", "part": "module", "bounds": Bounds()}
-    return {
-        name: Setting(
+    found = {}
+    for name in section_of or declared:
+        said = declared[name].metadata or unsaid
+        found[name] = Setting(
             name,
             hints[name],
             section_of.get(name, ""),
             positional=not declared[name].kw_only,
-            default=defaults[name],
-            **(declared[name].metadata or unsaid),
+            default=check_value(f"{cls.__name__}.{name}", defaults[name], hints[name], said["bounds"], said["doc"]),
+            **said,
         )
-        for name in section_of or declared
-    }
+    return found
 
 
 @functools.cache

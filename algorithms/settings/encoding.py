@@ -52,13 +52,13 @@ def encode(value: Any) -> Any:
         path = _import_path(value)
         return {"__import__": path} if path is not None else _pass_again(value)
     if type(value) in _SPACES:
-        return {"__space__": type(value).__name__, **_SPACES[type(value)][0](value)}
+        return _encode_space(value)
     if dataclasses.is_dataclass(value):
         path = _import_path(type(value))
         if path is not None:
-            names = value.given() if isinstance(value, DefaultModelConfig) else [f.name for f in _init_fields(value)]
-            fields = {name: encode(getattr(value, name)) for name in names}
-            return {"__dataclass__": path, "fields": fields}
+            names = [item.name for item in dataclasses.fields(value) if item.init]
+            given = value.given() if isinstance(value, DefaultModelConfig) else names
+            return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
     return _pass_again(value)
 
 
@@ -196,7 +196,7 @@ class Decoder:
                 return self._dataclass(path, values, place)
             case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
                 parts = {key: self._read(item, replace(place, hint=Any)) for key, item in rest.items()}
-                return self._made(lambda: _SPACES[_SPACES_BY_NAME[name]][1](parts), place, data)
+                return self._made(lambda: _decode_space(_SPACES_BY_NAME[name], parts), place, data)
             case {"__pass_again__": what}:
                 self._missing.append((place, str(what), False))
             case dict() if any(key.startswith("__") for key in data):
@@ -320,73 +320,53 @@ def _import_path(thing: Any) -> str | None:
     return f"{thing.__module__}:{thing.__qualname__}" if found is thing else None
 
 
-def _init_fields(value: Any) -> list[dataclasses.Field[Any]]:
-    return [field for field in dataclasses.fields(value) if field.init]
-
-
 def _pass_again(value: Any) -> dict[str, str]:
     named = value if isinstance(value, type | FunctionType | BuiltinFunctionType) else type(value)
     kind = "" if named is value else "an instance of "
     return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
-# Spaces: per class, how it is written (arrays as nested lists or, if uniform, as one number) and how it is made again.
-# Subclasses are not in the table, as they may hold more.
-
-
-def _encode_bound(bound: np.ndarray[Any, Any]) -> Any:
-    uniform = bound.size > 0 and bool((bound == bound.flat[0]).all())
-    return encode(bound.flat[0].item() if uniform else bound.tolist())
-
-
-def _encode_box(space: gym.spaces.Box) -> dict[str, Any]:
-    bounds = {"low": _encode_bound(space.low), "high": _encode_bound(space.high)}
-    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
-
-
-def _decode_box(data: dict[str, Any]) -> gym.Space[Any]:
-    dtype: Any = np.dtype(data["dtype"]).type
-    low, high = (np.broadcast_to(np.array(data[end], dtype), data["shape"]) for end in ("low", "high"))
-    return gym.spaces.Box(low, high, dtype=dtype)
-
-
-def _encode_discrete(space: gym.spaces.Discrete) -> dict[str, Any]:
-    return {"n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
-
-
-def _decode_discrete(data: dict[str, Any]) -> gym.Space[Any]:
-    dtype: Any = np.dtype(data["dtype"]).type
-    # A Gymnasium whose Discrete is always int64 does not know the keyword.
-    extra = {} if dtype is np.int64 else {"dtype": dtype}
-    return gym.spaces.Discrete(data["n"], start=data["start"], **extra)
-
-
-def _encode_multi_discrete(space: gym.spaces.MultiDiscrete) -> dict[str, Any]:
-    return {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(space.dtype)}
-
-
-def _decode_multi_discrete(data: dict[str, Any]) -> gym.Space[Any]:
-    dtype: Any = np.dtype(data["dtype"]).type
-    return gym.spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype=dtype, start=np.array(data["start"], dtype))
-
-
-_Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[dict[str, Any]], gym.Space[Any]]]
-_SPACES: dict[type, _Codec] = {
-    gym.spaces.Box: (_encode_box, _decode_box),
-    gym.spaces.Discrete: (_encode_discrete, _decode_discrete),
-    gym.spaces.MultiDiscrete: (_encode_multi_discrete, _decode_multi_discrete),
-    gym.spaces.MultiBinary: (
-        lambda space: {"n": encode(space.n if isinstance(space.n, int) else [int(n) for n in space.n])},
-        lambda data: gym.spaces.MultiBinary(data["n"]),
-    ),
-    # Pairs, because Gymnasium sorts the keys of a plain dict.
-    gym.spaces.Dict: (
-        lambda space: {"spaces": [[encode(key), encode(inner)] for key, inner in space.spaces.items()]},
-        lambda data: gym.spaces.Dict([(key, inner) for key, inner in data["spaces"]]),
-    ),
-    gym.spaces.Tuple: (
-        lambda space: {"spaces": [encode(inner) for inner in space.spaces]},
-        lambda data: gym.spaces.Tuple(data["spaces"]),
-    ),
+_SPACES: dict[type, tuple[str, ...]] = {
+    gym.spaces.Box: ("low", "high", "shape", "dtype"),
+    gym.spaces.Discrete: ("n", "start", "dtype"),
+    gym.spaces.MultiDiscrete: ("nvec", "start", "dtype"),
+    gym.spaces.MultiBinary: ("n",),
+    gym.spaces.Dict: ("spaces",),
+    gym.spaces.Tuple: ("spaces",),
 }
+"""Space → the attributes that are written. Subclasses are not in the table, as they may hold more."""
 _SPACES_BY_NAME = {cls.__name__: cls for cls in _SPACES}
+
+
+def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
+    """Arrays become nested lists or, bounds that are all alike, one number."""
+    parts: dict[str, Any] = {}
+    for name in _SPACES[type(space)]:
+        value = getattr(space, name)
+        if name == "dtype":
+            value = str(value)
+        elif name in ("low", "high") and value.size > 0 and bool((value == value.flat[0]).all()):
+            value = value.flat[0]
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        elif isinstance(value, Mapping):  # pairs, because Gymnasium sorts the keys of a plain dict
+            value = [list(pair) for pair in value.items()]
+        elif isinstance(value, tuple):
+            value = list(value)
+        parts[name] = encode(value)
+    return {"__space__": type(space).__name__, **parts}
+
+
+def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space[Any]:
+    if cls is gym.spaces.Dict:
+        return cls([(key, inner) for key, inner in data["spaces"]])
+    if cls in (gym.spaces.MultiBinary, gym.spaces.Tuple):
+        return cls(data[_SPACES[cls][0]])
+    dtype = np.dtype(data["dtype"]).type
+    if cls is gym.spaces.Discrete:
+        # A Gymnasium whose Discrete is always int64 does not know the keyword.
+        return cls(data["n"], start=data["start"], **({} if dtype is np.int64 else {"dtype": dtype}))
+    if cls is gym.spaces.MultiDiscrete:
+        return cls(np.array(data["nvec"], dtype), dtype=dtype, start=np.array(data["start"], dtype))
+    low, high = (np.broadcast_to(np.array(data[end], dtype), data["shape"]) for end in ("low", "high"))
+    return cls(low, high, dtype=dtype)

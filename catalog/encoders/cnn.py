@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from catalog.activations import Activation, Init, activation_function
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
-from catalog.checks import Bounds, check_value
+from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.model_config import DefaultModelConfig, Filters
+from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
 
 Pair = tuple[int, int]
