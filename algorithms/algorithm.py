@@ -17,7 +17,7 @@ from typing_extensions import Never, Self
 
 from algorithms.ops.rewards import clipped_rewards
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
-from algorithms.run.evaluation import Evaluation, EvaluationPlan
+from algorithms.run.evaluation import Evaluation, evaluation_config
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
@@ -25,7 +25,6 @@ from algorithms.run.threads import Threads, building
 from algorithms.run.wrong_calls import AlgorithmType, already_stopped, explain_unknown, no_sections, wrong_learn
 from catalog.explain.explain import Format
 from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.ray_workers import check_resources_of
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
@@ -48,13 +47,16 @@ class Algorithm(metaclass=AlgorithmType):
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.is_stopped = self.learning_stopped = False
-        check_resources_of(config, config)
+        if config.num_env_runners or config.num_learners:
+            from rlmodule.distributed.ray_workers import check_resources_of  # with much that only workers need
+
+            check_resources_of(config, config)
         with ExitStack() as opened:
             with building(self.run_seed):
                 on_env = self._callbacks.on_env(in_evaluation=False)
                 self.env_runner_group = runners = EnvRunnerGroup.create(config, run_seed=self.run_seed, on_env=on_env)
             opened.callback(runners.stop)
-            with building(self.run_seed):  # with a generator of its own: envs and callbacks may have drawn from theirs
+            with building(self.run_seed):  # seeded again: envs and callbacks may have drawn
                 self.module_spec = config.get_rl_module_spec(runners.observation_space, runners.action_space)
                 self.learner_group = config.learner_group_for(self.module_spec, self.run_seed)
                 opened.callback(self.learner_group.stop)
@@ -172,9 +174,9 @@ class Algorithm(metaclass=AlgorithmType):
         Raises:
             ValueError, RuntimeError, ImportError: For wrong arguments, endless episodes, a missing package.
         """
-        plan = EvaluationPlan.of(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
+        config = evaluation_config(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
         with self._threads.used():
-            return self._evaluation.run(plan, progress)
+            return self._evaluation.run(config, video_dir, progress)
 
     @cached_property
     def report(self) -> RunReport:

@@ -347,7 +347,7 @@ class AlgorithmConfig(
         if self.torch_cuda_graphs and not self.num_gpus_per_learner:
             expected = "False without num_gpus_per_learner=1, since only GPUs have such graphs"
             raise self._invalid("torch_cuda_graphs", expected, "Leave it out, or learn on a GPU.")
-        check_callbacks(self.callbacks_class, self._callback_functions())
+        check_callbacks(self._callback_functions())
         if self.run_dir == "":
             raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
         check_loggers(self.loggers, self.run_dir)

@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +32,7 @@ from algorithms import AlgorithmConfig
 from algorithms.cli import main as rlmodule
 from algorithms.cli import train_plan
 from algorithms.cli.evaluate import EvaluateFlags
-from algorithms.cli.flags import parse, words_after
+from algorithms.cli.flags import parse
 from algorithms.cli.inspect import InspectFlags
 from algorithms.cli.plot import PlotFlags
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNModelConfig
@@ -285,15 +285,15 @@ def check_command(command: str) -> None:
             assert set(targets) <= make_targets(), command
         case "rlmodule", ["train", *args] if "--help" not in args:
             if "--load" in args:  # no such run: its flags are those of any other, but for what it is and may import
-                for only in ("--load", "--allow"):
-                    if values := words_after(only, args):
-                        place = args.index(only)
-                        del args[place : place + 1 + len(values)]
+                for only in {"--load", "--allow"} & {*args}:
+                    place = args.index(only)
+                    values = takewhile(lambda word: not word.startswith("--"), args[place + 1 :])
+                    del args[place : place + 1 + len([*values])]
                 args = ["ppo", "CartPole-v1", *args]
             train_plan(args).config.validate()
         case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:
             flags = {"evaluate": EvaluateFlags, "plot": PlotFlags, "inspect": InspectFlags}[name]
-            parse(flags, f"rlmodule {name}", args)
+            parse(flags(), f"rlmodule {name}", "", args, most=len(args))
         case "rlmodule", args:
             assert rlmodule(args) == 0, command
         case ".", [path]:

@@ -5,34 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from algorithms.algorithm import Algorithm
-from algorithms.cli.checkpoints import (
-    Allow,
-    allowing,
-    find_checkpoint,
-    modules_in,
-    read_checkpoint,
-    saved_config_class,
-)
+from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import parse
-from algorithms.run.callbacks import CALLBACKS
+from algorithms.cli.flags import CommandFlags, flag, parse
+from algorithms.run.callbacks import CALLBACK_SETTINGS
+from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.metrics import episode_summary
-from algorithms.run.progress import return_text
 from algorithms.run.run_folder import run_name
+from algorithms.run.text import return_text
 from algorithms.run.video import watch
-from catalog.checks import check_value
 from catalog.settings import settings_of
 from rlmodule.seeding import int_seed
 
 _OF_TRAINING: dict[str, Any] = {
-    "callbacks_class": None,
-    **dict.fromkeys(CALLBACKS),
+    **dict.fromkeys(CALLBACK_SETTINGS),
     "loggers": None,
     "run_dir": None,
     "evaluation_interval": None,
@@ -44,120 +33,76 @@ _OF_TRAINING: dict[str, Any] = {
 
 
 @dataclass(kw_only=True)
-class EvaluateFlags:
-    """Play episodes with the policy of a checkpoint, and tell how it does."""
+class EvaluateFlags(CommandFlags):
+    """Play episodes with the policy of CKPT, and print how it does. CKPT is a checkpoint, or a run folder: then its
+    best checkpoint, or its last if there is no best."""
 
-    ckpt: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CKPT")]
-    """A checkpoint, or a run folder: then its best checkpoint, or its last if there is no best."""
-    episodes: int = 20
-    """Episodes to play."""
-    video: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder to write videos to, of further episodes."""
-    num_videos: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 1, with --video)")] = None
-    """Episodes to record."""
-    render: bool = False
-    """Play the episodes in a window, one after the other, at the env's own speed."""
-    explore: bool = False
-    """Sample the actions instead of taking the most likely ones."""
-    seed: int | None = None
-    """Seed of the episodes; None takes that of the run."""
-    num_envs: int | None = None
-    """Environments to step together; None does as the run's own evaluations."""
-    env_config: dict[str, Any] | None = None
-    """What to evaluate with in place of the run's env_config."""
-    allow: Allow = None
-    """Modules of yours that the checkpoint may import."""
-    json: bool = False
-    """Print the result as JSON."""
-    debug: bool = False
-    """Show the traceback of an error."""
+    episodes: int = flag(20, "Episodes to play.", ge=1)
+    video: str | None = flag(None, "Folder to write videos to, of further episodes.")
+    num_videos: int | None = flag(None, "Episodes to record; None records one, with --video.", ge=1)
+    render: bool = flag(False, "Play the episodes in a window, one after the other, at the env's own speed.")
+    explore: bool = flag(False, "Sample the actions instead of taking the most likely ones.")
+    seed: int | None = flag(None, "Seed of the episodes; None takes that of the run.", ge=0)
+    num_envs: int | None = flag(None, "Environments to step together; None does as the run's own evaluations.", ge=1)
+    env_config: dict[str, Any] | None = flag(None, "What to evaluate with in place of the run's env_config.")
+    allow: list[str] | None = flag(None, ALLOW)
+    json: bool = flag(False, "Print the result as JSON.")
 
 
 def evaluate(args: Sequence[str]) -> int:
     """Play episodes with a checkpoint; --video records and --render shows them."""
-    flags = parse(EvaluateFlags, "rlmodule evaluate", args)
-    _check(flags)
-    checkpoint = find_checkpoint(flags.ckpt, best_first=True)
-    with _loaded(checkpoint, flags) as algorithm:
+    flags, (path,), _ = parse(EvaluateFlags(), "rlmodule evaluate", "CKPT", args)
+    if flags.num_videos is not None and flags.video is None:
+        raise UsageError("--num-videos: expected --video with it, got none. Say where to: --video videos.")
+    if flags.render and (flags.video is not None or flags.num_envs is not None):
+        raise UsageError(
+            "--render: expected neither --video nor --num-envs with it, got one. Leave one of them out: a window shows "
+            "one environment, and is not recorded."
+        )
+    checkpoint = find_checkpoint(path, best_first=True)
+    content, allow = read_checkpoint(checkpoint), modules_in(flags.allow)
+    known = settings_of(saved_config_class(content, allow))
+    typed = {"seed": flags.seed, "evaluation_num_envs": flags.num_envs, "evaluation_env_config": flags.env_config}
+    objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
+    objects |= {name: value for name, value in typed.items() if value is not None}
+    with allowing(allow):
+        algorithm = Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
+    with algorithm:
         if not flags.json:
             print(f"{run_name(algorithm)}, trained for {algorithm.env_steps:,} env steps")
             print(f"  checkpoint   {checkpoint}")
             print(f"  actions      {'sampled' if flags.explore else 'most likely'}")
             print(f"  seed         {algorithm.run_seed}", flush=True)
-        result = _watched(algorithm, flags) if flags.render else _measured(algorithm, flags)
+        if flags.render:
+            result = _watched(algorithm, flags)
+        else:
+            result = algorithm.evaluate(
+                num_episodes=flags.episodes,
+                explore=flags.explore,
+                num_videos=0 if flags.video is None else flags.num_videos or 1,
+                video_dir=flags.video,
+                progress=True,
+            )
     if flags.json:
         print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
-    else:
-        print(_text(result))
+        return OK
+    played = result["env_runners"]
+    print(
+        f"\nreturn       {return_text(played['episode_return_mean'])}, the mean of {played['num_episodes']:,} episodes"
+    )
+    print(f"  from       {return_text(played['episode_return_min'])}")
+    print(f"  to         {return_text(played['episode_return_max'])}")
+    print(f"length       {played['episode_len_mean']:,.1f} steps")
+    for video in result.get("videos", ()):
+        print(f"video        {video['path']} (return {return_text(video['episode_return'])})")
     return OK
 
 
-def _check(flags: EvaluateFlags) -> None:
-    """Raise a UsageError for flags that would not have an effect."""
-    if flags.num_videos is not None and flags.video is None:
-        remedy = "Say where to: --video videos."
-        raise UsageError("--num-videos", expected="--video with it", got="none", remedy=remedy)
-    for flag, given in (("--video", flags.video), ("--num-envs", flags.num_envs)):
-        if flags.render and given is not None:
-            remedy = "Leave one of them out: a window shows one environment, and is not recorded."
-            raise UsageError(flag, expected="no --render with it", got="both", remedy=remedy)
-
-
-def _loaded(checkpoint: Path, flags: EvaluateFlags) -> Algorithm:
-    """The algorithm, without what only its training needed."""
-    content = read_checkpoint(checkpoint)
-    allow = modules_in(flags.allow)
-    known = settings_of(saved_config_class(content, allow, checkpoint))
-    objects = {name: value for name, value in _OF_TRAINING.items() if name in known}
-    for name, value in content["config"].items():
-        if name not in objects and isinstance(value, dict) and "__pass_again__" in value:
-            raise ValueError(
-                f"{name} of {str(checkpoint)!r}: expected what a shell can load, got "
-                f"{value['__pass_again__']}, which could not be saved. Evaluate it in Python: "
-                f"Algorithm.from_checkpoint({str(checkpoint)!r}, {name}=...).evaluate()."
-            )
-    for name, flag, value in (
-        ("seed", "--seed", flags.seed),
-        ("evaluation_num_envs", "--num-envs", flags.num_envs),
-        ("evaluation_env_config", "--env-config", flags.env_config),
-    ):
-        if value is not None:
-            objects[name] = check_value(flag, value, known[name].hint, known[name].bounds, known[name].doc)
-    with allowing(allow, checkpoint):
-        return Algorithm.from_checkpoint(checkpoint, allow=allow, **objects)
-
-
-def _measured(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
-    num_videos = 0 if flags.video is None else 1 if flags.num_videos is None else flags.num_videos
-    return algorithm.evaluate(
-        num_episodes=flags.episodes,
-        explore=flags.explore,
-        num_videos=num_videos,
-        video_dir=flags.video,
-        progress=True,
-    )
-
-
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
-    """Show the episodes; the same as :func:`_measured` returns."""
+    """Show the episodes, and return what :meth:`Algorithm.evaluate` would."""
     seed = int_seed(algorithm.run_seed, "video", algorithm.env_steps)
     settings = algorithm.config.for_evaluation()
     seen = watch(algorithm.policy, settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
     returns, lengths = zip(*seen, strict=True)
-    return {
-        "env_runners": episode_summary(returns, lengths) | {"num_episodes": len(seen), "num_env_steps": sum(lengths)}
-    }
-
-
-def _text(result: dict[str, Any]) -> str:
-    told = result["env_runners"]
-    lines = [
-        "",
-        f"return       {return_text(told['episode_return_mean'])}, the mean of {told['num_episodes']:,} episodes",
-        f"  from       {return_text(told['episode_return_min'])}",
-        f"  to         {return_text(told['episode_return_max'])}",
-        f"length       {told['episode_len_mean']:,.1f} steps",
-    ]
-    for video in result.get("videos", ()):
-        lines.append(f"video        {video['path']} (return {return_text(video['episode_return'])})")
-    return "\n".join(lines)
+    played = {"num_episodes": len(seen), "num_env_steps": sum(lengths)}
+    return {"env_runners": episode_summary(returns, lengths) | played}

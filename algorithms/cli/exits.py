@@ -7,23 +7,23 @@ import select
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-import algorithms
-import catalog
-import rlmodule
+import catalog_rl
 
 OK, FAILED, USAGE, INTERRUPTED, NOBODY_READS, TERMINATED = 0, 1, 2, 130, 141, 143
 """Done; an error, or a target that was missed; a command line that cannot be understood; Ctrl-C; what was printed went
 into a pipe that is closed, as after ``| head``; SIGTERM. The last three are 128 and the signal's number."""
 
+_LIBRARIES = [
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(Path(catalog_rl.__file__).with_name(package) for package in catalog_rl.PACKAGES),
+]
+
 
 class UsageError(Exception):
     """The command line cannot be understood: where, what was expected, what came, and what to type."""
-
-    def __init__(self, where: str, expected: str, got: object, remedy: str) -> None:
-        super().__init__(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
 def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
@@ -37,10 +37,9 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
         try:
             code = command()
         except SystemExit as end:  # after --help and after a SIGTERM
-            if isinstance(end.code, str):  # said by somebody's module, before it left
-                print(f"error: {end.code}", file=sys.stderr)
-                return FAILED
-            code = OK if end.code is None else end.code
+            if isinstance(end.code, str):  # from the user's module
+                raise
+            code = end.code or OK
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -57,24 +56,20 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
 
 
 def _nobody_reads() -> bool:
-    """Whether stdout is a pipe that was closed; then nothing more is written to it, not even at the end.
+    """Check whether stdout is a closed pipe; then send what is still written to it nowhere.
 
-    The pipes to worker processes break in the same way, and are told as an error.
+    The pipes to worker processes break in the same way, which is an error.
     """
-    try:
-        stdout = sys.stdout.fileno()
-    except OSError:  # replaced by something in memory
-        return False
     poll = select.poll()
-    poll.register(stdout)
+    poll.register(1)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return True
 
 
 def _readable(error: Exception) -> str:
-    """One message for the terminal. An error that is not of our making also says its type and how to see more."""
+    """Format an error as one line. One that is not of our making also says its type and how to see more."""
     text = " ".join(str(error).split())
     if ": expected " in text:
         return f"error: {text}"
@@ -82,19 +77,9 @@ def _readable(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The line of the user's code, such as a net's, that an error came through last; nothing if there is none."""
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    installed |= {str(Path(module.__file__).parent) for module in (algorithms, catalog, rlmodule) if module.__file__}
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if Path(frame.filename).is_file() and not _is_below(frame.filename, installed)]
-    if not theirs:
-        return ""
-    here = Path.cwd()
-    file = Path(theirs[-1].filename)
-    return (
-        f", in {file.relative_to(here) if file.is_relative_to(here) else file}:{theirs[-1].lineno}, {theirs[-1].name}"
-    )
-
-
-def _is_below(file: str, folders: Iterable[str]) -> bool:
-    return any(Path(file).is_relative_to(folder) for folder in folders)
+    """Name the innermost line of the user's code, such as a net's, that raised; nothing if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in _LIBRARIES):
+            return f", in {os.path.relpath(file)}:{frame.lineno}, {frame.name}"
+    return ""

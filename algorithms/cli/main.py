@@ -59,9 +59,10 @@ def _run(args: Sequence[str]) -> int:
         print(f"catalog-rl {version('catalog-rl')}, Python {platform.python_version()}, torch {version('torch')}")
         return OK
     if args[0] not in COMMANDS:
-        remedy = f"See rlmodule --help.{closest(args[0], COMMANDS)}"
-        expected = f"one of {', '.join(COMMANDS)}"
-        raise UsageError("rlmodule", expected=expected, got=repr(args[0]), remedy=remedy)
+        raise UsageError(
+            f"rlmodule: expected one of {', '.join(COMMANDS)}, got {args[0]!r}. See rlmodule --help."
+            f"{closest(args[0], COMMANDS)}"
+        )
     return COMMANDS[args[0]][1](args[1:])
 
 
@@ -69,19 +70,19 @@ def _overview() -> str:
     lines = ["usage: rlmodule COMMAND ...", ""]
     for name, (arguments, command) in COMMANDS.items():
         lines += [f"  rlmodule {name} {arguments}", f"      {(command.__doc__ or '').strip()}"]
-    return "\n".join([*lines, *_WORDS])
+    algorithms = ", ".join(name.lower() for name in ALGORITHMS)
+    return (
+        "\n".join(lines)
+        + f"""
 
+ALGO  {algorithms}, or a config class of yours, my_module:MyConfig
+ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours,
+      my_module:make_env
+RUN   a folder that train wrote, or one with the runs of several seeds
+CKPT  a run, or a checkpoint in it
 
-_WORDS = (
-    "",
-    f"ALGO  {', '.join(name.lower() for name in ALGORITHMS)}, or a config class of yours, my_module:MyConfig",
-    "ENV   a Gymnasium id such as CartPole-v1, or a class or factory of yours,",
-    "      my_module:make_env",
-    "RUN   a folder that train wrote, or one with the runs of several seeds",
-    "CKPT  a run, or a checkpoint in it",
-    "",
-    "rlmodule COMMAND --help shows flags, train ppo --help SETTING explains one.",
-    "rlmodule --version tells the versions. To begin with:",
-    "",
-    "  rlmodule train ppo CartPole-v1 --target-return 475 --evaluation-interval 5",
-)
+rlmodule COMMAND --help shows flags, train ppo --help SETTING explains one.
+rlmodule --version prints the versions. To begin with:
+
+  rlmodule train ppo CartPole-v1 --target-return 475 --evaluation-interval 5"""
+    )

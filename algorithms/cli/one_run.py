@@ -1,27 +1,68 @@
-"""A run from the shell, and what it tells."""
+"""A run from the shell, and what it prints."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from algorithms.algorithm import Algorithm
+from algorithms.cli.checkpoints import ALLOW
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
+from algorithms.cli.flags import CommandFlags, flag
 from algorithms.cli.next_steps import what_next
 from algorithms.config import AlgorithmConfig
-from algorithms.run.progress import return_text
 from algorithms.run.run_folder import new_run_dir, run_name
 from algorithms.run.session import TrainingSession
+from algorithms.run.text import return_text
 from catalog.settings import settings_of
 
+DEFAULT_STEPS = 200_000
+"""Env steps of a run without a preset."""
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
-"""Default of ``--run-dir``: a folder of this name, made anew."""
+"""Default of ``--run-dir``: a new folder of this name."""
+
+
+@dataclass(kw_only=True)
+class TrainFlags(CommandFlags):
+    """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or a class or factory of
+    yours as my_module:name."""
+
+    num_env_steps: int | None = flag(
+        None,
+        "Steps to sample from now on, over all environments; "
+        f"None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
+        ge=1,
+    )
+    target_return: float | None = flag(
+        None,
+        "Stop once the mean return of an evaluation (of recent training episodes, without --evaluation-interval) is at "
+        "least this; exit code 1 if it is not reached.",
+    )
+    seed: str | None = flag(
+        None, "Seed of every random stream of the run; several, as 1..5 or 1,3,7, make a run each. None draws one."
+    )
+    jobs: int = flag(1, "Runs side by side, where there are several seeds.", ge=1)
+    run_dir: str | None = flag(
+        NEW_RUN_DIR,
+        "Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several seeds; "
+        "None writes no files.",
+    )
+    preset: str = flag(
+        "auto",
+        "Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any, none the "
+        "defaults, an id those of that env; `rlmodule list presets` shows all. A flag that is typed wins.",
+    )
+    load: str | None = flag(
+        None,
+        "Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that are typed; "
+        "leave out ALGO and ENV.",
+    )
+    allow: list[str] | None = flag(None, ALLOW)
+    quiet: bool = flag(False, "Print nothing but errors.")
 
 
 @dataclass(frozen=True)
@@ -30,40 +71,29 @@ class TrainPlan:
 
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
+        flags: The command's own flags.
         num_env_steps: Env steps to sample.
-        target_return: Mean return at which to stop; None for none.
         begun_with: What the settings began with: a preset, the defaults or a checkpoint, in words.
         checkpoint: The run to go on with; None begins one.
         allow: Modules that the checkpoint may import.
         seeds: Those of several runs; empty for a single one.
-        jobs: How many of these run side by side.
-        quiet: Whether to print nothing but errors.
-        debug: Whether errors show their traceback.
     """
 
     config: AlgorithmConfig
+    flags: TrainFlags
     num_env_steps: int
-    target_return: float | None
     begun_with: str
     checkpoint: Path | None
-    allow: tuple[str, ...]
+    allow: list[str]
     seeds: tuple[int, ...]
-    jobs: int
-    quiet: bool
-    debug: bool
 
-    @property
-    def say(self) -> Callable[[str], None]:
-        """Prints a line, or nothing."""
-        return _silent if self.quiet else partial(print, flush=True)
-
-    def for_seed(self, seed: int, run_dir: str | None) -> TrainPlan:
-        """The plan of one of its runs."""
-        config = self.config.copy().update({"seed": seed, "run_dir": run_dir})
-        return dataclasses.replace(self, config=config, seeds=())
+    def say(self, text: str) -> None:
+        """Print a line, unless the command is to be quiet."""
+        if not self.flags.quiet:
+            print(text, flush=True)
 
     def build(self) -> Algorithm:
-        """The algorithm, new or as the checkpoint has it."""
+        """Build the algorithm, new or as the checkpoint has it."""
         if self.checkpoint is None:
             return self.config.build()
         settings = {name: vars(self.config)[name] for name in settings_of(type(self.config))}
@@ -72,7 +102,7 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """How a run ended.
 
     Attributes:
         exit_code: Of the command, if this is its only run.
@@ -87,27 +117,35 @@ class Outcome:
     seconds: float
 
 
-def train_once(plan: TrainPlan) -> Outcome:
-    """Train one run to its end, and tell what it comes to and what to do next."""
-    if workers := workers_text(plan.config):
-        plan.say(f"Starting {workers} on Ray, which can take a minute ...")
-    with own_run_dir(plan.config), plan.build() as algorithm:
-        for line in introduction(plan, algorithm):
-            plan.say(line)
+def train_once(plan: TrainPlan) -> int:
+    """Train one run to its end, print how it went and what to do next, and return the exit code."""
+    config, say = plan.config, plan.say
+    if config.num_env_runners or config.num_learners:
+        workers = f"{config.num_env_runners} env runners and {config.num_learners} learners"
+        say(f"Starting {workers} on Ray, which can take a minute ...")
+    with own_run_dir(config), plan.build() as algorithm:
+        parameters = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
+        more, step = ("", "") if plan.checkpoint is None else (" more", f", at step {algorithm.env_steps:,}")
+        say(run_name(algorithm))
+        say(f"  begun with  {plan.begun_with}{step}")
+        say(f"  steps       {plan.num_env_steps:,}{more}")
+        say(f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}")
+        say(f"  parameters  {parameters:,}")
+        say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
         outcome = carry_out(plan, algorithm)
         folder = algorithm.report.folder
         if folder is not None:
-            plan.say("Wrote")
+            say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
-                    plan.say(f"  {path}")
-            plan.say(what_next(algorithm, folder))
-    return outcome
+                    say(f"  {path}")
+            say(what_next(algorithm, folder))
+    return outcome.exit_code
 
 
 @contextmanager
 def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
-    """Put a new folder's path where ``run_dir`` is :data:`NEW_RUN_DIR`; the folder goes again if it stays empty."""
+    """Make a folder where ``run_dir`` is :data:`NEW_RUN_DIR`, and remove it if it stays empty."""
     if config.run_dir != NEW_RUN_DIR:
         yield
         return
@@ -120,57 +158,26 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
             folder.rmdir()
 
 
-def workers_text(config: AlgorithmConfig) -> str:
-    """How many processes ``config`` asks for, such as ``2 env runners and 1 learner``; empty for none."""
-    numbers = {"env runner": config.num_env_runners, "learner": config.num_learners}
-    return " and ".join(f"{number} {name}{'s' if number > 1 else ''}" for name, number in numbers.items() if number)
-
-
-def introduction(plan: TrainPlan, algorithm: Algorithm) -> Iterator[str]:
-    """Lines on what is going to run."""
-    config = algorithm.config
-    parameters = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
-    yield run_name(algorithm)
-    if plan.checkpoint is None:
-        yield f"  preset      {plan.begun_with}"
-    else:
-        yield f"  from        {plan.begun_with}, at step {algorithm.env_steps:,}"
-    yield f"  steps       {plan.num_env_steps:,}{' more' if plan.checkpoint is not None else ''}"
-    yield f"  seed        {algorithm.run_seed}{' (drawn)' if config.seed is None else ''}"
-    yield f"  parameters  {parameters:,}"
-    yield f"  run dir     {config.run_dir or 'none: nothing will be written'}"
-
-
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
-    """Train, evaluate, and say what came of it."""
-    say, target = plan.say, plan.target_return
-    session = TrainingSession(algorithm, plan.num_env_steps, target, progress=not plan.quiet, evaluate_at_end=True)
-    first_step = algorithm.env_steps
+    """Train, evaluate, and print how it went."""
+    say, target, first_step = plan.say, plan.flags.target_return, algorithm.env_steps
+    progress = not plan.flags.quiet
+    session = TrainingSession(algorithm, plan.num_env_steps, target, progress=progress, evaluate_at_end=True)
     session.run()
-    steps = algorithm.env_steps - first_step
+    steps, final = algorithm.env_steps - first_step, math.nan
     say(f"\nSampled {steps:,} env steps in {session.seconds:.1f} s ({steps / session.seconds:,.0f}/s).")
     if session.stopped_by is not None:
-        return Outcome(INTERRUPTED, math.nan, algorithm.env_steps, session.seconds)
-    final = _final_evaluation(session, say)
+        return Outcome(INTERRUPTED, final, algorithm.env_steps, session.seconds)
+    if session.evaluation is None:
+        say("No episode has ended yet, so there is no evaluation.")
+    else:
+        played = session.evaluation["env_runners"]
+        final, episodes = played["episode_return_mean"], played["num_episodes"]
+        how = "sampled" if algorithm.config.evaluation_explore else "most likely"
+        say(f"Evaluation: return {return_text(final)} over {episodes} episodes, taking {how} actions.")
     reached = target is None or session.reached or final >= target
     if not reached:
         print(f"The target return {target:g} was not reached.", file=sys.stderr)
     elif target is not None:
         say(f"The target return {target:g} was reached.")
     return Outcome(OK if reached else FAILED, final, algorithm.env_steps, session.seconds)
-
-
-def _final_evaluation(session: TrainingSession, say: Callable[[str], None]) -> float:
-    """Mean return of the evaluation of the run's end; NaN if no episode ever ended."""
-    if session.evaluation is None:
-        say("No episode has ended yet, so there is no evaluation.")
-        return math.nan
-    final = session.evaluation["env_runners"]
-    how = "sampled" if session.algorithm.config.evaluation_explore else "most likely"
-    mean, episodes = final["episode_return_mean"], final["num_episodes"]
-    say(f"Evaluation: return {return_text(mean)} over {episodes} episodes, taking {how} actions.")
-    return mean
-
-
-def _silent(text: str) -> None:
-    """Print nothing."""

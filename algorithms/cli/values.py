@@ -5,14 +5,12 @@ from __future__ import annotations
 import collections.abc
 import importlib
 import json
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import gymnasium as gym
-from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.cli.exits import UsageError
 from catalog.checks import type_text
@@ -21,18 +19,6 @@ from catalog.errors import closest
 _LISTS = (list, tuple, collections.abc.Sequence)
 _CONTAINERS = (*_LISTS, dict, collections.abc.Mapping)
 _CODE = (type, collections.abc.Callable)
-
-
-def reader(flag: str, hint: Any) -> PrimitiveConstructorSpec[Any]:
-    """Tell tyro how to read a flag, such that a value that cannot be read is one line naming the flag."""
-    item = item_of(hint)
-    return PrimitiveConstructorSpec(
-        nargs=1 if item is None else "*",
-        metavar=type_text(hint) if item is None else f"[{type_text(item)} ...]",
-        instance_from_str=lambda texts: read(flag, hint, texts),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [str(value)],
-    )
 
 
 def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
@@ -58,7 +44,7 @@ def item_of(hint: Any) -> Any:
     items = get_args(kind)
     if others or get_origin(kind) not in _LISTS or items[1:] not in ((), (Ellipsis,)):
         return None
-    return None if any(_is_one_of(part, _CONTAINERS) for part in _parts(items[0])) else items[0]
+    return None if any(_kind(part) in _CONTAINERS for part in _parts(items[0])) else items[0]
 
 
 def imported(where: str, path: str) -> Any:
@@ -72,14 +58,21 @@ def imported(where: str, path: str) -> Any:
         UsageError: If there is no such thing; names the closest.
     """
     module_name, _, qualname = path.partition(":")
-    found = _module(where, module_name)
-    for name in qualname.split("."):
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise UsageError(
+            f"{where}: expected a module to import, got {module_name!r}, which raises {type(error).__name__}: {error}. "
+            "Type my_module:name, without .py; modules in the current folder are found, too."
+        ) from error
+    for name in filter(None, qualname.split(".")):
         try:
             found = getattr(found, name)
         except AttributeError:
-            remedy = f"Name one of its classes or functions.{closest(name, dir(found))}"
-            expected = f"something that {module_name} has"
-            raise UsageError(where, expected=expected, got=repr(path), remedy=remedy) from None
+            raise UsageError(
+                f"{where}: expected something that {module_name} has, got {path!r}. "
+                f"Name one of its classes or functions.{closest(name, dir(found))}"
+            ) from None
     return found
 
 
@@ -95,26 +88,17 @@ def environment(text: str) -> Any:
     module_name, colon, name = text.partition(":")
     if not colon:
         return text
-    _module("ENV", module_name)
+    imported("ENV", module_name)
     is_name = all(part.isidentifier() for part in name.split("."))
     return imported("ENV", text) if is_name and name not in gym.registry else text
-
-
-def _module(where: str, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # whatever the user's module raises
-        got = f"{name!r}, which raises {type(error).__name__}: {error}"
-        remedy = "Type my_module:name, without .py; modules in the current folder are found, too."
-        raise UsageError(where, expected="a module to import", got=got, remedy=remedy) from error
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _is_one_of(hint: Any, kinds: Sequence[Any]) -> bool:
-    return (get_origin(hint) or hint) in kinds
+def _kind(hint: Any) -> Any:
+    return get_origin(hint) or hint
 
 
 def _read_one(flag: str, hint: Any, text: str) -> Any:
@@ -123,24 +107,16 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
         with suppress(ValueError):
             if part in (int, float):
                 return part(text)
-            if get_origin(part) is Literal and text in get_args(part):
+            if _kind(part) is Literal and text in get_args(part):
                 return text
-            if _is_one_of(part, _CODE) and ":" in text:
+            if _kind(part) in _CODE and ":" in text:
                 return imported(flag, text)
-            if _is_one_of(part, _CONTAINERS):
+            if _kind(part) in _CONTAINERS:
                 return json.loads(text)
-    is_json = text[:1] in ("[", "{")
-    if str in parts and not (is_json and {*parts} - {str, NoneType}):
+    if str in parts and not (text.startswith(("[", "{")) and {*parts} - {str, NoneType}):
         return text
-    if any(_is_one_of(part, _CONTAINERS) for part in parts):
-        remedy = "Type a list or dict as JSON in 'single quotes'."
-    elif is_json:
-        items = re.findall(r"[^][{}'\", ]+", text)
-        remedy = f"Type one word per item: {flag} {' '.join(items)}."
-    elif any(_is_one_of(part, _CODE) for part in parts):
-        remedy = "Name it with its module, as in my_module:Name."
-    elif int in parts:
-        remedy = "Type all its digits, as in 200000 or 200_000."
-    else:
-        remedy = f"Type one of these.{closest(text, [word for part in parts for word in get_args(part)])}"
-    raise UsageError(flag, expected=type_text(hint), got=repr(text), remedy=remedy)
+    raise UsageError(
+        f"{flag}: expected {type_text(hint)}, got {text!r}. Type all digits of a number, one word per item of a list, "
+        "other lists and dicts as JSON in 'single quotes', and code as my_module:Name."
+        f"{closest(text, [word for part in parts if _kind(part) is Literal for word in get_args(part)])}"
+    )

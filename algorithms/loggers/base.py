@@ -1,9 +1,7 @@
-"""The interface of all loggers, which there are, and what they share."""
+"""The interface of all loggers, their names, and what they share."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import os
 from abc import ABC, abstractmethod
@@ -11,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,7 +55,7 @@ class LoggedRun:
 
 
 class Logger(ABC):
-    """Takes the results of a run somewhere. Made at the run's first iteration, closed at its end.
+    """Writes or sends the results of a run. Made at the run's first iteration, closed at its end.
 
     Override points:
         ``log``: takes one iteration's result.
@@ -98,7 +97,7 @@ LoggerFactory: TypeAlias = Callable[[LoggedRun], Logger]
 
 
 class LoggerGroup:
-    """The loggers of a run: made together, told the same, closed together.
+    """The loggers of a run: made, called and closed together.
 
     Args:
         chosen: Names of :data:`LOGGERS`, classes, or functions that make one; None takes :data:`DEFAULT_LOGGERS` if
@@ -107,9 +106,7 @@ class LoggerGroup:
 
     Raises:
         ValueError: If there is no logger of a name, or one needs a folder and the run has none.
-        TypeError: If a function makes something else.
-        OSError, ImportError: See :class:`Logger`.
-        RuntimeError: If one fails otherwise, as those of services do without a network; names it.
+        OSError, ImportError: See :class:`Logger`; other errors are those of the logger.
     """
 
     def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
@@ -118,58 +115,56 @@ class LoggerGroup:
         self._loggers: list[Logger] = []
         try:
             for one in chosen:
-                self._loggers.append(_make(one, run))
+                self._loggers.append(_factory(one)(run))
         except BaseException:
-            with suppress(RuntimeError):  # the first error is the one to tell
+            with suppress(RuntimeError):  # the first error is the one to raise
                 self.close()
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; if one fails, the others are told all the same.
+        """See :meth:`Logger.log`; if one fails, the others still log.
 
         Raises:
             RuntimeError: If one fails; names it, and has the error as its cause.
         """
-        self._each("log", lambda logger: logger.log(values, env_steps))
+        self._call_each("log", values, env_steps)
 
     def close(self) -> None:
-        """See :meth:`Logger.close`; if one fails, the others are closed all the same.
+        """See :meth:`Logger.close`; if one fails, the others are still closed.
 
         Raises:
             RuntimeError: If one fails; names it, and has the error as its cause.
         """
         try:
-            self._each("close", lambda logger: logger.close())
+            self._call_each("close")
         finally:
             self._loggers = []
 
-    def _each(self, action: str, call: Callable[[Logger], None]) -> None:
-        failed: tuple[Logger, Exception] | None = None
+    def _call_each(self, method: str, *arguments: Any) -> None:
+        failed: list[tuple[Logger, Exception]] = []
         for logger in self._loggers:
             try:
-                call(logger)
+                methodcaller(method, *arguments)(logger)
             except Exception as error:
-                failed = failed or (logger, error)
-        if failed is not None:
-            logger, error = failed
-            raise _broken(f"logger {type(logger).__name__}.{action}()", error) from error
+                failed.append((logger, error))
+        for logger, error in failed:
+            raise RuntimeError(
+                f"logger {type(logger).__name__}.{method}(): expected no error, got {type(error).__name__}: {error}. "
+                "Correct the cause, or leave this logger out: .reporting(loggers=[...])."
+            ) from error
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
-    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as can be told before the run, or for a name that is
-    there twice."""
+    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as names and classes show before the run."""
     for one in chosen or ():
-        if isinstance(one, str) and chosen is not None and list(chosen).count(one) > 1:
-            raise ValueError(f"loggers: expected each name once, got {list(chosen)!r}. Leave the second one out.")
-        if run_dir is None and (made := file_logger(one)) is not None:
-            raise _no_folder(made)
+        if needs_folder(one) and run_dir is None:
+            raise _no_folder(one)
 
 
-def file_logger(one: str | LoggerFactory) -> type[Logger] | None:
-    """The class of a logger that writes into ``run_dir``, as far as can be told before it is made; None for others."""
+def needs_folder(one: str | LoggerFactory) -> bool:
+    """Check whether a name or class is that of a logger that writes into ``run_dir``."""
     factory = _factory(one)
-    made = factory.func if isinstance(factory, functools.partial) else factory
-    return made if inspect.isclass(made) and issubclass(made, Logger) and made.needs_folder else None
+    return isinstance(factory, type) and issubclass(factory, Logger) and factory.needs_folder
 
 
 def _factory(one: str | LoggerFactory) -> LoggerFactory:
@@ -184,32 +179,8 @@ def _factory(one: str | LoggerFactory) -> LoggerFactory:
     return vars(import_module(module))[name]
 
 
-def _make(one: str | LoggerFactory, run: LoggedRun) -> Logger:
-    try:
-        made = _factory(one)(run)
-    except (ValueError, TypeError, OSError, ImportError, RuntimeError):
-        raise
-    except Exception as error:  # the classes that services have for their own
-        raise _broken(f"loggers: {one!r}", error) from error
-    if not isinstance(made, Logger):
-        raise TypeError(
-            f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return one of a "
-            "class derived from algorithms.loggers.Logger."
-        )
-    return made
-
-
-def _no_folder(factory: type[Logger]) -> ValueError:
-    return ValueError(
-        f"loggers: {factory.__name__}: expected a run_dir, got None. Set one: .reporting(run_dir='runs/mine')."
-    )
-
-
-def _broken(where: str, error: Exception) -> RuntimeError:
-    return RuntimeError(
-        f"{where}: expected no error, got {type(error).__name__}: {error}. Correct what it tells, "
-        "or leave this logger out: .reporting(loggers=[...])."
-    )
+def _no_folder(one: object) -> ValueError:
+    return ValueError(f"loggers: {one!r}: expected a run_dir, got None. Set one: .reporting(run_dir='runs/mine').")
 
 
 # --- what loggers share -----------------------------------------------------------------------------------------------
@@ -235,7 +206,7 @@ def numbers_of(values: Mapping[str, Any]) -> dict[str, int | float]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write ``path`` such that it holds what it did or ``text``, and never a part of it."""
+    """Write ``text`` to ``path`` atomically."""
     staged = path.with_name(f".{path.name}-new")
     staged.write_text(text, encoding="utf-8", newline="")
     os.replace(staged, path)
@@ -251,7 +222,7 @@ def needed_package(name: str, remedy: str) -> Iterator[None]:
 
 
 class ServiceRun:
-    """Which run of a service is this one, kept in the run's folder for when it goes on from a checkpoint.
+    """The id of this run at a service, kept in the run's folder for when it goes on from a checkpoint.
 
     Args:
         run: The run here.

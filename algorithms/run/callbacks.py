@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import VectorEnv
@@ -80,7 +79,7 @@ class Callbacks:
                 remedy = remedy_for("setting", name) or remedy
                 raise TypeError(f"{cls.__qualname__}: expected one of {', '.join(CALLBACKS)}, got {name}. {remedy}")
             if name in CALLBACKS and _overrides(cls, name):
-                _check_arguments(name, _as_called(cls, name), f"def {name}(self, *, {', '.join(parameters_of(name))})")
+                _check_arguments(name, getattr(object.__new__(cls), name))
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
         """A vector of environments was made, for training or to evaluate in; the algorithm is not complete yet."""
@@ -118,27 +117,15 @@ def listens(name: str, callbacks_class: type[Callbacks] | None, function: Callab
     return function is not None or (callbacks_class is not None and _overrides(callbacks_class, name))
 
 
-def check_callbacks(
-    callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
-) -> None:
-    """Whether :class:`CallbackCaller` can call these, as far as can be told before the run.
+def check_callbacks(functions: Mapping[str, Callable[..., Any] | None]) -> None:
+    """Check that each function can be called with the arguments of its callback.
 
     Raises:
-        TypeError: If a function cannot be called with the arguments of its callback, or the class cannot be made
-            without any; names it.
+        TypeError: If one cannot; names it.
     """
     for name, function in functions.items():
         if function is not None:
-            _check_arguments(name, function, f"def {name}({', '.join(parameters_of(name))})")
-    if callbacks_class is not None:
-        try:
-            inspect.signature(callbacks_class).bind()
-        except TypeError as error:
-            raise TypeError(
-                f"callbacks_class {callbacks_class.__qualname__}: expected a class that is made "
-                f"without arguments, got {error}. Give each of them a default, or take the value "
-                "from an attribute of the class."
-            ) from None
+            _check_arguments(name, function)
 
 
 class CallbackCaller:
@@ -157,12 +144,6 @@ class CallbackCaller:
         self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
     ) -> None:
         made = None if callbacks_class is None else callbacks_class()
-        if made is not None and (assigned := [name for name in CALLBACKS if name in vars(made)]):
-            raise TypeError(
-                f"{type(made).__qualname__}: expected callbacks that are methods, got "
-                f"{', '.join(assigned)} assigned in __init__. Write def {assigned[0]}(self, *, "
-                f"{', '.join(parameters_of(assigned[0]))}) in the class."
-            )
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
         for name, listeners in self._listeners.items():
             if made is not None and _overrides(type(made), name):
@@ -218,8 +199,8 @@ class CallbackCaller:
             )
 
     def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
-        """What a runner, maybe in another process, tells of its vector env: calls what listens there, on a copy. None
-        if nothing does."""
+        """Return what a runner, maybe in another process, calls with its vector env: it calls a copy of what listens.
+        None if nothing does."""
         listeners = self._listeners["on_environment_created"]
         return functools.partial(_describe_env, listeners, in_evaluation) if listeners else None
 
@@ -243,32 +224,20 @@ def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:
     return getattr(callbacks_class, name) is not getattr(Callbacks, name)
 
 
-def _as_called(cls: type[Callbacks], name: str) -> Callable[..., Any]:
-    """A method as an object of ``cls`` has it, without making one."""
-    method = inspect.getattr_static(cls, name)
-    return MethodType(method, cls) if isinstance(method, FunctionType) else getattr(cls, name)
-
-
-def _check_arguments(name: str, listener: Callable[..., Any], definition: str) -> None:
-    names = parameters_of(name)
-    if not callable(listener):
-        raise TypeError(f"callback {name}: expected a method, got {listener!r}. Write {definition}, or leave it out.")
-    if inspect.iscoroutinefunction(listener):
-        raise TypeError(
-            f"callback {name} ({_described(listener)}): expected a function that is called, got a "
-            "coroutine. Write def in place of async def."
-        )
+def _check_arguments(name: str, listener: Callable[..., Any]) -> None:
+    names = ", ".join(parameters_of(name))
     try:
         signature = inspect.signature(listener)
-    except ValueError:  # some built-ins do not tell
+        signature.bind(**dict.fromkeys(parameters_of(name)))
+    except ValueError:  # some built-ins have no signature
         return
-    try:
-        signature.bind(**dict.fromkeys(names))
-    except TypeError:
-        raise TypeError(
-            f"callback {name} ({_described(listener)}): expected arguments by keyword: "
-            f"{', '.join(names)}, got one that takes {signature}. Write {definition}."
-        ) from None
+    except TypeError as error:
+        got = f"{_described(listener)}: {error}"
+    else:
+        if not inspect.iscoroutinefunction(listener):
+            return
+        got = f"{_described(listener)}: an async def"
+    raise TypeError(f"callback {name}: expected a def that takes {names} by keyword, got {got}. Name them so.")
 
 
 def _described(listener: Callable[..., Any]) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from algorithms.loggers.base import file_logger
+from algorithms.loggers.base import needs_folder
 from algorithms.registry import config_class, name_of
-from algorithms.run.run_folder import last_checkpoint, run_folder_of
+from algorithms.run.run_folder import checkpoint_in, run_folder_of
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
@@ -55,15 +55,25 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
         )
 
 
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """Read what :meth:`algorithms.Algorithm.save` wrote.
+
+    Raises:
+        FileNotFoundError, ValueError: If there is none, it is damaged, or something else wrote it.
+    """
+    content = load_checkpoint(folder)
+    if missing := {"algorithm", "run_seed", "config", "modules", "state"} - content.keys():
+        raise ValueError(
+            f"checkpoint {str(folder)!r}: expected what algo.save(path) writes, got one without "
+            f"{', '.join(sorted(missing))}. Pass the folder of an algorithm, or load it with the version that wrote it."
+        )
+    return content
+
+
 def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
     """See :meth:`algorithms.Algorithm.from_checkpoint`."""
-    folder = last_checkpoint(path)
-    content = load_checkpoint(folder)
-    if not content.keys() >= {"algorithm", "run_seed", "config", "state"}:
-        raise ValueError(
-            f"from_checkpoint({str(path)!r}): expected the checkpoint of an algorithm, got one "
-            f"with {', '.join(content) or 'nothing'}. Pass the folder that algo.save(path) wrote."
-        )
+    folder = checkpoint_in(path)
+    content = read_checkpoint(folder)
     config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
     if config.run_dir is not None and "run_dir" not in objects:
         _write_only_where_it_lies(config, folder)
@@ -92,6 +102,6 @@ def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None
     if folder is None:
         lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"
         logger.warning("%s has %s unless you pass run_dir=%r.", checkpoint, lost, config.run_dir)
-        loggers = [one for one in config.loggers or () if file_logger(one) is None]
+        loggers = [one for one in config.loggers or () if not needs_folder(one)]
         config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
     config.run_dir = None if folder is None else str(folder)

@@ -6,8 +6,10 @@ import os
 from contextlib import suppress
 from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from filelock import BaseFileLock, FileLock, Timeout
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 
 def lock_folder(folder: Path) -> BaseFileLock:
@@ -20,25 +22,22 @@ def lock_folder(folder: Path) -> BaseFileLock:
         BlockingIOError: If another run holds it, also one of this process.
         OSError: If the folder cannot be written to.
     """
+    from filelock import FileLock, Timeout
+
     path = folder / ".lock"
     lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:
-        raise _held(folder, path.read_text()) from None
+        holder = path.read_text()
+        how = "call stop() on the algorithm of this process" if holder == str(os.getpid()) else "wait for its end"
+        raise BlockingIOError(
+            f"run_dir {str(folder)!r}: expected a folder in which no run is training, got a run is training in it "
+            f"(process {holder or 'unknown'}). Choose another, or {how}."
+        ) from None
     except OSError as error:
         if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
             raise
     with suppress(OSError):  # Windows lets nobody write to a locked file
         path.write_text(str(os.getpid()))
     return lock
-
-
-def _held(folder: Path, holder: str) -> BlockingIOError:
-    this, remedy = "", "wait for its end."
-    if holder == str(os.getpid()):
-        this, remedy = ", this one", "call stop() on the algorithm that writes there."
-    return BlockingIOError(
-        f"run_dir {str(folder)!r}: expected a folder in which no run is training, got a run is "
-        f"training in it (process {holder or 'unknown'}{this}). Choose another, or {remedy}"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -30,17 +29,6 @@ def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "")
     if enabled and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return _live(total, waiting)
     return _lines() if enabled and lines else nullcontext(lambda done, facts: None)
-
-
-def return_text(value: float) -> str:
-    """A return as a reader sees it: three significant digits, ``0.532``, ``27.4``, ``-1,520``; a dash for NaN."""
-    if math.isnan(value):
-        return "–"
-    if not math.isfinite(value) or 0 < abs(value) < 1e-4:
-        return f"{value:.3g}"
-    digits, _, power = f"{value:.2e}".partition("e")
-    decimals = max(0, 2 - int(power)) if value else 0
-    return f"{float(f'{digits}e{power}') + 0.0:,.{decimals}f}"  # never -0
 
 
 @contextmanager

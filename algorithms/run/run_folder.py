@@ -1,4 +1,4 @@
-"""The folder of a run: what it told while it ran, what it looked like, and the checkpoints to go on from.
+"""The folder of a run: its log, its learning curve, and the checkpoints to go on from.
 
 ::
 
@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -44,34 +44,42 @@ MOST_FAILED_IN_A_ROW = 3
 logger = logging.getLogger(__name__)
 
 
-def last_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint folder ``path``, or the one in ``path`` if that is the folder of a run."""
-    inside = Path(path) / "checkpoint"
-    return inside if (inside / "checkpoint.json").is_file() else Path(path)
+def checkpoint_in(path: str | os.PathLike[str], *, best_first: bool = False) -> Path:
+    """Return the checkpoint folder in ``path`` if that is the folder of a run, else ``path``.
+
+    Args:
+        path: The folder of a run, or a checkpoint.
+        best_first: Whether a run's best checkpoint is wanted rather than its last one, if it has one.
+    """
+    for name in ("best_checkpoint", "checkpoint") if best_first else ("checkpoint",):
+        if (Path(path) / name / "checkpoint.json").is_file():
+            return Path(path) / name
+    return Path(path)
 
 
 def run_folder_of(checkpoint: Path) -> Path | None:
-    """The folder of a run that ``checkpoint`` lies in; None if it lies in none."""
+    """Return the folder of a run that ``checkpoint`` lies in; None if it lies in none."""
     folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
     return folder if (folder / "run.json").is_file() else None
 
 
 class RunFolder:
-    """Where a run writes, and no other one until :meth:`release`.
+    """A folder that one run writes to, and no other until :meth:`release`.
 
     A run that goes on (from its checkpoint, or by a second ``learn``) appends to what is there.
 
     Args:
         path: The folder; made if there is none.
         env_steps: Env steps the algorithm has sampled so far; 0 is a new run.
+        run: Algorithm and seed of the run, as the error for another run names them.
 
     Raises:
         OSError: If the folder cannot be made or written to.
-        FileExistsError: If it holds another run and this one is new.
+        FileExistsError: If it holds another run.
         BlockingIOError: If a run is training in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, env_steps: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, env_steps: int, run: str = "a new run") -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
@@ -86,48 +94,35 @@ class RunFolder:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
-        try:
-            self._refuse_earlier(env_steps)
-        except FileExistsError:
+            raise OSError(
+                f"run_dir {str(self.path)!r}: expected a folder to write to, got {error.strerror or error}. "
+                "Choose another run_dir, or None to write nothing."
+            ) from error
+        about, saved = read_about(self.path), self.checkpoint.exists()
+        there = "an earlier run" if about is None else f"{about['algorithm']} with seed {about['seed']}"
+        begun = saved or (self.about.exists() and self.about.stat().st_size)
+        if begun if env_steps == 0 else about is not None and there != run:
             self.release()
-            raise
-
-    def _refuse_earlier(self, env_steps: int) -> None:
-        told = self.about.exists() and self.about.stat().st_size
-        if env_steps == 0 and (told or self.checkpoint.exists()):
-            remedy = "Choose another; this one ended before its first checkpoint."
-            if self.checkpoint.exists():
-                how = f"Algorithm.from_checkpoint({str(self.checkpoint)!r}) or rlmodule train --load {self.path}"
-                remedy = f"Choose another, or go on with it by {how}."
-            raise self._taken("a folder without a run in it", "one with an earlier run", remedy)
+            how = "it ended before its first checkpoint"
+            if saved:
+                how = f"go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r}) or rlmodule train --load"
+            raise FileExistsError(
+                f"run_dir {str(path)!r}: expected a folder without a run in it, for {run}, got one with {there}. "
+                f"Choose another; {how}{f' {self.path}' if saved else ''}."
+            )
 
     def release(self) -> None:
         """Let another run write into it."""
         self._lock.release()
 
     def undo(self) -> None:
-        """Remove what came into it, and itself if it is new: the run could not begin. Then :meth:`release` it."""
+        """Remove what was written since, and the folder if it is new: the run could not begin. Then release it."""
         for path in {*self.path.iterdir()} - self._found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.release()
         with suppress(OSError):  # somebody else put something there
             for folder in self._made:
                 folder.rmdir()
-
-    def refuse_another(self, algorithm: str, seed: int) -> None:
-        """Raise ``FileExistsError`` if run.json tells of a run of another algorithm or seed, whose log would be cut."""
-        if (about := read_about(self.path)) is not None:
-            told, asked = f"one of {about['algorithm']} with seed {about['seed']}", f"{algorithm} with seed {seed}"
-            if told != f"one of {asked}":
-                raise self._taken(f"a folder without a run in it, or with one of {asked}", told, "Choose another.")
-
-    def _taken(self, expected: str, got: str, remedy: str) -> FileExistsError:
-        return FileExistsError(f"run_dir {str(self.path)!r}: expected {expected}, got {got}. {remedy}")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """What progress.jsonl holds, one flat dict per line; nothing if there is none."""
-        return read_rows(self.progress) if self.progress.exists() else []
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
         """Draw learning_curve.png from progress.jsonl, if there is one.
@@ -136,12 +131,12 @@ class RunFolder:
             title: What ran.
             target_return: A return to mark; None marks none.
         """
-        if rows := self.rows():
+        if self.progress.exists() and (rows := read_rows(self.progress)):
             draw_run(rows, self.learning_curve, title, target_return)
 
 
 class RunReport:
-    """Writes what a run tells and keeps: its log, and in its folder the checkpoints asked for.
+    """Writes the log of a run and, in its folder, the checkpoints asked for.
 
     Args:
         algorithm: The run.
@@ -158,41 +153,30 @@ class RunReport:
             from algorithms.run.video import check_recording  # videos are named as run folders are
 
             check_recording(config.for_evaluation())
-        self.folder: RunFolder | None = None
-        if config.run_dir is not None:
-            self.folder = RunFolder(config.run_dir, env_steps=algorithm.env_steps)
-        try:
-            self._loggers = self._begin()
-        except BaseException:
-            if self.folder is not None:
-                self.folder.undo()
-            raise
-        self._best = -math.inf if self.folder is None else best_return_in(self.folder.best_checkpoint)
-        self._checkpoint_is_last = False
-        """Whether ``checkpoint/`` was written after what was logged last."""
-        self._failed_in_a_row, self._failed = 0, 0  # checkpoints
-
-    def _begin(self) -> LoggerGroup:
-        """Make the loggers, and tell in run.json what runs."""
-        algorithm, config, folder = self._algorithm, self._algorithm.config, self.folder
-        if folder is not None:
-            folder.refuse_another(name_of(config), algorithm.run_seed)
         run = LoggedRun(
             name=run_name(algorithm),
-            folder=None if folder is None else folder.path,
+            folder=None if config.run_dir is None else Path(config.run_dir),
             env_steps=algorithm.env_steps,
             seed=algorithm.run_seed,
             config=config.to_dict(),
         )
-        loggers = LoggerGroup(config.loggers, run)
-        if folder is not None:
-            about = {"algorithm": name_of(config), "name": run.name, "seed": run.seed, "config": run.config}
-            try:
-                replace_file(folder.about, json.dumps(about, indent=1) + "\n")
-            except OSError:
-                loggers.close()
-                raise
-        return loggers
+        about = {"algorithm": name_of(config), "name": run.name, "seed": run.seed, "config": run.config}
+        self.folder: RunFolder | None = None
+        self._best = -math.inf
+        with ExitStack() as undone:
+            if run.folder is not None:
+                which = f"{about['algorithm']} with seed {run.seed}"
+                self.folder = RunFolder(run.folder, env_steps=run.env_steps, run=which)
+                undone.callback(self.folder.undo)
+                self._best = best_return_in(self.folder.best_checkpoint)
+            self._loggers = LoggerGroup(config.loggers, run)
+            if self.folder is not None:
+                undone.callback(self._loggers.close)
+                replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
+            undone.pop_all()
+        self._checkpoint_is_last = False
+        """Whether ``checkpoint/`` was written after what was logged last."""
+        self._failed_in_a_row, self._failed = 0, 0  # checkpoints
 
     def write(self, result: dict[str, Any]) -> None:
         """Log one iteration's result, or that of the run's last evaluation, and write the checkpoints that are due: of
@@ -250,7 +234,7 @@ class RunReport:
 
 
 def best_return_in(checkpoint: Path) -> float:
-    """The mean return for which a best_checkpoint was kept; one that cannot be read has to beat nothing."""
+    """Read the mean return for which a best_checkpoint was kept; one that cannot be read is no bar."""
     try:
         saved = json.loads((checkpoint / "checkpoint.json").read_text(encoding="utf-8"))
         mean = saved["state"]["state"]["metrics"]["last_evaluation"]
@@ -288,11 +272,3 @@ def new_run_dir(algorithm: str, env: Any) -> Path:
         except FileExistsError:
             number += 1
             path = base.with_name(f"{base.name}-{number}")
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-
-
-def _cannot_write(path: Path, error: OSError) -> OSError:
-    remedy = "Choose another run_dir, or None to write nothing."
-    expected, got = "a folder to write to", error.strerror or str(error)
-    return OSError(f"run_dir {str(path)!r}: expected {expected}, got {got}. {remedy}")

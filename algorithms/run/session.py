@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from algorithms.run.metrics import evaluation_return
-from algorithms.run.progress import Show, display, return_text
+from algorithms.run.progress import Show, display
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
-from algorithms.run.signals import stop_requests
+from algorithms.run.text import duration_text, return_text
 from algorithms.run.wrong_calls import already_stopped
+from catalog.checks import Bounds, check_value
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
 
 
+@dataclass
 class TrainingSession:
     """Calls ``algorithm.train()`` until the steps are sampled, the target is reached, or a signal or callback stops it.
 
@@ -39,35 +43,27 @@ class TrainingSession:
         evaluation: That of the last iteration, or the one at the end; None if there is none.
         seconds: Wall time of the training, without what is written at its end.
         stopped_by: The signal that ended the run early; None if none did.
-        folder: What was written to; None before :meth:`run`, and where ``run_dir`` is None.
         checkpoint: The checkpoint that was saved, if any.
 
     Raises:
-        ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number.
+        TypeError, ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        num_env_steps: int,
-        target_return: float | None = None,
-        progress: bool = False,
-        evaluate_at_end: bool = False,
-    ) -> None:
-        _check_number("num_env_steps", num_env_steps, "an int >= 1", numbers.Integral, "200_000", least=1)
-        if target_return is not None:
-            _check_number("target_return", target_return, "a finite number or None", numbers.Real, "475")
-        self.algorithm = algorithm
-        self.num_env_steps = int(num_env_steps)
-        self.target_return = target_return
-        self.progress = progress
-        self.evaluate_at_end = evaluate_at_end
-        self.reached = False
-        self.evaluation: dict[str, Any] | None = None
-        self.seconds = 0.0
-        self.stopped_by: signal.Signals | None = None
-        self.folder: RunFolder | None = None
-        self.checkpoint: Path | None = None
+    algorithm: Algorithm
+    num_env_steps: int
+    target_return: float | None = None
+    progress: bool = False
+    evaluate_at_end: bool = False
+    reached: bool = field(default=False, init=False)
+    evaluation: dict[str, Any] | None = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
+    stopped_by: signal.Signals | None = field(default=None, init=False)
+    checkpoint: Path | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        steps, target = "Steps to sample from now on, over all envs.", "Mean return to stop at; None for none."
+        self.num_env_steps = check_value("learn(num_env_steps=)", self.num_env_steps, int, Bounds(ge=1), steps)
+        check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
 
     def run(self) -> dict[str, Any]:
         """Train, save, and return the last iteration's result.
@@ -80,72 +76,64 @@ class TrainingSession:
         """
         if self.algorithm.is_stopped:
             raise already_stopped(self.algorithm, "learn")
-        self.folder = self.algorithm.report.folder
+        folder = self.algorithm.report.folder  # opened before any step is spent
         self.algorithm.learning_stopped = False
-        waiting = "first iteration …"
         with stop_requests(self._on_signal):
-            with display(self.num_env_steps, enabled=self.progress, waiting=waiting) as show:
+            with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
                 result = self._train(show)
-            self._save()
-            self._evaluate(result)
-            self._tell()
+            self._save(folder)
+            self._evaluate(result, folder)
+            if self.stopped_by is not None:
+                name = "Ctrl-C" if self.stopped_by is signal.SIGINT else self.stopped_by.name
+                stopped = f"Stopped by {name} after {self.algorithm.env_steps:,} env steps"
+                print(f"{stopped}; saved {self.checkpoint}", file=sys.stderr, flush=True)
         if self.stopped_by is signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
         return result
 
     def _train(self, show: Show) -> dict[str, Any]:
-        first_step, start = self.algorithm.env_steps, perf_counter()
-        evaluation = math.nan
+        algorithm, start = self.algorithm, perf_counter()
+        first_step, evaluation = algorithm.env_steps, math.nan
+        evaluates = algorithm.config.evaluation_interval is not None
         while True:
-            before = self.algorithm.env_steps
-            result = self.algorithm.train()
-            if self.algorithm.env_steps == before:
+            before = algorithm.env_steps
+            result = algorithm.train()
+            if algorithm.env_steps == before:
                 raise RuntimeError(
-                    f"{type(self.algorithm).__name__}.training_step(): expected an iteration that "
+                    f"{type(algorithm).__name__}.training_step(): expected an iteration that "
                     "samples env steps, since learn() counts them, got none. Call self.sample() "
                     "in it, or call train() in a loop of your own."
                 )
-            evaluated = evaluation_return(result)
+            evaluated, training = evaluation_return(result), result["env_runners"]["episode_return_mean"]
             evaluation = evaluation if evaluated is None else evaluated
-            done = self.algorithm.env_steps - first_step
-            training = result["env_runners"]["episode_return_mean"]
-            self.seconds = perf_counter() - start
-            show(done, self._facts(done, training, evaluation))
-            self.reached = self._is_target(result)
-            if self.reached or self._is_stopped() or done >= self.num_env_steps:
+            done, self.seconds = algorithm.env_steps - first_step, perf_counter() - start
+            show(done, self._facts(done, training, evaluation if evaluates else None))
+            judged = evaluated if evaluates else training
+            self.reached = None not in (self.target_return, judged) and judged >= self.target_return
+            stopped = self.stopped_by is not None or algorithm.learning_stopped
+            if self.reached or stopped or done >= self.num_env_steps:
                 return result
 
-    def _is_stopped(self) -> bool:
-        return self.stopped_by is not None or self.algorithm.learning_stopped
-
-    def _is_target(self, result: dict[str, Any]) -> bool:
-        if self.target_return is None:
-            return False
-        if self.algorithm.config.evaluation_interval is None:
-            return result["env_runners"]["episode_return_mean"] >= self.target_return
-        evaluated = evaluation_return(result)
-        return evaluated is not None and evaluated >= self.target_return
-
-    def _facts(self, done: int, training: float, evaluation: float) -> str:
+    def _facts(self, done: int, training: float, evaluation: float | None) -> str:
         rate = done / max(self.seconds, 1e-9)
         left = max(0, self.num_env_steps - done) / max(rate, 1e-9)
         facts = [f"{done:,}/{self.num_env_steps:,} steps", f"{rate:,.0f}/s", f"return {return_text(training)}"]
-        if self.algorithm.config.evaluation_interval is not None:
+        if evaluation is not None:
             facts.append(f"evaluation {return_text(evaluation)}")
-        return "  ".join([*facts, f"{_duration(left)} left"])
+        return "  ".join([*facts, f"{duration_text(left)} left"])
 
-    def _save(self) -> None:
-        """Write what stays of the run; the checkpoint first, which must not be lost."""
-        folder = self.folder
+    def _save(self, folder: RunFolder | None) -> None:
+        """Write what remains of the run; the checkpoint first, which must not be lost."""
+        algorithm = self.algorithm
         if folder is not None:
-            self.checkpoint = self.algorithm.report.write_checkpoint()
-            folder.write_learning_curve(run_name(self.algorithm), self.target_return)
+            self.checkpoint = algorithm.report.write_checkpoint()
+            folder.write_learning_curve(run_name(algorithm), self.target_return)
         elif self.stopped_by is not None:
-            new = new_run_dir(type(self.algorithm).__name__, self.algorithm.config.env)
-            self.checkpoint = self.algorithm.save(new / "checkpoint")
+            new = new_run_dir(type(algorithm).__name__, algorithm.config.env)
+            self.checkpoint = algorithm.save(new / "checkpoint")
 
-    def _evaluate(self, result: Mapping[str, Any]) -> None:
-        """Find the evaluation of the run's end, or make it. The run is saved by then: it may take long, or fail."""
+    def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
+        """Find the evaluation of the run's end, or make it. The run is saved before: it may take long, or fail."""
         self.evaluation = result.get("evaluation")
         ended = result["env_runners"]["num_episodes_lifetime"]  # else an evaluation might wait for an end forever
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
@@ -161,15 +149,8 @@ class TrainingSession:
         }
         metrics.note_evaluation(row)
         self.algorithm.report.write(row)
-        if self.folder is not None:
-            self._save()
-
-    def _tell(self) -> None:
-        """Say what came of a signal."""
-        if self.stopped_by is not None:
-            name = "Ctrl-C" if self.stopped_by is signal.SIGINT else self.stopped_by.name
-            told = f"Stopped by {name} after {self.algorithm.env_steps:,} env steps"
-            print(f"{told}; saved {self.checkpoint}", file=sys.stderr, flush=True)
+        if folder is not None:
+            self._save(folder)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -184,13 +165,16 @@ class TrainingSession:
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
 
 
-def _check_number(name: str, value: object, expected: str, kind: type, example: str, least: float = -math.inf) -> None:
-    # bool is an int to Python, but never a number of steps or a return
-    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:  # type: ignore[operator]
-        raise ValueError(f"learn({name}=): expected {expected}, got {value!r}. Pass {name}={example}, for example.")
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+@contextmanager
+def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them; only the main thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handler) for each in heard}
+    try:
+        yield
+    finally:
+        for each, earlier in before.items():
+            signal.signal(each, earlier or signal.SIG_DFL)

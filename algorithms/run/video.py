@@ -6,13 +6,10 @@ measured by them and nothing of a run changes.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -44,21 +41,6 @@ LIMIT = 200_000
 """Steps without the end of an episode after which no end is waited for."""
 
 
-@dataclass(frozen=True)
-class Video:
-    """One recorded episode.
-
-    Attributes:
-        path: The MP4.
-        episode_return: Sum of its rewards.
-        length: Its steps.
-    """
-
-    path: Path
-    episode_return: float
-    length: int
-
-
 def record_videos(
     policy: Policy,
     settings: RunnerSettings,
@@ -68,7 +50,7 @@ def record_videos(
     folder: Path,
     explore: bool = False,
     show: Callable[[int], None] = lambda done: None,
-) -> list[Video]:
+) -> list[dict[str, Any]]:
     """Play episodes in one env made to be rendered, and write each as an MP4 into ``folder``.
 
     Args:
@@ -80,26 +62,28 @@ def record_videos(
         folder: Made if there is none. A video is called ``episode-<number>-return-<return>.mp4``, and takes the place
             of one of the same name.
         explore: Whether to sample actions instead of taking the most likely ones.
-        show: Told how many are written.
+        show: Called with how many are written.
+
+    Returns:
+        ``path``, ``episode_return`` and ``episode_len`` of each.
 
     Raises:
         ImportError: If there is no package to write videos with, or to render with; says how to install it.
         RuntimeError: If the env cannot be made to be rendered, or an episode does not end within :data:`LIMIT` steps.
         OSError: If ``folder`` cannot be written to.
     """
-    _require_writer()
-    _make_folder(folder)
-    from moviepy import ImageSequenceClip
-
-    videos: list[Video] = []
-    with _in_memory(), _rendering(settings) as env:
+    write = _writer()
+    folder.mkdir(parents=True, exist_ok=True)
+    videos: list[dict[str, Any]] = []
+    with _rendering(settings) as env:
         for index in range(num_episodes):
             frames: list[Any] = []
             take_frame = partial(_take_frame, env, frames)
             episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, take_frame)
-            path = folder / f"episode-{index}-return-{_plain(episode_return)}.mp4"
-            ImageSequenceClip(frames, fps=env.metadata["render_fps"]).write_videofile(str(path), logger=None)
-            videos.append(Video(path, episode_return, length))
+            number = np.format_float_positional(episode_return, precision=2, trim="-")
+            path = str(folder / f"episode-{index}-return-{number}.mp4")
+            write(frames, fps=env.metadata["render_fps"]).write_videofile(path, logger=None)
+            videos.append({"path": path, "episode_return": episode_return, "episode_len": length})
             show(index + 1)
     return videos
 
@@ -132,24 +116,35 @@ def check_recording(settings: RunnerSettings) -> None:
     Raises:
         ImportError, RuntimeError: See :func:`record_videos`.
     """
-    _require_writer()
-    with _in_memory(), _rendering(settings):
+    _writer()
+    with _rendering(settings):
         pass
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """What to raise where episodes do not end; ``instead`` is what to do but limit their length."""
+    """Return the error for episodes that do not end; ``instead`` is what to do but limit their length."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
     )
 
 
+def _writer() -> Any:
+    """Return what makes a video of a list of frames."""
+    try:
+        from moviepy import ImageSequenceClip
+    except ImportError as error:
+        raise ImportError(
+            f'videos: expected the package moviepy, got {error}. Run: pip install "catalog-rl[video]"'
+        ) from error
+    return ImageSequenceClip
+
+
 def _play(
     env: Env, policy: Policy, seed: int, explore: bool, take_frame: Callable[[], None] = lambda: None
 ) -> tuple[float, int]:
     """Play one episode; return its return and length."""
-    # one of its own, since where the policy's generator stands is part of its run
+    # a policy of its own, since the state of the other's generator is part of its run
     policy = Policy(policy.module, torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
     take_frame()
@@ -175,129 +170,83 @@ def _take_frame(env: Env, frames: list[Any]) -> None:
 
 @contextmanager
 def _rendering(settings: RunnerSettings, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
-    """One env of ``settings`` that was seen to render pictures, in what ``wrap`` makes of it; closed in the end."""
-    where = f"videos of env {env_name(settings.env)}"
+    """Make one env of ``settings`` that has rendered a picture, in what ``wrap`` makes of it; close it in the end."""
+    where, env = f"videos of env {env_name(settings.env)}", None
     with warnings.catch_warnings():
-        # errors of ours say it; glfw is what MuJoCo looks for a display with
+        # errors of ours say it; MuJoCo looks for a display with glfw
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
-        env = _make(settings, mutable_copy(dict(settings.env_config)) | {"render_mode": MODE}, where)
         try:
-            _look_at(env, where)
-            env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
+            env = _make(settings)
+            got = _misfit(env)
+            if not got:
+                env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
+        except Exception as error:
+            if env is not None:
+                env.close()
+            raise _cannot_render(where, error) from error
+        try:
+            if got:
+                raise RuntimeError(
+                    f"{where}: expected a single env whose render_mode is {MODE!r} and whose render() returns uint8 "
+                    f"[H, W, 3], got {got}. A class takes render_mode and keeps it as self.render_mode; a factory "
+                    "hands env_config['render_mode'] on to the env that it makes."
+                )
             env = wrap(env)
             yield env
         finally:
             env.close()
 
 
-def _make(settings: RunnerSettings, env_config: dict[str, Any], where: str) -> Env:
-    made: Any = None
+def _make(settings: RunnerSettings) -> Any:
     source: Any = settings.env
-    try:
-        if is_atari(source) and settings.gym_env_vectorize_mode in (None, "vector_entry_point"):
-            made = AtariGame(source, env_config)
-        elif isinstance(source, str):
-            made = gym.make(importing_id(source), disable_env_checker=True, **env_config)
-        elif not isinstance(source, type):
-            made = source(env_config)
-        elif not issubclass(source, VectorEnv):
-            made = source(**env_config)
-    except Exception as error:
-        raise _cannot_render(where, "an env that can be made with", error) from error
-    if isinstance(made, gym.Env):
-        return made
-    if isinstance(made, VectorEnv):
-        made.close()
-    got = source.__name__ if isinstance(source, type) else type(made).__name__
-    raise RuntimeError(
-        f"{where}: expected a single env, got {got}. Return one from the factory where env_config "
-        "has a render_mode, or record none: num_videos=0."
-    )
+    env_config = mutable_copy(dict(settings.env_config)) | {"render_mode": MODE}
+    if is_atari(source) and settings.gym_env_vectorize_mode in (None, "vector_entry_point"):
+        return AtariGame(source, env_config)
+    if isinstance(source, str):
+        return gym.make(importing_id(source), disable_env_checker=True, **env_config)
+    if not isinstance(source, type):
+        return source(env_config)
+    if issubclass(source, VectorEnv):
+        raise TypeError(f"{source.__name__} is no single env")
+    return source(**env_config)
 
 
-def _look_at(env: Env, where: str) -> None:
-    """Render one frame, so that an env that cannot is found before an episode is played."""
+def _misfit(env: Any) -> str:
+    """Render one frame of ``env``, before an episode is played, and describe what is wrong; nothing if all is well."""
+    if not isinstance(env, gym.Env):
+        return type(env).__name__
     if env.render_mode != MODE:
-        raise RuntimeError(
-            f"{where}: expected an env whose render_mode is {MODE!r}, got {env.render_mode!r}. "
-            "Hand env_config['render_mode'] on to the env that the factory makes; a class takes "
-            "render_mode and keeps it as self.render_mode."
-        )
-    try:
-        env.reset(seed=0)
-        frame: Any = env.render()
-    except Exception as error:
-        raise _cannot_render(where, "an env that renders with", error) from error
-    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
-        raise RuntimeError(
-            f"{where}: expected pictures, uint8 [H, W, 3], got {got}. Return one in render(), if "
-            f"self.render_mode is {MODE!r}."
-        )
+        return f"render_mode {env.render_mode!r}"
+    env.reset(seed=0)
+    frame = np.asarray(env.render())
+    fits = frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
+    return "" if fits else f"a picture of {frame.dtype} {frame.shape}"
 
 
-def _cannot_render(where: str, expected: str, error: Exception) -> Exception:
+def _cannot_render(where: str, error: Exception) -> Exception:
     kind: type[Exception] = RuntimeError
-    got = f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         kind, remedy = ImportError, install_remedy(error)
     elif type(error).__module__.startswith("mujoco"):
         remedy = "Where there is no display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa before Python starts."
     else:
         remedy = f"An env is recorded if it takes render_mode={MODE!r}, and render() then returns a picture."
-    return kind(f"{where}: expected {expected} render_mode={MODE!r}, got {got}. {remedy}")
+    got = f"{type(error).__name__}: {error}"
+    return kind(f"{where}: expected an env that renders with render_mode={MODE!r}, got {got}. {remedy}")
 
 
 def _window(env: Env) -> Env:
     import pygame
 
-    window, got = HumanRendering(env), ""
+    window, got = HumanRendering(env), "none"
     try:
         window.reset(seed=0)
-    except pygame.error as error:
-        got = str(error)
-    else:
         if "SDL_VIDEODRIVER" in os.environ or pygame.display.get_driver() not in ("dummy", "offscreen"):
             return window
+    except pygame.error as error:
+        got = str(error)
     raise RuntimeError(
-        f"watch(): expected a display to open a window on, got {got or 'none'}. Record it instead: "
+        f"watch(): expected a display to open a window on, got {got}. Record it instead: "
         "rlmodule evaluate CKPT --video videos, or algo.evaluate(num_videos=1)."
     )
-
-
-@contextmanager
-def _in_memory() -> Iterator[None]:
-    """Tell SDL, with which pygame draws, to look for no display: it would complain aloud where there is none."""
-    chosen = os.environ.get("SDL_VIDEODRIVER")
-    os.environ["SDL_VIDEODRIVER"] = chosen or "dummy"
-    try:
-        yield
-    finally:
-        if chosen is None:
-            del os.environ["SDL_VIDEODRIVER"]
-
-
-# --- the files --------------------------------------------------------------------------------------------------------
-
-
-def _require_writer() -> None:
-    if importlib.util.find_spec("moviepy") is None:
-        raise ImportError('videos: expected the package moviepy, got none. Run: pip install "catalog-rl[video]"')
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # it can be written to
-    except OSError as error:
-        got = (error.strerror or str(error)).partition("\n")[0]
-        raise OSError(
-            f"video_dir {str(folder)!r}: expected a folder to write to, got {got}. Choose another "
-            "video_dir, or run_dir."
-        ) from error
-
-
-def _plain(number: float) -> str:
-    """A number as it stands in the name of a file: two decimals at most, no exponent."""
-    return np.format_float_positional(number, precision=2, trim="-")

@@ -198,7 +198,6 @@ def test_the_classes_of_the_module_are_flags(mine: Any) -> None:
         (["--loggers", "csv", "--quiet"], "loggers", ["csv"]),
         (["--loggers", "None"], "loggers", None),
         (["--loggers", "csv", "jsonl"], "loggers", ["csv", "jsonl"]),
-        (["--gamma", "0.9", "--gamma", "0.8"], "gamma", 0.8),
     ],
 )
 def test_spellings(args: list[str], name: str, value: Any) -> None:
@@ -249,8 +248,8 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
 def test_without_flags_the_config_is_the_default() -> None:
     plan = train_plan(["PPO", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == PPOConfig().environment("MountainCar-v0")
-    assert (plan.num_env_steps, plan.target_return, plan.seeds) == (200_000, None, ())
-    assert plan.begun_with == "none for this env: the defaults of PPO"
+    assert (plan.num_env_steps, plan.flags.target_return, plan.seeds) == (200_000, None, ())
+    assert plan.begun_with == "the defaults of PPO"
 
 
 def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
@@ -258,7 +257,7 @@ def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
     plan = train_plan(["dqn", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0")
     assert plan.num_env_steps == preset.num_env_steps == 150_000
-    assert plan.begun_with.startswith("MountainCar-v0: 10 settings of its own reached -101")
+    assert plan.begun_with.startswith("the preset of MountainCar-v0: 10 settings of its own reached -101")
     # 3 is the default of n_step, and still wins over the preset's 1 where it is typed
     plan = train_plan(["dqn", "--n-step", "3", "--num-env-steps", "9_000", "MountainCar-v0"])
     assert plan.config.update({"run_dir": None}) == DQNConfig.preset("MountainCar-v0").training(n_step=3)
@@ -268,7 +267,7 @@ def test_the_preset_of_the_env_is_what_flags_begin_with() -> None:
 def test_a_preset_can_be_chosen_or_left_out() -> None:
     plan = train_plan(["dqn", "MountainCar-v0", "--preset", "none"])
     assert plan.config.update({"run_dir": None}) == DQNConfig().environment("MountainCar-v0")
-    assert (plan.num_env_steps, plan.begun_with) == (200_000, "none: the defaults of DQN")
+    assert (plan.num_env_steps, plan.begun_with) == (200_000, "the defaults of DQN")
     plan = train_plan(["dqn", "Acrobot-v1", "--preset", "MountainCar-v0"])
     expected = DQNConfig.preset("MountainCar-v0").environment("Acrobot-v1")
     assert plan.config.update({"run_dir": None}) == expected
@@ -332,7 +331,7 @@ def test_help_shows_the_flags_of_the_command_and_names_all_others(capsys: pytest
     own, settings = text.split("Settings are flags, too")
     names = ["num-env-steps", "target-return", "seed", "jobs", "run-dir", "preset", "load", "allow", "quiet", "debug"]
     assert [name for name in names if flag(name) not in own] == []
-    assert "(default: the preset's, else 200,000)" in own
+    assert "None takes those of the preset, or 200,000 without one. (>= 1) (default: None)" in own
     for name in (*settings_of(PPOConfig), *(item.name for item in dataclasses.fields(DefaultModelConfig))):
         if name not in ("env", "model_config", "rl_module_spec", "seed", "run_dir"):
             assert f"{flag(name)} " in f"{settings} ", name

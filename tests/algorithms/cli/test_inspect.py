@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 from algorithms import Algorithm
 from algorithms.cli import main
 from algorithms.cli.checkpoints import find_checkpoint
-from algorithms.cli.inspect import _parts, _size
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from algorithms.run.progress import return_text
 from algorithms.run.saved_settings import default_settings, learning_settings, plain_settings
+from algorithms.run.text import return_text
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
@@ -47,7 +46,6 @@ def test_it_tells_where_a_checkpoint_comes_from(trained: Path, capsys: pytest.Ca
     assert re.fullmatch(r"\d+\.\d s", facts.pop("time")[0])
     assert facts == {
         "checkpoint": [str(trained / "checkpoint")],
-        "format": ["1"],
         "seed": ["1"],
         "env steps": ["128"],
         "iterations": ["2"],
@@ -85,17 +83,18 @@ def test_it_tells_the_nets_with_the_parameters_in_each_part(trained: Path, capsy
     text = told(capsys, str(trained))
     module = text.partition("Module default_policy: PPOModule\n")[2].partition("\n\n")[0]
     assert module.splitlines() == [
-        "  encoder                                                    80",
-        "    actor_encoder                                            40",
-        "      linears.0      weight 8 × 4, bias 8                    40",
-        "    critic_encoder                                           40",
-        "      linears.0      weight 8 × 4, bias 8                    40",
-        "  pi_head                                                    18",
-        "    linears.0        weight 2 × 8, bias 2                    18",
-        "  vf_head                                                     9",
-        "    linears.0        weight 1 × 8, bias 1                     9",
-        "  value_normalizer   mean scalar, std scalar, count scalar    –",
-        "  parameters in all                                         107",
+        "  encoder.actor_encoder.linears.0.weight   8 × 4   32",
+        "  encoder.actor_encoder.linears.0.bias     8        8",
+        "  encoder.critic_encoder.linears.0.weight  8 × 4   32",
+        "  encoder.critic_encoder.linears.0.bias    8        8",
+        "  pi_head.linears.0.weight                 2 × 8   16",
+        "  pi_head.linears.0.bias                   2        2",
+        "  vf_head.linears.0.weight                 1 × 8    8",
+        "  vf_head.linears.0.bias                   1        1",
+        "  value_normalizer.mean                             0",
+        "  value_normalizer.std                              0",
+        "  value_normalizer.count                            0",
+        "  parameters in all                               107",
     ]
 
 
@@ -116,10 +115,7 @@ def test_it_tells_the_sizes_of_the_files_and_of_what_is_in_them(
     folder = trained / "checkpoint"
     files = table(told(capsys, str(folder)), "Files")
     for name in ("checkpoint.json", "tensors.safetensors"):
-        assert files[name] == [_size((folder / name).stat().st_size)]
-    tensors = load_file(folder / "tensors.safetensors")
-    learners = sum(tensor.nbytes for name, tensor in tensors.items() if name.startswith("state/learners/"))
-    assert files["of it learners"] == [_size(learners)]
+        assert files[name] == [f"{(folder / name).stat().st_size / 1e6:.3f} MB"]
 
 
 def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +133,7 @@ def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.Mon
         with PPOConfig(env=nets_of_mine.Env).rl_module(rl_module_spec=spec).build() as algorithm:
             algorithm.save(tmp_path / "mine")
     monkeypatch.delitem(sys.modules, "nets_of_mine")
-    found = find_checkpoint(str(tmp_path / "mine"), best_first=False)
+    found = find_checkpoint(str(tmp_path / "mine"))
     config = json.loads((found / "checkpoint.json").read_text())["state"]["config"]
     assert main(["inspect", str(found)]) == 0
     assert "nets_of_mine" not in sys.modules
@@ -145,19 +141,6 @@ def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.Mon
     assert plain["env"] == "nets_of_mine:Env"
     assert plain["rl_module_spec.catalog_class"] == "nets_of_mine:Mine"
     assert plain["model_config.fcnet_hiddens"] == [8]
-
-
-def test_names_are_cut_where_a_part_begins() -> None:
-    assert list(_parts("encoder.linears.0.weight")) == ["encoder", "linears.0", "weight"]
-    assert list(_parts("net.0.1.weight")) == ["net.0.1", "weight"]
-    assert list(_parts("epsilon")) == ["epsilon"]
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.3 MB"), (5e12, "5000.0 GB")]
-)
-def test_sizes(num_bytes: int, text: str) -> None:
-    assert _size(num_bytes) == text
 
 
 def test_a_folder_of_runs_lists_them(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,42 +222,26 @@ def refusal(capsys: pytest.CaptureFixture[str], path: Path | str) -> str:
 def test_a_path_where_nothing_is_names_the_closest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cartpole").mkdir()
     line = refusal(capsys, tmp_path / "cartpol")
-    assert "expected a checkpoint or a run, got a path where nothing is" in line
+    assert "expected a checkpoint or a run with one, got none" in line
     assert line.endswith("Did you mean 'cartpole'?")
 
 
-def test_a_folder_that_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = refusal(capsys, tmp_path)
-    assert "got a folder without one. Pass a folder such as runs/NAME/checkpoint" in line
+def test_a_folder_without_a_checkpoint_says_when_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys, tmp_path).endswith(
+        "It is written at the end of a run, or more often: --checkpoint-interval 10."
+    )
 
 
-def test_a_file_of_a_checkpoint_leads_to_its_folder(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(capsys, checkpoint / "checkpoint.json").endswith(f"Pass the folder that it lies in: {checkpoint}.")
-
-
-def test_runs_of_several_seeds_are_named(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_checkpoints_below_a_folder_are_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed in (1, 2):
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}/checkpoint").symlink_to(trained / "checkpoint")
-    assert refusal(capsys, tmp_path).endswith("It holds several runs: add /seed-1 or /seed-2.")
-
-
-def test_a_run_that_has_only_its_best_leads_there(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "best_checkpoint").symlink_to(trained / "best_checkpoint")
-    assert main(["inspect", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.endswith(f"Pass {tmp_path / 'best_checkpoint'}.\n")
-
-
-def test_a_run_that_has_not_saved_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run.json").touch()
-    assert "got a run that has none yet. It is written at the end" in refusal(capsys, tmp_path)
-
-
-def test_a_checkpoint_without_its_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (checkpoint / "checkpoint.json").unlink()
-    assert "got one without its checkpoint.json" in refusal(capsys, checkpoint)
+    named = ", ".join(str(tmp_path / f"seed-{seed}" / "checkpoint") for seed in (1, 2))
+    assert refusal(capsys, tmp_path).endswith(f"There are {named}.")
 
 
 def test_a_checkpoint_without_its_tensors(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,4 +281,4 @@ def test_a_tensor_that_is_missing(checkpoint: Path, capsys: pytest.CaptureFixtur
 
 def test_a_checkpoint_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_checkpoint(tmp_path / "other", {"weights": torch.zeros(2)})
-    assert "got one without algorithm, run_seed, config, modules, state" in refusal(capsys, tmp_path / "other")
+    assert "got one without algorithm, config, modules, run_seed, state" in refusal(capsys, tmp_path / "other")

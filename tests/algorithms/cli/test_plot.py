@@ -33,9 +33,9 @@ def test_it_writes_the_picture_and_tells_where_each_run_ends(capsys: pytest.Capt
     assert main(["plot", "fast", "slow"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Drawn: mean episode return, evaluation",
-        "      seeds  final, 95 % CI  highest  env steps     time",
-        "fast      2      60.0 ± 254     60.0        200  3.3 min",
-        "slow      2      30.0 ± 127     30.0        200  3.3 min",
+        "      seeds  final, 95 % CI  highest  env steps  time",
+        "fast      2      60.0 ± 254     60.0        200  3:20",
+        "slow      2      30.0 ± 127     30.0        200  3:20",
         "Left out, as it has no value yet: slow/seed-3",
         "",
         "Wrote plot.png",
@@ -69,7 +69,7 @@ def test_runs_without_an_iteration_are_left_out_and_named(capsys: pytest.Capture
     assert main(["plot", "slow/seed-3", "fast", "--labels", "none", "some"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[2].startswith("some")
-    assert told[3] == "Left out, as it has finished no iteration yet: slow/seed-3"
+    assert told[3] == "Left out, as it has no value yet: slow/seed-3"
 
 
 def test_files_and_folders_that_are_no_runs_are_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,19 +78,19 @@ def test_files_and_folders_that_are_no_runs_are_left_out_and_named(capsys: pytes
     assert main(["plot", *sorted(map(str, Path().iterdir()))]) == 0  # as *, which the shell fills in
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told[2:4]] == ["fast", "slow"]
-    why = "Left out, as it is no run, or has no progress.jsonl"
-    assert told[4:6] == [f"{why}: learning_curve.png", f"{why}: without_jsonl"]
+    why = "Left out, as it has no value yet"
+    assert told[4:7] == [f"{why}: {path}" for path in ("learning_curve.png", "slow/seed-3", "without_jsonl")]
 
 
 @pytest.mark.parametrize(
     ("args", "code", "parts"),
     [
-        ([], 2, ["rlmodule plot: expected the folder of a run, got nothing"]),
+        ([], 2, ["rlmodule plot: expected RUN ..., got nothing"]),
         (["fas"], 1, ["no such folder", "Did you mean 'fast'?"]),
-        (["slow/seed-3"], 1, ["a run with finished iterations, got none yet"]),
+        (["slow/seed-3"], 1, ["expected a run with finished iterations, or a folder of such runs, got none"]),
         (["fast", "--metric", "entropi"], 1, ["metric: expected", "Did you mean 'entropy'?"]),
-        (["fast", "--out", "plot.gif"], 1, ["expected a .png, .pdf or .svg, got 'plot.gif'"]),
-        (["fast", "--out", "nowhere/plot.png"], 1, ["expected a file to write"]),
+        (["fast", "--out", "plot.txt"], 1, ["Format 'txt' is not supported"]),
+        (["fast", "--out", "nowhere/plot.png"], 1, ["No such file or directory: 'nowhere/plot.png'"]),
         (["fast", "--labels", "a", "b"], 1, ["labels: expected one for each of 1 runs"]),
         (["fast", "--by", "tim"], 2, ["--by: expected", "Did you mean 'time'?"]),
         (["fast", "--metrik", "kl"], 2, ["Did you mean '--metric'?"]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.run.progress import return_text
+from algorithms.run.text import return_text
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from algorithms import Algorithm
 from algorithms.cli import main, train_plan
 from algorithms.cli.one_run import Outcome
 from algorithms.cli.seeds import Runs, seeds_of
-from algorithms.run.progress import return_text
+from algorithms.run.text import return_text
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 PPO = [
@@ -99,7 +99,7 @@ def test_a_run_that_fails_or_misses_is_told_and_the_others_go_on(
 
 def test_the_table_of_runs_worked_by_hand() -> None:
     runs = Runs(train_plan([*PPO[1:], "--seed", "1..5"]), [])
-    runs._ended = {
+    runs.ended = {
         3: (1, Outcome(1, 490.0, 100_352, 61.4)),
         1: (0, Outcome(0, 480.0, 100_352, 59.6)),
         2: (0, Outcome(0, math.nan, 4, 0.1)),

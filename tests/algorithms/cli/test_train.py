@@ -19,8 +19,6 @@ import pytest
 import catalog_rl
 from algorithms import Algorithm
 from algorithms.cli import main
-from algorithms.cli.one_run import workers_text
-from algorithms.ppo import PPOConfig
 
 ROOT = Path(catalog_rl.__file__).resolve().parent
 SMALL = [
@@ -80,14 +78,16 @@ def test_train_tells_what_it_does_and_what_to_do_next(capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"ppo-CartPole-v1-\d{8}-\d{6}", run.name)
-    assert told.startswith("PPO on CartPole-v1\n  preset      CartPole-v1: the defaults of PPO reached 500")
+    assert told.startswith(
+        "PPO on CartPole-v1\n  begun with  the preset of CartPole-v1: the defaults of PPO reached 500"
+    )
     assert re.search(r"steps +200\n +seed +1\n +parameters +9,155\n +run dir +runs/ppo", told)
     for name in ("checkpoint", "progress.jsonl", "learning_curve.png"):
         assert f"  {run / name}\n" in told
         assert (run / name).exists()
     assert steps_logged(str(run)) == [64, 128, 192, 256]
     assert re.search(r"Evaluation: return [\d.]+ over 2 episodes, taking most likely actions", told)
-    assert f"  rlmodule evaluate {run}\n  rlmodule train --load {run}\n  rlmodule explain CartPole-v1\n" in told
+    assert f"  rlmodule evaluate {run}\n  rlmodule train --load {run}\n" in told
     names: dict[str, Any] = {}
     exec(snippet_of(told), names)
     assert names["action"] in (0, 1)
@@ -116,7 +116,6 @@ def test_train_with_model_flags_env_config_and_schedule(capsys: pytest.CaptureFi
     assert main([*PPO, *args, "--num-env-steps", "64", "--run-dir", "here"]) == 0
     told = capsys.readouterr().out
     assert "gymnasium.make('CartPole-v1', **{'sutton_barto_reward': True})" in told
-    assert """rlmodule explain CartPole-v1 --env-config '{"sutton_barto_reward": true}'""" in told
     with Algorithm.from_checkpoint("here/checkpoint") as algorithm:
         assert algorithm.config.env_config == {"sutton_barto_reward": True}
         assert algorithm.config.lr == [[0, 0.001], [1000, 0]]
@@ -140,17 +139,10 @@ def test_a_factory_and_a_function_beside_the_user(capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     assert told.count("listened") == 2
     assert "return 7.0" in told
-    assert "  preset      none for this env: the defaults of PPO\n" in told
+    assert "  begun with  the defaults of PPO\n" in told
     names: dict[str, Any] = {}
     exec(snippet_of(told), names)
     assert names["action"] in (0, 1)
-
-
-def test_the_processes_that_are_started_are_told() -> None:
-    assert workers_text(PPOConfig()) == ""
-    assert workers_text(PPOConfig().env_runners(num_env_runners=2)) == "2 env runners"
-    both = PPOConfig().env_runners(num_env_runners=1).learners(num_learners=3)
-    assert workers_text(both) == "1 env runner and 3 learners"
 
 
 def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str], here: Path) -> None:
@@ -177,8 +169,9 @@ def test_a_target_that_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_evaluation_where_no_episode_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--train-batch-size-per-learner", "4", "--minibatch-size", "4", "--num-env-steps", "4", "--run-dir", "None"]
-    assert main([*PPO, *args]) == 0
+    args = ["--num-envs-per-env-runner", "4", "--train-batch-size-per-learner", "4", "--minibatch-size", "4"]
+    args += ["--num-env-steps", "4", "--run-dir", "None"]
+    assert main(["train", "ppo", "CartPole-v1", *args]) == 0
     told = capsys.readouterr().out
     assert "No episode has ended yet" in told
     assert "none: nothing will be written" in told
@@ -232,7 +225,7 @@ def run(here: Path) -> Path:
 def test_a_run_goes_on_where_it_was_with_its_settings(run: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--load", path, "--num-env-steps", "64", "--lr", "1e-4"]) == 0
     told = capsys.readouterr().out
-    assert "  from        run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in told
+    assert "  begun with  run/checkpoint, at step 128\n  steps       64 more\n  seed        1\n" in told
     assert "  run dir     run\n" in told
     assert steps_logged("run") == [64, 128, 192]
     with Algorithm.from_checkpoint("run/checkpoint") as algorithm:
@@ -262,10 +255,10 @@ def test_a_run_that_goes_on_elsewhere_leaves_its_folder_alone(run: Path, monkeyp
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (["dqn", "--load", "run"], "expected a run of DQN, got one of PPO"),
-        (["ppo", "Acrobot-v1", "--load", "run"], "expected a run on Acrobot-v1, got one on another env"),
-        (["--load", "run", "--preset", "CartPole-v1"], "--preset: expected none with --load"),
-        (["--load", "run", "--seed", "1..3"], "--seed: expected one seed with --load"),
+        (["dqn", "--load", "run"], "expected a run to go on with its own algorithm, got DQN"),
+        (["ppo", "Acrobot-v1", "--load", "run"], "its own env, got another ENV"),
+        (["--load", "run", "--preset", "CartPole-v1"], "its own settings, got --preset CartPole-v1"),
+        (["--load", "run", "--seed", "1..3"], "one seed, its own, got --seed 1..3"),
     ],
 )
 def test_what_contradicts_the_run_to_go_on_with(

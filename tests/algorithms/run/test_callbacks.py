@@ -345,14 +345,12 @@ def test_a_method_of_other_arguments_is_named_where_its_class_is_defined(method:
     with pytest.raises(TypeError) as caught:
         type("Mine", (Callbacks,), {"on_train_result": method})
     text = str(caught.value)
-    assert re.search(
-        r"callback on_train_result \(.*<lambda>, test_callbacks\.py:\d+\): expected arguments by keyword", text
-    )
-    assert text.endswith("Write def on_train_result(self, *, algorithm, result).")
+    assert text.startswith("callback on_train_result: expected a def that takes algorithm, result by keyword, got ")
+    assert re.search(r"<lambda>, test_callbacks\.py:\d+", text)
 
 
 def test_a_method_that_is_none_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"callback on_train_result: expected a method, got None\. Write"):
+    with pytest.raises(TypeError, match=r"callback on_train_result: expected a def that takes .*, got None: "):
         type("Mine", (Callbacks,), {"on_train_result": None})
 
 
@@ -361,9 +359,8 @@ def test_a_function_of_other_arguments_is_named_before_the_run() -> None:
 
     config = config_for(on_train_result=report)
     expected = (
-        r"callback on_train_result \(tests\.algorithms\.run\.test_callbacks\..*report, test_callbacks\.py:\d+\): "
-        r"expected arguments by keyword: algorithm, result, got one that takes "
-        r"\(algo: 'Any', result: 'Any'\) -> 'None'\. Write def on_train_result\(algorithm, result\)\."
+        r"callback on_train_result: expected a def that takes algorithm, result by keyword, got "
+        r"tests\.algorithms\.run\.test_callbacks\..*report, test_callbacks\.py:\d+: missing a required argument: 'algo'"
     )
     for check in (config.validate, config.build):
         with pytest.raises(TypeError, match=expected):
@@ -374,16 +371,6 @@ def test_a_function_of_other_arguments_is_named_before_the_run() -> None:
 def test_the_arguments_that_a_setting_names_are_those_it_is_called_with(name: str) -> None:
     doc = settings_of(PPOConfig)[name].doc
     assert f"fn({', '.join(parameters_of(name))})" in doc
-
-
-def test_a_class_that_needs_arguments_is_refused_before_the_run() -> None:
-    class Needy(Callbacks):
-        def __init__(self, path: str) -> None: ...
-
-    with pytest.raises(
-        TypeError, match=r"callbacks_class .*Needy: expected a class that is made without arguments, got"
-    ):
-        config_for().callbacks(Needy).validate()
 
 
 def test_an_object_in_place_of_the_class_is_refused() -> None:
@@ -587,16 +574,5 @@ def test_a_coroutine_is_refused() -> None:
     async def later(algorithm: Any, result: Any) -> None:
         """Never awaited by anybody."""
 
-    with pytest.raises(TypeError, match=r"callback on_train_result .*expected a function that is called.*async def"):
+    with pytest.raises(TypeError, match=r"callback on_train_result: expected a def .*: an async def"):
         PPOConfig(env="CartPole-v1", on_train_result=later).validate()
-
-
-def test_callbacks_that_are_assigned_are_refused_since_nobody_would_hear_them() -> None:
-    class Assigning(Callbacks):
-        def __init__(self) -> None:
-            self.on_train_result = print
-
-    with pytest.raises(
-        TypeError, match=r"Assigning: expected callbacks that are methods, got on_train_result assigned"
-    ):
-        PPOConfig(env="CartPole-v1", callbacks_class=Assigning).build()

@@ -22,7 +22,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOConfig
 from algorithms.run.callbacks import FinishedEpisode
-from algorithms.run.evaluation import EvaluationPlan
+from algorithms.run.evaluation import evaluation_config
 from rlmodule.testing.data import clone, differences
 
 KEYS = [
@@ -328,7 +328,10 @@ def test_a_run_that_could_not_be_recorded_does_not_begin(tmp_path: Path, monkeyp
             return None
 
     settings: dict[str, Any] = {"run_dir": str(tmp_path / "run"), "evaluation_interval": 9, "evaluation_num_videos": 1}
-    with build(Blind, **settings) as algorithm, pytest.raises(RuntimeError, match="videos of env Blind: expected pict"):
+    with (
+        build(Blind, **settings) as algorithm,
+        pytest.raises(RuntimeError, match=r"videos of env Blind: expected a single env .* got a pict"),
+    ):
         algorithm.train()
     monkeypatch.setitem(sys.modules, "moviepy", None)
     with build(**settings) as algorithm, pytest.raises(ImportError, match=r"catalog-rl\[video\]"):
@@ -340,7 +343,7 @@ def test_a_run_that_could_not_be_recorded_does_not_begin(tmp_path: Path, monkeyp
 def test_what_cannot_be_recorded_is_found_before_anything_is_played(tmp_path: Path, lengths: type[Lengths]) -> None:
     (tmp_path / "file").write_text("")
     with build(lengths) as algorithm:
-        with pytest.raises(OSError, match=r"video_dir '.+file': expected a folder to write to"):
+        with pytest.raises(OSError, match=r"File exists: '.+file'"):
             algorithm.evaluate(num_videos=1, video_dir=tmp_path / "file")
         assert not lengths.actions
 
@@ -351,31 +354,32 @@ def test_what_cannot_be_recorded_is_found_before_anything_is_played(tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"num_episodes": 2, "num_env_steps": 5}, r"evaluate\(num_episodes=, num_env_steps=\): expected one of"),
-        ({"num_episodes": 0}, r"evaluate\(num_episodes=\): expected an int >= 1, got 0\. Pass num_episodes=5"),
-        ({"num_episodes": True}, r"num_episodes=\): expected an int >= 1, got True"),
-        ({"num_episodes": 2.0}, r"num_episodes=\): expected an int >= 1, got 2\.0"),
-        ({"num_env_steps": -3}, r"num_env_steps=\): expected an int >= 1, got -3"),
-        ({"num_videos": -1}, r"num_videos=\): expected an int >= 0, got -1"),
-        ({"num_videos": "2"}, r"num_videos=\): expected an int >= 0, got '2'"),
-        ({"explore": "no"}, r"evaluate\(explore=\): expected a bool or None, got 'no'\. Pass explore=True"),
+        ({"num_episodes": 2, "num_env_steps": 5}, r"evaluate\(\): expected one of num_episodes and num_env_steps"),
+        ({"num_episodes": 0}, r"evaluate\(num_episodes=\): expected finite int, >= 1, got 0\."),
+        ({"num_episodes": True}, r"num_episodes=\): expected int, >= 1, got True"),
+        ({"num_episodes": 2.0}, r"num_episodes=\): expected int, >= 1, got 2\.0"),
+        ({"num_env_steps": -3}, r"num_env_steps=\): expected finite int, >= 1, got -3"),
+        ({"num_videos": -1}, r"num_videos=\): expected finite int, >= 0, got -1"),
+        ({"num_videos": "2"}, r"num_videos=\): expected int, >= 0, got '2'"),
+        ({"explore": "no"}, r"evaluate\(explore=\): expected bool, got 'no'"),
         ({"num_videos": 1}, r"video_dir=\): expected a folder for the videos, got None\. Pass video_dir='videos'"),
         ({"video_dir": "videos"}, r"num_videos=\): expected videos for video_dir='videos', got none\. Pass num"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_refused(wrong: dict[str, Any], text: str, lengths: type[Lengths]) -> None:
     with build(lengths) as algorithm:
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises((TypeError, ValueError), match=text):
             algorithm.evaluate(**wrong)
         assert lengths.made == 2
 
 
 def test_the_settings_fill_up_what_the_call_leaves_out() -> None:
     config = PPOConfig(run_dir="run", evaluation_num_videos=2, evaluation_explore=True, evaluation_duration=7)
-    assert EvaluationPlan.of(config, None, None, None, None, None) == EvaluationPlan(7, True, True, 2, None)
-    told = EvaluationPlan.of(config, None, 9, False, 0, None)
-    assert told == EvaluationPlan(9, False, False, 0, None)
-    assert EvaluationPlan.of(config, None, None, None, None, "videos").video_dir == Path("videos")
+    assert evaluation_config(config, None, None, None, None, None) == config
+    given = evaluation_config(config, None, 9, False, 0, None)
+    changed = {"evaluation_duration": 9, "evaluation_duration_unit": "timesteps", "evaluation_explore": False}
+    assert given == config.copy().update(changed | {"evaluation_num_videos": 0})
+    assert evaluation_config(given, 3, None, None, None, None).evaluation_duration_unit == "episodes"
 
 
 # --- state ------------------------------------------------------------------------------------------------------------

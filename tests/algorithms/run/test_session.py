@@ -23,10 +23,10 @@ from algorithms.loggers.base import flatten
 from algorithms.loggers.csv import read_table
 from algorithms.ppo import PPOConfig
 from algorithms.run import progress as progress_module
-from algorithms.run import session as session_module
 from algorithms.run.plotting import plot_runs
 from algorithms.run.run_folder import RunFolder, env_name, new_run_dir
 from algorithms.run.session import TrainingSession
+from algorithms.run.text import duration_text
 from rlmodule.checkpoint import load_checkpoint
 
 Make = Callable[..., Algorithm]
@@ -137,13 +137,17 @@ def test_no_episode_is_no_target_reached(make: Make) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -5, 1e5, True, "100", math.nan])
 def test_a_wrong_number_of_steps_raises(make: Make, wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"learn\(num_env_steps=\): expected an int >= 1, got .+\. Pass"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"learn\(num_env_steps=\): expected (finite )?int, >= 1, got .+\."
+    ):
         make().learn(num_env_steps=wrong)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, "475", True])
 def test_a_wrong_target_raises(make: Make, wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"learn\(target_return=\): expected a finite number or None, got"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"learn\(target_return=\): expected (finite )?float \| None, got"
+    ):
         make().learn(num_env_steps=1, target_return=wrong)
 
 
@@ -219,7 +223,7 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(make: Make) -> None:
         first.learn(num_env_steps=64)
     before = Path("run/progress.jsonl").read_text()
     with pytest.raises(
-        FileExistsError, match=r"run_dir 'run': expected a folder without a run in it, got .+ Algorithm.from_check"
+        FileExistsError, match=r"run_dir 'run': expected a folder without a run in it, .+ Algorithm.from_check"
     ):
         make(run_dir="run").learn(num_env_steps=64)
     assert Path("run/progress.jsonl").read_text() == before
@@ -481,7 +485,7 @@ def test_a_bar_on_a_terminal(make: Make, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_durations_read_like_a_clock() -> None:
-    assert [session_module._duration(seconds) for seconds in (0, 59.6, 3599, 7322)] == [
+    assert [duration_text(seconds) for seconds in (0, 59.6, 3599, 7322)] == [
         "0:00",
         "1:00",
         "59:59",

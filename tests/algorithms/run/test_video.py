@@ -1,7 +1,6 @@
 """Videos: what is played, what is written, what is refused."""
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,11 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from hypothesis import given
-from hypothesis import strategies as st
 from imageio_ffmpeg import count_frames_and_secs
 
 import algorithms.run.video as video_module
 from algorithms.ppo import PPO, PPOConfig
-from algorithms.run.video import Video, _plain, check_recording, record_videos, watch
+from algorithms.run.video import check_recording, record_videos, watch
 from rlmodule.modules.policy import Policy
 from rlmodule.seeding import int_seed
 
@@ -78,7 +75,9 @@ def policy_for(env: Any, **settings: Any) -> Policy:
         return algorithm.policy
 
 
-def shoot(env: Any, folder: Path, policy: Policy | None = None, num_episodes: int = 1, **how: Any) -> list[Video]:
+def shoot(
+    env: Any, folder: Path, policy: Policy | None = None, num_episodes: int = 1, **how: Any
+) -> list[dict[str, Any]]:
     """Videos of ``env`` with the policy of an untrained PPO."""
     settings = {name: how.pop(name) for name in ("env_config", "model_config") if name in how}
     policy = policy or policy_for(env, **settings)
@@ -111,10 +110,12 @@ def played(make: Callable[[], gym.Env], policy: Policy, seed: int) -> tuple[floa
 
 def test_an_id_is_recorded_at_the_speed_of_its_env(tmp_path: Path) -> None:
     (one,) = shoot("CartPole-v1", tmp_path)
-    assert one.length == one.episode_return >= 8
-    assert one.path == tmp_path / f"episode-0-return-{one.length}.mp4"
-    assert assert_frames(one.path, one.length + 1) == pytest.approx(one.length / 50, abs=0.03)  # metadata["render_fps"]
-    assert [*tmp_path.iterdir()] == [one.path]
+    assert one["episode_len"] == one["episode_return"] >= 8
+    assert Path(one["path"]) == tmp_path / f"episode-0-return-{one['episode_len']}.mp4"
+    assert assert_frames(Path(one["path"]), one["episode_len"] + 1) == pytest.approx(
+        one["episode_len"] / 50, abs=0.03
+    )  # metadata["render_fps"]
+    assert [*tmp_path.iterdir()] == [Path(one["path"])]
 
 
 @pytest.mark.parametrize("how", ["class", "factory"])
@@ -127,8 +128,8 @@ def test_classes_and_factories_are_recorded_with_their_config(how: str, tmp_path
 
     env_config = {"length": 7}
     (one,) = shoot(painted if how == "class" else factory, tmp_path, env_config=env_config)
-    assert one.length == 7
-    assert_frames(one.path, 8)
+    assert one["episode_len"] == 7
+    assert_frames(Path(one["path"]), 8)
     assert env_config == {"length": 7}
     assert given == ([] if how == "class" else [{"length": 7}, {"length": 7, "render_mode": "rgb_array"}])
     assert painted.closed == 2  # that of the policy's run, and that of the videos, each once
@@ -141,13 +142,13 @@ def test_a_factory_may_take_its_config_apart(tmp_path: Path, painted: type[Paint
     config = config_for(factory, env_config={"how": {"long": 7}}).freeze()
     with config.build() as algorithm:
         (one,) = record_videos(algorithm.policy, config, num_episodes=1, seed=1, folder=tmp_path)
-    assert one.length == 7
+    assert one["episode_len"] == 7
 
 
 def test_an_env_that_names_no_speed_has_one(tmp_path: Path, painted: type[Painted]) -> None:
     painted.metadata = {}
     (one,) = shoot(painted, tmp_path, env_config={"length": 29})
-    assert assert_frames(one.path, 30) == pytest.approx(1.0, abs=0.05)
+    assert assert_frames(Path(one["path"]), 30) == pytest.approx(1.0, abs=0.05)
 
 
 def test_each_episode_is_told_when_it_is_written(tmp_path: Path, painted: type[Painted]) -> None:
@@ -159,16 +160,20 @@ def test_each_episode_is_told_when_it_is_written(tmp_path: Path, painted: type[P
     )  # fmt: skip
     assert [done for done, _ in seen] == [1, 2, 3]
     assert [count for _, count in seen] == [1, 2, 3]
-    assert [one.path.name.partition("-return-")[0] for one in videos] == ["episode-0", "episode-1", "episode-2"]
+    assert [Path(one["path"]).name.partition("-return-")[0] for one in videos] == [
+        "episode-0",
+        "episode-1",
+        "episode-2",
+    ]
 
 
 def test_a_video_of_the_same_name_is_replaced(tmp_path: Path, painted: type[Painted]) -> None:
     policy = policy_for(painted)
     (first,) = shoot(painted, tmp_path, policy)
-    first.path.write_bytes(b"")
+    Path(first["path"]).write_bytes(b"")
     (second,) = shoot(painted, tmp_path, policy)
     assert second == first
-    assert second.path.stat().st_size > 0
+    assert Path(second["path"]).stat().st_size > 0
 
 
 def test_a_long_episode_is_recorded_from_its_beginning(
@@ -176,9 +181,9 @@ def test_a_long_episode_is_recorded_from_its_beginning(
 ) -> None:
     monkeypatch.setattr(video_module, "FRAMES", 10)
     videos = shoot(painted, tmp_path, num_episodes=2, env_config={"length": 25})
-    assert [one.length for one in videos] == [25, 25]
+    assert [one["episode_len"] for one in videos] == [25, 25]
     for one in videos:
-        assert_frames(one.path, 10)
+        assert_frames(Path(one["path"]), 10)
 
 
 def test_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -193,17 +198,7 @@ def test_an_id_that_renders_is_recorded_whatever_its_metadata_say(
     painted.metadata = {"render_modes": []}  # of which gymnasium.make would warn
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
     gym.register("Painted-v0", painted)
-    assert shoot("Painted-v0", tmp_path, policy_for(painted))[0].length == 4
-
-
-@given(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9).map(float))
-def test_returns_in_names_of_files_are_plain_numbers(number: float) -> None:
-    assert re.fullmatch(r"-?\d+(\.\d{1,2})?", _plain(number))
-    assert float(_plain(number)) == pytest.approx(number, abs=0.005001)
-
-
-def test_whole_returns_have_no_decimals() -> None:
-    assert [_plain(number) for number in (500.0, -123.456, 0.0, 1e7)] == ["500", "-123.46", "0", "10000000"]
+    assert shoot("Painted-v0", tmp_path, policy_for(painted))[0]["episode_len"] == 4
 
 
 # --- what is played ---------------------------------------------------------------------------------------------------
@@ -227,8 +222,8 @@ def test_what_is_recorded_is_what_the_policy_does(tmp_path: Path) -> None:
     videos = shoot("Pendulum-v1", tmp_path, policy, 2, env_config={"max_episode_steps": 20})
     for index, one in enumerate(videos):
         assert played(lambda: gym.make("Pendulum-v1", max_episode_steps=20), policy, int_seed(1, "video", index)) == (
-            one.episode_return,
-            one.length,
+            one["episode_return"],
+            one["episode_len"],
         )
 
 
@@ -261,7 +256,7 @@ def test_memory_previous_rewards_and_masks_are_kept_up(tmp_path: Path) -> None:
     videos = shoot(Recalling, tmp_path, policy, 2, model_config=model, env_config={"length": 40})
     for index, one in enumerate(videos):
         by_hand = played(lambda: Recalling(length=40), policy, int_seed(1, "video", index))
-        assert by_hand == (one.episode_return, one.length)
+        assert by_hand == (one["episode_return"], one["episode_len"])
 
 
 def test_sampled_actions_come_from_the_seed_and_not_from_the_policys_generator(
@@ -272,7 +267,7 @@ def test_sampled_actions_come_from_the_seed_and_not_from_the_policys_generator(
     first, again = (shoot(painted, tmp_path, policy, env_config=env_config, explore=True) for _ in range(2))
     (greedy,) = shoot(painted, tmp_path, policy, env_config=env_config)
     assert first == again
-    assert first[0].episode_return != greedy.episode_return
+    assert first[0]["episode_return"] != greedy["episode_return"]
     assert torch.equal(policy.generator.get_state(), before)
 
 
@@ -324,23 +319,22 @@ class Vector(SyncVectorEnv):
         super().__init__([Painted] * num_envs)
 
 
-MADE, RENDERS = (
-    rf"expected an env that {what} render_mode='rgb_array'" for what in ("can be made with", "renders with")
-)
+RENDERS = r"expected an env that renders with render_mode='rgb_array'"
+SINGLE = r"expected a single env whose render_mode is 'rgb_array' and whose render\(\) returns uint8 \[H, W, 3\]"
 
 
 @pytest.mark.parametrize(
     ("env", "text"),
     [
-        (Blind, rf"videos of env Blind: {MADE}, got TypeError: .+'render_mode'. An env is recorded if it takes"),
-        (Deaf, r"env Deaf: expected an env whose render_mode is 'rgb_array', got None. Hand env_config\['rend"),
-        (plain_factory, r"env plain_factory: expected an env whose render_mode is 'rgb_array', got None. Hand"),
-        (Wordy, r"env Wordy: expected pictures, uint8 \[H, W, 3\], got str. Return one in render\(\), if"),
-        (Flat, r"env Flat: expected pictures, uint8 \[H, W, 3\], got uint8 \(3, 3\). Return one"),
+        (Blind, rf"videos of env Blind: {RENDERS}, got TypeError: .+'render_mode'. An env is recorded if it takes"),
+        (Deaf, rf"env Deaf: {SINGLE}, got render_mode None. .* hands env_config\['rend"),
+        (plain_factory, rf"env plain_factory: {SINGLE}, got render_mode None"),
+        (Wordy, rf"env Wordy: {SINGLE}, got a picture of <U9"),
+        (Flat, rf"env Flat: {SINGLE}, got a picture of uint8 \(3, 3\)"),
         (Broken, rf"env Broken: {RENDERS}, got RuntimeError: no more colours. An env is recorded if"),
-        (vector_factory, r"env vector_factory: expected a single env, got SyncVectorEnv. Return one from the factory"),
-        (Vector, r"env Vector: expected a single env, got Vector. Return one from the factory"),
-        ("CliffWalking-v7", rf"videos of env CliffWalking-v7: {MADE}, got "),
+        (vector_factory, rf"env vector_factory: {SINGLE}, got SyncVectorEnv"),
+        (Vector, rf"env Vector: {RENDERS}, got TypeError: Vector is no single env"),
+        ("CliffWalking-v7", rf"videos of env CliffWalking-v7: {RENDERS}, got "),
     ],
 )  # fmt: skip
 def test_an_env_that_cannot_be_recorded_is_refused(env: Any, text: str, tmp_path: Path) -> None:
@@ -377,45 +371,24 @@ def test_a_missing_recorder_is_named_before_anything_is_played(
     for attempt in (lambda: shoot(painted, tmp_path / "videos", policy), lambda: check_recording(config_for(painted))):
         with pytest.raises(
             ImportError,
-            match=r'videos: expected the package moviepy, got none. Run: pip install "catalog-rl\[video\]"$',
+            match=r'videos: expected the package moviepy, got .+ Run: pip install "catalog-rl\[video\]"$',
         ):
             attempt()
     assert painted.seeds == []
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, painted: type[Painted]) -> None:
-    (tmp_path / "file").write_text("")
-    policy = policy_for(painted)
-    for folder in (tmp_path / "file", tmp_path / "file" / "videos"):
-        with pytest.raises(OSError, match=r"video_dir '.+': expected a folder to write to, got .+\. Choose") as raised:
-            shoot(painted, folder, policy)
-        assert len(str(raised.value).splitlines()) == 1
-
-
 def test_an_episode_that_never_ends_is_given_up(
     tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video_module, "LIMIT", 50)
-    assert shoot(painted, tmp_path, env_config={"length": 50})[0].length == 50
+    assert shoot(painted, tmp_path, env_config={"length": 50})[0]["episode_len"] == 50
     with pytest.raises(
         RuntimeError, match=r"record_videos\(\): expected episodes .*, got one that did not in 50 steps"
     ):
         shoot(painted, tmp_path, env_config={"length": 51})
     assert painted.closed == 4
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]  # what was begun is gone
-
-
-def test_the_choice_of_a_display_is_left_alone(
-    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = policy_for(painted)
-    for chosen in (None, "dummy"):
-        monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
-        if chosen is not None:
-            monkeypatch.setenv("SDL_VIDEODRIVER", chosen)
-        shoot(painted, tmp_path, policy)
-        assert os.environ.get("SDL_VIDEODRIVER") == chosen
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
@@ -428,7 +401,7 @@ def test_what_is_watched_is_what_would_be_recorded(
     painted.metadata = {"render_fps": 1000}
     policy = policy_for(painted)
     shown = watch(policy, config_for(painted), num_episodes=2, seed=1)
-    assert shown == [(one.episode_return, one.length) for one in shoot(painted, tmp_path, policy, 2)]
+    assert shown == [(one["episode_return"], one["episode_len"]) for one in shoot(painted, tmp_path, policy, 2)]
     assert painted.closed == 3
 
 

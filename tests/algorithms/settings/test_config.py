@@ -152,7 +152,7 @@ def test_the_base_is_abstract() -> None:
 
 
 def test_import_is_light() -> None:
-    late = ("tyro", "rich", "matplotlib", "safetensors", "ray")
+    late = ("rich", "matplotlib", "safetensors", "ray")
     code = f"import sys, algorithms.config, algorithms.settings; print([m for m in {late} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"

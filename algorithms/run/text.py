@@ -1,0 +1,40 @@
+"""Numbers and tables as a reader sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def return_text(value: float) -> str:
+    """Format a return to three significant digits: ``0.532``, ``27.4``, ``-1,520``; a dash for NaN."""
+    if math.isnan(value):
+        return "–"
+    if not math.isfinite(value) or 0 < abs(value) < 1e-4:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    decimals = max(0, 2 - int(power)) if value else 0
+    return f"{float(f'{digits}e{power}') + 0.0:,.{decimals}f}"  # never -0
+
+
+def duration_text(seconds: float) -> str:
+    """Format a time as minutes and seconds, ``0:07``, from an hour on with hours, ``1:02:07``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def table_text(rows: Sequence[Sequence[str]], sides: str, indent: str = "  ") -> str:
+    """Format rows as lines, each column as wide as it needs.
+
+    Args:
+        rows: The cells of each line; at least one row.
+        sides: "<" or ">" for each column: the side on which its cells are aligned.
+        indent: What each line begins with.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
+        lines.append(f"{indent}{'  '.join(cells)}".rstrip())
+    return "\n".join(lines)
