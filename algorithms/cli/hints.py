@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from difflib import get_close_matches
 
+from catalog.errors import closest
 from catalog.migration import remedy_for
 
 
@@ -22,12 +22,7 @@ def hint_for(flag: str, known: Collection[str]) -> str:
     if {*named} & {*known} if named else hint and "--num-env-steps" in known:
         return f" {hint}"
     # without the dashes, which would make all flags alike
-    names = {other.strip("-"): other for other in known}
-    bare = flag.strip("-")
-    near = [other for other in names if len(bare) > 2 and other.startswith(bare)] or get_close_matches(
-        bare, names, n=1, cutoff=0.75
-    )
-    return f" Did you mean {names[near[0]]!r}?" if near else ""
+    return closest(flag.strip("-"), [other.strip("-") for other in known]).replace("'", "'--", 1)
 
 
 def _typed(hint: str) -> str:

@@ -78,7 +78,7 @@ class Callbacks:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
                 remedy = remedy_for("setting", name) or remedy
                 raise TypeError(f"{cls.__qualname__}: expected one of {', '.join(CALLBACKS)}, got {name}. {remedy}")
-            if name in CALLBACKS and _overrides(cls, name):
+            if name in CALLBACKS and listens(name, cls, None):
                 _check_arguments(name, getattr(object.__new__(cls), name))
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
@@ -114,7 +114,8 @@ def parameters_of(name: str) -> tuple[str, ...]:
 
 def listens(name: str, callbacks_class: type[Callbacks] | None, function: Callable[..., Any] | None) -> bool:
     """Whether the callback ``name`` has anything to call; makes no object of the class."""
-    return function is not None or (callbacks_class is not None and _overrides(callbacks_class, name))
+    overrides = callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
+    return function is not None or overrides
 
 
 def check_callbacks(functions: Mapping[str, Callable[..., Any] | None]) -> None:
@@ -144,12 +145,10 @@ class CallbackCaller:
         self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
     ) -> None:
         made = None if callbacks_class is None else callbacks_class()
-        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in CALLBACKS}
-        for name, listeners in self._listeners.items():
-            if made is not None and _overrides(type(made), name):
-                listeners.append(("callbacks_class", getattr(made, name)))
-            if (function := functions.get(name)) is not None:
-                listeners.append((name, function))
+        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
+        for name, function in functions.items():
+            own = [("callbacks_class", getattr(made, name))] if listens(name, callbacks_class, None) else []
+            self._listeners[name] = own + ([] if function is None else [(name, function)])
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
         self.listen_to_results = self.listens("on_train_result")
 
@@ -220,23 +219,17 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
             ) from error
 
 
-def _overrides(callbacks_class: type[Callbacks], name: str) -> bool:
-    return getattr(callbacks_class, name) is not getattr(Callbacks, name)
-
-
 def _check_arguments(name: str, listener: Callable[..., Any]) -> None:
     names = ", ".join(parameters_of(name))
     try:
-        signature = inspect.signature(listener)
-        signature.bind(**dict.fromkeys(parameters_of(name)))
+        inspect.signature(listener).bind(**dict.fromkeys(parameters_of(name)))
+        if not inspect.iscoroutinefunction(listener):
+            return
+        got = f"{_described(listener)}: an async def"
     except ValueError:  # some built-ins have no signature
         return
     except TypeError as error:
         got = f"{_described(listener)}: {error}"
-    else:
-        if not inspect.iscoroutinefunction(listener):
-            return
-        got = f"{_described(listener)}: an async def"
     raise TypeError(f"callback {name}: expected a def that takes {names} by keyword, got {got}. Name them so.")
 
 

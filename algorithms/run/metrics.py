@@ -17,6 +17,9 @@ from rlmodule.data.rollout import Rollout
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
 """Phases of sampling, whose seconds a rollout brings along."""
 
+COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
+"""Attributes of :class:`RunMetrics` that a checkpoint holds."""
+
 
 class RunMetrics:
     """Counters over the whole run and a window of recent episodes.
@@ -68,14 +71,15 @@ class RunMetrics:
                 or infinite too, which loggers leave out.
 
         Raises:
-            TypeError: If the name is no text, or the value no number.
+            TypeError: If the value is no number.
         """
-        if not isinstance(name, str) or not name:
-            raise _unloggable("name", "a text", name, "Name what you log.")
         if isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
             value = value.item()
         if not isinstance(value, numbers.Real):
-            raise _unloggable(repr(name), "a number", value, "Log its mean, for example, or each under its own name.")
+            raise TypeError(
+                f"log_value({name!r}): expected a number, got {textwrap.shorten(repr(value), 80)}. Log its mean, for "
+                "example, or each under its own name."
+            )
         total, count = self._logged.get(name, (0.0, 0))
         self._logged[name] = total + float(value), count + 1
 
@@ -139,28 +143,15 @@ class RunMetrics:
 
     def get_state(self) -> dict[str, Any]:
         """Counters and window, JSON-able."""
-        return {
-            "iterations": self.iterations,
-            "seconds": self.seconds,
-            "env_steps": self.env_steps,
-            "episodes": self.episodes,
-            "best_evaluation": self.best_evaluation,
-            "last_evaluation": self.last_evaluation,
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
-        }
+        counters = {name: vars(self)[name] for name in COUNTERS}
+        return counters | {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`get_state` gave."""
-        self.iterations, self.seconds = state["iterations"], state["seconds"]
-        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
-        self.best_evaluation, self.last_evaluation = state["best_evaluation"], state["last_evaluation"]
-        self._returns = deque(state["returns"], maxlen=self._returns.maxlen)
-        self._lengths = deque(state["lengths"], maxlen=self._lengths.maxlen)
-
-
-def _unloggable(what: str, expected: str, got: object, remedy: str) -> TypeError:
-    return TypeError(f"log_value({what}): expected {expected}, got {textwrap.shorten(repr(got), 80)}. {remedy}")
+        vars(self).update({name: state[name] for name in COUNTERS})
+        for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
+            window.clear()
+            window.extend(saved)
 
 
 def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:

@@ -6,7 +6,6 @@ A picture is drawn without pyplot, which would choose a backend for the user's o
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -202,7 +201,7 @@ class _Group:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """List ``path`` itself if it is a run folder, else those at most two levels below it, seed-9 before seed-10.
+    """List ``path`` itself if it is a run folder, else those at most two levels below it.
 
     Raises:
         FileNotFoundError: If there is nothing at ``path``.
@@ -215,8 +214,7 @@ def run_folders(path: Path) -> list[Path]:
         )
     if (path / "progress.jsonl").is_file():
         return [path]
-    found = [file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/progress.jsonl")]
-    return sorted(found, key=lambda run: re.sub(r"\d+", lambda digits: digits[0].zfill(20), str(run)))
+    return sorted(file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/progress.jsonl"))
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -251,7 +249,7 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
     """Return the metric's full path.
 
     Raises:
-        ValueError: If there is none of this name, or several, or a run does not have it.
+        ValueError: If there is none of this name, or several.
     """
     if metric is None:
         trained = all(TRAINING_RETURN in group.metrics for group in groups)
@@ -266,12 +264,6 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
             f"metric: expected one of {', '.join(matches or known)}, got {metric!r}. Write its path, or as much of "
             f"its end as is enough.{near}"
         )
-    for group in groups:
-        if matches[0] not in group.metrics:
-            raise ValueError(
-                f"{str(group.path)!r}: expected values of {matches[0]}, got none yet, or none at "
-                "all. Leave this run out, or choose another metric."
-            )
     return matches[0]
 
 
@@ -286,6 +278,11 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
     found = {run: _series(run, rows, by, metric) for run, rows in group.rows.items()}
     seeds = tuple(series for series in found.values() if series is not None)
     waiting = tuple(run for run, series in found.items() if series is None)
+    if not seeds:
+        raise ValueError(
+            f"{str(group.path)!r}: expected values of {metric}, got none yet, or none at all. Leave this run out, or "
+            "choose another metric."
+        )
     x, values = on_common_grid([(seed.x, seed.y) for seed in seeds])
     if not len(x):
         raise ValueError(
@@ -402,7 +399,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
 
 def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     """Make a picture without curves yet."""
-    from matplotlib import cycler
+    from cycler import cycler
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 

@@ -71,7 +71,7 @@ class RunFolder:
     Args:
         path: The folder; made if there is none.
         env_steps: Env steps the algorithm has sampled so far; 0 is a new run.
-        run: Algorithm and seed of the run, as the error for another run names them.
+        run: Algorithm and seed of the run: ``PPO with seed 1``.
 
     Raises:
         OSError: If the folder cannot be made or written to.
@@ -79,7 +79,7 @@ class RunFolder:
         BlockingIOError: If a run is training in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, env_steps: int, run: str = "a new run") -> None:
+    def __init__(self, path: str | os.PathLike[str], *, env_steps: int, run: str = "") -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
@@ -99,16 +99,15 @@ class RunFolder:
                 "Choose another run_dir, or None to write nothing."
             ) from error
         about, saved = read_about(self.path), self.checkpoint.exists()
-        there = "an earlier run" if about is None else f"{about['algorithm']} with seed {about['seed']}"
+        there = "an earlier one" if about is None else f"{about['algorithm']} with seed {about['seed']}"
         begun = saved or (self.about.exists() and self.about.stat().st_size)
         if begun if env_steps == 0 else about is not None and there != run:
             self.release()
             how = "it ended before its first checkpoint"
             if saved:
-                how = f"go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r}) or rlmodule train --load"
+                how = f"go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
             raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without a run in it, for {run}, got one with {there}. "
-                f"Choose another; {how}{f' {self.path}' if saved else ''}."
+                f"run_dir {str(path)!r}: expected a folder without another run, got {there}. Choose another; {how}."
             )
 
     def release(self) -> None:

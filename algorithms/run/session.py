@@ -109,7 +109,7 @@ class TrainingSession:
             done, self.seconds = algorithm.env_steps - first_step, perf_counter() - start
             show(done, self._facts(done, training, evaluation if evaluates else None))
             judged = evaluated if evaluates else training
-            self.reached = None not in (self.target_return, judged) and judged >= self.target_return
+            self.reached = self.target_return is not None and judged is not None and judged >= self.target_return
             stopped = self.stopped_by is not None or algorithm.learning_stopped
             if self.reached or stopped or done >= self.num_env_steps:
                 return result

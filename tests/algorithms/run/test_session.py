@@ -223,7 +223,7 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(make: Make) -> None:
         first.learn(num_env_steps=64)
     before = Path("run/progress.jsonl").read_text()
     with pytest.raises(
-        FileExistsError, match=r"run_dir 'run': expected a folder without a run in it, .+ Algorithm.from_check"
+        FileExistsError, match=r"run_dir 'run': expected a folder without another run, .+ Algorithm.from_check"
     ):
         make(run_dir="run").learn(num_env_steps=64)
     assert Path("run/progress.jsonl").read_text() == before
