@@ -333,12 +333,10 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
             )
         register_own(found)
         return found
-    if name.upper() not in ALGORITHMS:
-        raise UsageError(
-            f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}. Name one first, or one of yours as "
-            f"my_module:MyConfig.{closest(name.upper(), ALGORITHMS)}"
-        )
-    return config_class(name)
+    try:
+        return config_class(name)
+    except ValueError as error:
+        raise UsageError(f"ALGO: {error}") from None
 
 
 def is_config_class(thing: Any) -> bool:

@@ -187,17 +187,23 @@ def _no_folder(one: object) -> ValueError:
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a nested result by path, ``env_runners/episode_return_mean``.
-
-    Tensors and arrays become numbers or lists, NaN and infinities None.
-    """
+    """Yield the leaves of a nested result by path, ``env_runners/episode_return_mean``, as plain values."""
     for key, value in result.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}/")
         else:
-            plain = value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
-            lost = isinstance(plain, float) and not math.isfinite(plain)
-            yield f"{prefix}{key}", None if lost else plain
+            yield f"{prefix}{key}", _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Turn tensors and arrays into numbers or lists, and NaN and infinities, which JSON lacks, into None."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, int | float]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
 
@@ -31,7 +28,7 @@ class JsonlLogger(Logger):
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """See :meth:`Logger.log`; the line is in the file when this returns."""
-        line = json.dumps(_finite(values), default=str, allow_nan=False)
+        line = json.dumps(values, default=str, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
@@ -53,14 +50,3 @@ def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         if isinstance(row, dict):
             yield line, row
-
-
-def _finite(value: Any) -> Any:
-    """``value`` with None for the NaN and infinities in it, which JSON does not know; NumPy's numbers are numbers."""
-    if isinstance(value, np.generic | np.ndarray):
-        return _finite(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Settings as a file holds them, made readable without importing what they name.
+"""Read settings as a file holds them, without importing what they name.
 
 :class:`algorithms.settings.encoding.Decoder` restores the objects themselves. This is for looking at them, or comparing
 runs, where the code that they name may be missing or not be trusted.
@@ -41,8 +41,11 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
         found[SPEC] = spec
     if model is not None and not isinstance(model, Mapping):
         return found | {MODEL: model}
-    nets = {**_default_model(algorithm), **(model or {})}
-    return found | {f"{MODEL}.{name}": value for name, value in nets.items()}
+    nets: dict[str, Any] = {}
+    if algorithm in ALGORITHMS:
+        default = config_class(algorithm)().model_config_class()
+        nets = {item.name: _plain(encode(getattr(default, item.name))) for item in dataclasses.fields(default)}
+    return found | {f"{MODEL}.{name}": value for name, value in (nets | (model or {})).items()}
 
 
 def default_settings(algorithm: str) -> dict[str, Any]:
@@ -63,30 +66,17 @@ def setting_text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _default_model(algorithm: str) -> dict[str, Any]:
-    if algorithm not in ALGORITHMS:
-        return {}
-    default = config_class(algorithm)().model_config_class()
-    return {item.name: _plain(encode(getattr(default, item.name))) for item in dataclasses.fields(default)}
-
-
 def _plain(value: Any) -> Any:
     """One of the forms of :mod:`algorithms.settings.encoding` as plain JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:
-        case {"__tuple__": list(items)}:
-            return _plain(items)
         case {"__items__": list(pairs)}:
             return {setting_text(_plain(key)): _plain(inner) for key, inner in pairs}
-        case {"__float__": str(text)}:
-            return float(text)
-        case {"__import__": str(path)}:
-            return path
         case {"__dataclass__": _, "fields": dict(fields)}:
             return _plain(fields)
-        case {"__space__": str(name)}:
-            return f"a {name} space"
+        case {"__tuple__": inner} | {"__float__": inner} | {"__import__": inner} | {"__space__": inner}:
+            return _plain(inner)
         case {"__pass_again__": what}:
             return f"{what} (not saved)"
         case dict():
@@ -95,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_about(run: Path) -> dict[str, Any] | None:
-    """What the run.json of a folder tells; None if there is none that can be read."""
+    """Read the run.json of a folder; None if there is none that can be read."""
     try:
         about = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a run that is just beginning has none

@@ -185,11 +185,11 @@ def test_the_forms_of_saved_settings_become_plain() -> None:
         "model_config": {"__pass_again__": "an instance of mine.Config"},
     }
     assert plain_settings("Mine", config) == {
-        "a": [1, float("inf")],
+        "a": [1, "inf"],
         "b": "mine:Net",
         "c": {"1": []},
         "d": "mine.<lambda> (not saved)",
-        "e": "a Box space",
+        "e": "Box",
         "f": {"g": 1},
         "rl_module_spec": "an instance of mine.Spec (not saved)",
         "model_config": "an instance of mine.Config (not saved)",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.loggers import LoggedRun
-from algorithms.loggers.base import STEPS
+from algorithms.loggers.base import STEPS, flatten
 from algorithms.loggers.csv import CsvLogger
 from algorithms.loggers.jsonl import JsonlLogger, read_rows
 
@@ -112,7 +112,8 @@ def test_an_iteration_without_numbers_leaves_no_row_in_an_empty_table(begin: Beg
 
 def test_json_lines_know_no_nan_also_inside_of_lists(begin: Begin) -> None:
     logger = JsonlLogger(begin())
-    logger.log({"videos": [{"episode_return": float("nan"), "path": Path("x.mp4")}], "pair": (1, float("inf"))}, 0)
+    result = {"videos": [{"episode_return": float("nan"), "path": Path("x.mp4")}], "pair": (1, float("inf"))}
+    logger.log(dict(flatten(result)), 0)
     assert json.loads(logger.path.read_text(), parse_constant=pytest.fail) == {
         "videos": [{"episode_return": None, "path": "x.mp4"}],
         "pair": [1, None],
@@ -121,7 +122,7 @@ def test_json_lines_know_no_nan_also_inside_of_lists(begin: Begin) -> None:
 
 def test_json_lines_keep_numbers_of_numpy_numbers(begin: Begin) -> None:
     logger = JsonlLogger(begin())
-    logger.log({"a": [{"b": np.float32(0.5), "c": np.int64(2)}], "d": np.array([1.0, np.nan])}, 0)
+    logger.log(dict(flatten({"a": [{"b": np.float32(0.5), "c": np.int64(2)}], "d": np.array([1.0, np.nan])})), 0)
     assert json.loads(logger.path.read_text()) == {"a": [{"b": 0.5, "c": 2}], "d": [1.0, None]}
 
 
