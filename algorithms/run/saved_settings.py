@@ -45,7 +45,7 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if algorithm in ALGORITHMS:
         default = config_class(algorithm)().model_config_class()
         nets = {item.name: _plain(encode(getattr(default, item.name))) for item in dataclasses.fields(default)}
-    return found | {f"{MODEL}.{name}": value for name, value in (nets | (model or {})).items()}
+    return found | {f"{MODEL}.{name}": value for name, value in {**nets, **(model or {})}.items()}
 
 
 def default_settings(algorithm: str) -> dict[str, Any]:
