@@ -55,6 +55,6 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and rows of a progress.csv; a line that was cut off is left out."""
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         text = file.read()
-    lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-    columns = next(lines, [])
-    return columns, [dict(zip(columns, fields, strict=True)) for fields in lines if len(fields) == len(columns)]
+    table = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    rows = [row for row in table if None not in row and None not in row.values()]
+    return list(table.fieldnames or []), rows

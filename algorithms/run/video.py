@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -75,11 +74,10 @@ def record_videos(
     write = _writer()
     folder.mkdir(parents=True, exist_ok=True)
     videos: list[dict[str, Any]] = []
-    with _rendering(settings) as env:
+    with _in_memory(), _rendering(settings) as env:
         for index in range(num_episodes):
             frames: list[Any] = []
-            take_frame = partial(_take_frame, env, frames)
-            episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, take_frame)
+            episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, frames)
             number = np.format_float_positional(episode_return, precision=2, trim="-")
             path = str(folder / f"episode-{index}-return-{number}.mp4")
             write(frames, fps=env.metadata["render_fps"]).write_videofile(path, logger=None)
@@ -117,7 +115,7 @@ def check_recording(settings: RunnerSettings) -> None:
         ImportError, RuntimeError: See :func:`record_videos`.
     """
     _writer()
-    with _rendering(settings):
+    with _in_memory(), _rendering(settings):
         pass
 
 
@@ -140,29 +138,22 @@ def _writer() -> Any:
     return ImageSequenceClip
 
 
-def _play(
-    env: Env, policy: Policy, seed: int, explore: bool, take_frame: Callable[[], None] = lambda: None
-) -> tuple[float, int]:
-    """Play one episode; return its return and length."""
+def _play(env: Env, policy: Policy, seed: int, explore: bool, frames: list[Any] | None = None) -> tuple[float, int]:
+    """Play one episode, with its first pictures added to ``frames``; return its return and length."""
     # a policy of its own, since the state of the other's generator is part of its run
     policy = Policy(policy.module, torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
-    take_frame()
-    state, reward, episode_return = None, None, 0.0
-    for length in range(1, LIMIT + 1):
+    state, reward, episode_return, ended = None, None, 0.0, False
+    for length in range(LIMIT + 1):
+        if frames is not None and len(frames) < FRAMES:
+            frames.append(env.render())
+        if ended:
+            return episode_return, length
         action, state = policy.act(obs, state, reward=reward, explore=explore)
         obs, reward, terminated, truncated, _ = env.step(action)
-        take_frame()
-        reward = float(reward)
+        reward, ended = float(reward), terminated or truncated
         episode_return += reward
-        if terminated or truncated:
-            return episode_return, length
     raise never_ends("record_videos()", f"one that did not in {LIMIT:,} steps", "record none: num_videos=0")
-
-
-def _take_frame(env: Env, frames: list[Any]) -> None:
-    if len(frames) < FRAMES:
-        frames.append(env.render())
 
 
 # --- the env ----------------------------------------------------------------------------------------------------------
@@ -250,3 +241,15 @@ def _window(env: Env) -> Env:
         f"watch(): expected a display to open a window on, got {got}. Record it instead: "
         "rlmodule evaluate CKPT --video videos, or algo.evaluate(num_videos=1)."
     )
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """Keep SDL, with which pygame draws, from looking for a display: without one it would complain on stderr."""
+    chosen = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = chosen or "dummy"
+    try:
+        yield
+    finally:
+        if chosen is None:
+            del os.environ["SDL_VIDEODRIVER"]

@@ -391,6 +391,18 @@ def test_an_episode_that_never_ends_is_given_up(
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]  # what was begun is gone
 
 
+def test_the_choice_of_a_display_is_left_alone(
+    tmp_path: Path, painted: type[Painted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_for(painted)
+    for chosen in (None, "dummy"):
+        monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+        if chosen is not None:
+            monkeypatch.setenv("SDL_VIDEODRIVER", chosen)
+        shoot(painted, tmp_path, policy)
+        assert os.environ.get("SDL_VIDEODRIVER") == chosen
+
+
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
