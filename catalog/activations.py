@@ -55,43 +55,33 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
     Raises:
         ValueError: If there is no such name (the closest is given), or no module comes out.
     """
-    torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
-    if not isinstance(activation, str) and not torch_class:
-        return _made(activation, where)
-    name = (activation if isinstance(activation, str) else activation.__name__).lower().replace("_", "")
-    if name in _LINEAR and activation is not nn.Linear:
-        return None
-    if name not in _ACTIVATIONS:
-        known = [*_LINEAR, *_ACTIVATIONS, *_ACTIVATIONS.values()]
-        remedy = "Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module." + (
-            closest(activation, known) if isinstance(activation, str) else ""
-        )
-        raise ValueError(
-            f"{where}: expected 'linear', or the name or class of a torch.nn activation that keeps "
-            f"the shape, got {activation!r}. {remedy}"
-        )
-    resolved = _ACTIVATIONS[name]
-    return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
+    got, hint = repr(activation), ""
+    is_torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
+    if isinstance(activation, str) or is_torch_class:
+        name = (activation if isinstance(activation, str) else activation.__name__).lower().replace("_", "")
+        if name in _LINEAR and activation is not nn.Linear:
+            return None
+        if name in _ACTIVATIONS:
+            resolved = _ACTIVATIONS[name]
+            return _FUNCTIONS[resolved] if resolved in _FUNCTIONS else nn.__dict__[resolved]()
+        hint = closest(name, [*_LINEAR, *_ACTIVATIONS])
+    else:
+        try:
+            made = activation()
+        except TypeError as error:
+            made = error
+        if isinstance(made, nn.Module):
+            return made
+        got = f"{activation!r}, which gives {made!r}"
+    raise ValueError(
+        f"{where}: expected 'linear', or the name or class of a torch.nn activation that keeps the shape, got {got}. "
+        f"Use for example 'tanh', 'relu', 'SiLU' or a function that makes a module.{hint}"
+    )
 
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
     """Return as :func:`activation_by_name`, but the identity for "linear"."""
     return activation_by_name(activation) or nn.Identity()
-
-
-def _made(factory: Callable[[], Any], where: str) -> nn.Module:
-    """What ``factory`` makes, if it is a module."""
-    try:
-        made = factory()
-    except TypeError as error:
-        made = error
-    if not isinstance(made, nn.Module):
-        raise ValueError(
-            f"{where}: expected a name, or a class or function that makes a module when called "
-            f"without arguments, got {factory!r}, which gives {made!r}. Use for example 'tanh', "
-            "nn.PReLU or lambda: nn.LeakyReLU(0.2)."
-        )
-    return made
 
 
 def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:

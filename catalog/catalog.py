@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from gymnasium import Space
 from gymnasium.spaces import Dict
@@ -17,7 +17,7 @@ from catalog.actions.embeddings import ActionEmbeddings, check_action_fields, fi
 from catalog.actions.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.activations import Init
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules, mark
-from catalog.distributions.action_models import MADE, ActionModel, autoregressive, check_is_autoregressive
+from catalog.distributions.action_models import MADE, ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.actor_critic import ActorCriticEncoder
@@ -37,6 +37,8 @@ from catalog.model_config import DefaultModelConfig
 from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
 from catalog.registry import distributions
 from catalog.rules import Node
+
+T = TypeVar("T")
 
 RAW = "since a custom encoder gets raw observations"
 """Why observations are not standardised."""
@@ -129,8 +131,7 @@ class Catalog(Hooks):
         self._latent_dims: tuple[int, ...] | None = None
         self._trunk = self
         self._views: dict[str, Self] = dict.fromkeys(self.functions[:1], self)
-        self._node: Node[ModelConfig] | None = None
-        self._action_node: Node[type[Distribution]] | None = None
+        self._node: Node[Any] | None = None
         self._decide()
         self._check_functions()
 
@@ -158,12 +159,22 @@ class Catalog(Hooks):
 
     def _determine_components_hook(self) -> None:
         """Run the tree: distribution class, converter and mask; encoder config."""
-        self.action_dist_cls = autoregressive(self.action_node.run(), self.action_space, self.model_config)
-        if isinstance(by_path := self.model_config.custom_action_dist, Mapping):
-            self._check_paths("custom_action_dist", by_path, self.action_node)
+        config = self.model_config
+        self.action_dist_cls = self.action_node.run()
+        if config.autoregressive_actions:
+            self.action_dist_cls = AutoregressiveDistribution.bind(
+                self.action_space, self.action_dist_cls, config.autoregressive_context_dim
+            )
+        if isinstance(config.custom_action_dist, Mapping):
+            self._check_paths("custom_action_dist", config.custom_action_dist, self.action_node)
         dist_cls = self.bound_dist_cls
-        check_is_autoregressive(dist_cls, self.model_config, f"{type(self).__name__}.get_action_dist_cls()")
-        check_reach(dist_cls, self.action_space, self.model_config)
+        if config.autoregressive_actions and not issubclass(dist_cls, AutoregressiveDistribution):
+            raise ValueError(
+                f"{type(self).__name__}.get_action_dist_cls(): expected an AutoregressiveDistribution, since "
+                f"autoregressive_actions=True, got {dist_cls.__name__}. Return super()'s class or one derived from "
+                "it, or leave autoregressive_actions out."
+            )
+        check_reach(dist_cls, self.action_space, config)
         fields, space = self._fields, self.action_space
         if (key := self._mask_key) is not None:
             self.action_mask = find_action_mask(key, fields[key], space, dist_cls)
@@ -216,14 +227,18 @@ class Catalog(Hooks):
             init=Init.of("fcnet", config),
         )
 
-    def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
+    def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
+        """What ``hook`` says about ``node``, which the hook's own default finds in ``self._node``."""
         outer, self._node = self._node, node
         try:
-            is_tokenizer = node.model_config.is_recurrent and not node.keys
-            ask = self.get_tokenizer_config if is_tokenizer else self._get_encoder_config
-            config = ask(node.space, node.model_config)
+            return hook(*args)
         finally:
             self._node = outer
+
+    def _ask_for_encoder(self, node: Node[ModelConfig]) -> ModelConfig:
+        is_tokenizer = node.model_config.is_recurrent and not node.keys
+        hook = self.get_tokenizer_config if is_tokenizer else self._get_encoder_config
+        config = self._ask(node, hook, node.space, node.model_config)
         if not isinstance(config, ModelConfig):
             raise TypeError(
                 f"{type(self).__name__}, encoder of {node.path}: expected a ModelConfig from its "
@@ -244,26 +259,22 @@ class Catalog(Hooks):
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
         given = self.model_config.custom_action_dist
         custom = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
-        outer, self._action_node = self._action_node, node
-        try:
-            if custom is None:
-                found = self._get_dist_cls_from_action_space(node.space)
-                if found is not None and found is node.result:  # by a rule, which binds what it chooses
-                    return found
-                where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
-                return _bound(found, node.space, where, node.path)
+        if custom is None:
+            found = self._ask(node, self._get_dist_cls_from_action_space, node.space)
+            if found is not None and found is node.result:  # by a rule, which binds what it chooses
+                return found
+            where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
+        else:
             where = "model_config.custom_action_dist"
-            return _bound(distributions.find(custom, where), node.space, where, node.path)
-        finally:
-            self._action_node = outer
+            found = distributions.find(custom, where)
+        return _bound(found, node.space, where, node.path)
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         """Distribution class for ``action_space``, the whole or a part of it; by default what the table says."""
-        node = self._action_node or action_distribution_rules.root(action_space, self.model_config, "action_space")
+        node = self._node or action_distribution_rules.root(action_space, self.model_config, "action_space")
         node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
         return node.result
 
-    @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
         """The class whose instances are made by ``from_logits(head_output)``."""
         return self.action_dist_cls
@@ -375,8 +386,9 @@ class Catalog(Hooks):
         Raises:
             RuntimeError: If a custom encoder has not been built yet.
         """
-        dims = self._latent_dims if self._trunk is self else self._trunk.latent_dims
-        if dims is None:
+        if self._trunk is not self:
+            return self._trunk.latent_dims
+        if self._latent_dims is None:
             got = "None, since the custom encoder has not been built"
             remedy = "Call build_trunk() or build_actor_critic_encoder() before building heads."
             if not self.decides_encoder:
@@ -384,9 +396,8 @@ class Catalog(Hooks):
             raise RuntimeError(
                 f"{type(self).__name__}.latent_dims: expected the width of the encoder's output, got {got}. {remedy}"
             )
-        return dims
+        return self._latent_dims
 
-    @refuses_foreign
     def build_encoder(self) -> nn.Module:
         """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
 
@@ -407,7 +418,6 @@ class Catalog(Hooks):
         warn_if_large(encoder, f"encoder of {short_space(self.observation_space)}")
         return encoder
 
-    @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
 
@@ -434,7 +444,7 @@ class Catalog(Hooks):
         """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none.
 
         Raises:
-            ValueError: As :meth:`build_actor_critic_encoder`, or for an encoder with a state on a trunk of its own.
+            ValueError: As :meth:`build_actor_critic_encoder`.
         """
         heads, trunks, encoders, raw = {}, {}, {}, []
         for name, width in self.extra_outputs.items():
@@ -443,10 +453,9 @@ class Catalog(Hooks):
                 encoders[name] = encoder = self.for_function(name)._trunk.build_trunk()
                 if encoder.get_initial_state() is not None:
                     raise ValueError(
-                        f"model_config.functions[{name!r}]['trunk']: expected an encoder without a "
-                        "state, since outputs with a trunk of their own have no memory, got "
-                        f"{type(encoder).__name__}. Share the trunk of a function, or give this "
-                        "one a stateless encoder."
+                        f"model_config.functions[{name!r}]['trunk']: expected an encoder without a state, since "
+                        f"outputs with a trunk of their own have no memory, got {type(encoder).__name__}. Share the "
+                        "trunk of a function, or give this one a stateless encoder."
                     )
                 if self.reads_raw(name):
                     raw.append(name)
@@ -462,26 +471,15 @@ class Catalog(Hooks):
                 use_gru or use_attention.
         """
         encoder = as_encoder(self.build_encoder())
-        dims = self._probe(encoder)
-        if self.has_custom_encoder and self.model_config.is_recurrent:
-            if encoder.get_initial_state() is None:
-                encoder = as_encoder(self._with_memory(BuiltEncoderConfig(net=encoder, width=dims[0])).build())
-                dims = self._probe(encoder)
-            elif not any(isinstance(part, MemoryEncoder) for part in encoder.modules()):
-                raise ValueError(
-                    f"{type(self).__name__}.build_encoder(): expected an encoder without a state, "
-                    "which use_lstm, use_gru or use_attention would follow, got "
-                    f"{type(encoder).__name__}, which has one of its own. Leave use_lstm, use_gru "
-                    "and use_attention out."
-                )
+        config, where = self.encoder_config, f"{type(self).__name__}.build_encoder()"
+        declared = None if self.has_custom_encoder or config is None else tuple(config.output_dims)
+        dims = check_encoder(encoder, self.input_space, where, declared)
+        remembers = any(isinstance(part, MemoryEncoder) for part in encoder.modules())
+        if self.has_custom_encoder and self.model_config.is_recurrent and not remembers:
+            encoder = as_encoder(self._with_memory(BuiltEncoderConfig(net=encoder, width=dims[0])).build())
+            dims = check_encoder(encoder, self.input_space, where)
         self._latent_dims = dims
         return mark(encoder)
-
-    def _probe(self, encoder: Encoder) -> tuple[int, ...]:
-        """Shape of one latent of ``encoder``."""
-        config = None if self.has_custom_encoder else self.encoder_config
-        declared = None if config is None else tuple(config.output_dims)
-        return check_encoder(encoder, self.input_space, f"{type(self).__name__}.build_encoder()", declared)
 
     @property
     def _sees_more(self) -> bool:
@@ -571,13 +569,7 @@ class Catalog(Hooks):
     def _explain_further_parts(self) -> dict[str, nn.Module]:
         """Those that a module may have besides its encoder and heads."""
         embeddings, action_model = self.build_action_embeddings(), self.build_action_model()
-        parts: dict[str, nn.Module] = {}
-        if embeddings is not None and any(True for _ in embeddings.parameters()):
-            parts["action embeddings"] = embeddings
-        if action_model is not None:
-            parts["action model"] = action_model
-        extra = self.build_extra_outputs()
-        return parts if extra is None else parts | extra.parts()
+        return further_nets(embeddings, action_model, self.build_extra_outputs())
 
     # --- checking -----------------------------------------------------------------------------------------------------
 
@@ -631,6 +623,15 @@ class Catalog(Hooks):
                     f"encoder of {whose}, got a setting of an encoder. {remedy}"
                 )
             self.for_function(name)  # whose tree finds mistakes of its own
+
+
+def further_nets(
+    embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
+) -> dict[str, nn.Module]:
+    """Those nets by name that a module may have besides its encoder and heads and that have parameters."""
+    nets = {"action embeddings": embeddings, "action model": action_model}
+    found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
+    return found if extra_outputs is None else found | extra_outputs.parts()
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:

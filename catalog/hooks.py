@@ -36,6 +36,18 @@ class Hooks:
                 raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
 
 
+def definers(cls: type, hook: str) -> list[str]:
+    """Return the names of the classes that define ``hook``, from the last that overrides it to the one that has it
+    first."""
+    return [base.__qualname__.rpartition(".")[2] for base in cls.__mro__ if hook in vars(base)]
+
+
+def overrider(item: object, hook: str) -> str | None:
+    """Return the name of the class that overrides ``hook`` for ``item``; None if none does."""
+    names = definers(type(item), hook)
+    return names[0] if len(names) > 1 else None
+
+
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator: a keyword argument of another library raises a TypeError that says what to write instead."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,22 +22,11 @@ class PastView:
     What it asks for stands in ``batch["obs"]`` next to ``obs``, the env's observation, as ``prev_obs``,
     ``prev_action`` and ``prev_reward``: ``[..., *shape]`` for one step, ``[..., k, *shape]`` for ``k`` of them, the
     oldest first. Actions are those that were sampled. What lies before the first step of an episode is 0.
-
-    Raises:
-        ValueError: If a number of steps is no int >= 0.
     """
 
     observations: int = 0
     actions: int = 0
     rewards: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(
-                    f"PastView.{name}: expected an int >= 0, got {value!r}. Say how many steps "
-                    "back it sees; 0 for none."
-                )
 
     @property
     def steps(self) -> dict[str, int]:
@@ -46,10 +36,9 @@ class PastView:
 
     def with_settings(self, model_config: DefaultModelConfig) -> PastView:
         """This view and what ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for."""
-        actions = max(self.actions, model_config.lstm_use_prev_action)
-        return dataclasses.replace(
-            self, actions=int(actions), rewards=int(max(self.rewards, model_config.lstm_use_prev_reward))
-        )
+        actions = max(self.actions, int(model_config.lstm_use_prev_action))
+        rewards = max(self.rewards, int(model_config.lstm_use_prev_reward))
+        return dataclasses.replace(self, actions=actions, rewards=rewards)
 
 
 def input_space(observation_space: Space, action_space: Space, past: PastView) -> Space:
@@ -70,10 +59,8 @@ def stacked_space(space: Space, steps: int) -> Space:
     Raises:
         ValueError: If it has choices that do not start at 0, since 0 stands for what was not yet.
     """
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict([(key, stacked_space(child, steps)) for key, child in space.spaces.items()])
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([stacked_space(child, steps) for child in space.spaces])
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return map_parts(lambda part: stacked_space(part, steps), space)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
         raise ValueError(
             f"past observations: expected choices from 0 on, got {space}. Let an env wrapper count "
@@ -94,10 +81,8 @@ def stacked_space(space: Space, steps: int) -> Space:
 
 def sampled_space(action_space: Space) -> Space:
     """Space of what a distribution samples for ``action_space``: choices start at 0, Boxes have no bounds."""
-    if isinstance(action_space, spaces.Dict):
-        return spaces.Dict([(key, sampled_space(child)) for key, child in action_space.spaces.items()])
-    if isinstance(action_space, spaces.Tuple):
-        return spaces.Tuple([sampled_space(child) for child in action_space.spaces])
+    if isinstance(action_space, spaces.Dict | spaces.Tuple):
+        return map_parts(sampled_space, action_space)
     if isinstance(action_space, spaces.Discrete):
         return spaces.Discrete(int(action_space.n))
     if isinstance(action_space, spaces.MultiDiscrete):
@@ -107,3 +92,10 @@ def sampled_space(action_space: Space) -> Space:
             return spaces.MultiDiscrete(action_space.high.astype(np.int64) - action_space.low.astype(np.int64) + 1)
         return spaces.Box(-np.inf, np.inf, action_space.shape, np.float32)
     return action_space
+
+
+def map_parts(function: Callable[[Space], Space], space: spaces.Dict | spaces.Tuple) -> Space:
+    """Return ``space`` with what ``function`` makes of each part in its place."""
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([function(part) for part in space.spaces])
+    return spaces.Dict([(key, function(part)) for key, part in space.spaces.items()])

@@ -43,7 +43,8 @@ class Registry(Generic[T]):
 
         def add(item: R) -> R:
             known = self._known.get(name)
-            if known is not None and _full_name(known) != _full_name(item):  # a cell of a notebook may run again
+            names = [(each.__module__, each.__qualname__) for each in (known or item, item)]
+            if names[0] != names[1]:  # the same one may come again from a cell of a notebook
                 raise ValueError(
                     f"register_{self.what}({name!r}): expected a name that is free, got that of "
                     f"{known!r}. Choose another name."
@@ -54,7 +55,7 @@ class Registry(Generic[T]):
         return add
 
     def find(self, given: T | str, where: str) -> T:
-        """The class or function that ``given`` means.
+        """Return the class or function that ``given`` means.
 
         Args:
             given: The object itself, a registered name, or an import path ``module:Class`` or ``module.Class``.
@@ -63,36 +64,24 @@ class Registry(Generic[T]):
         Raises:
             ValueError: If there is none; names the closest registered name.
         """
+        found, got, hint = given, repr(given), ""
         if isinstance(given, str):
-            return self._named(given, where)
-        if not callable(given) or isinstance(given, nn.Module):
-            raise ValueError(self._misfit(where, repr(given)))
-        return given
-
-    def _named(self, name: str, where: str) -> T:
-        if name in self._known:
-            return self._known[name]
-        if "." not in name and ":" not in name:
-            raise ValueError(self._misfit(where, f"the unknown name {name!r}", closest(name, self._known)))
-        try:
-            found = resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(self._misfit(where, f"{name!r}, which says: {error}")) from error
-        if not callable(found):
-            raise ValueError(self._misfit(where, f"{name!r}, which is {found!r}"))
+            found = self._known.get(given)
+            if found is None and "." not in given and ":" not in given:
+                got, hint = f"the unknown name {given!r}", closest(given, self._known)
+            elif found is None:
+                try:
+                    found = resolve_name(given)
+                    got = f"{given!r}, which is {found!r}"
+                except (ImportError, AttributeError, ValueError) as error:
+                    got = f"{given!r}, which says: {error}"
+        if not callable(found) or isinstance(found, nn.Module):
+            known = ", ".join(sorted(self._known)) or "none so far"
+            raise ValueError(
+                f"{where}: expected a class or function, an import path 'module:Class', or a registered {self.what} "
+                f"({known}), got {got}. Register it with @register_{self.what}('name'), or pass the class itself.{hint}"
+            )
         return found  # type: ignore[return-value]  # callable is all that can be known of it
-
-    def _misfit(self, where: str, got: str, hint: str = "") -> str:
-        known = ", ".join(sorted(self._known)) or "none so far"
-        return (
-            f"{where}: expected a class or function, an import path 'module:Class', or a "
-            f"registered {self.what} ({known}), got {got}. Register it with "
-            f"@register_{self.what}('name'), or pass the class itself.{hint}"
-        )
-
-
-def _full_name(item: Callable[..., Any]) -> tuple[str, str]:
-    return item.__module__, item.__qualname__
 
 
 models: Registry[Callable[..., nn.Module]] = Registry("model")

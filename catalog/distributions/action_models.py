@@ -15,7 +15,6 @@ from torch.nn import functional
 from catalog.activations import Activation, Init
 from catalog.base import Tree
 from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.distributions.base import Distribution
 from catalog.encoders.dense import DenseStack, Layer
 from catalog.encoders.preprocessing import Vectorize
 from catalog.model_config import DefaultModelConfig
@@ -178,31 +177,4 @@ def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation:
             "each hidden unit alone, so that no part of an action tells of later ones, got "
             f"{activation!r}, which reads several at once. Choose another one, such as 'tanh' or "
             "'relu'."
-        )
-
-
-def autoregressive(
-    dist_cls: type[Distribution], action_space: Space, model_config: DefaultModelConfig
-) -> type[Distribution]:
-    """``dist_cls``, or the autoregressive distribution of its parts if the settings ask for it.
-
-    Raises:
-        ValueError: If it has one part only.
-    """
-    if not model_config.autoregressive_actions:
-        return dist_cls
-    return AutoregressiveDistribution.bind(action_space, dist_cls, model_config.autoregressive_context_dim)
-
-
-def check_is_autoregressive(dist_cls: type[Distribution], model_config: DefaultModelConfig, where: str) -> None:
-    """Whether a distribution that ``where`` chose leaves the setting its effect.
-
-    Raises:
-        ValueError: If it does not.
-    """
-    if model_config.autoregressive_actions and not issubclass(dist_cls, AutoregressiveDistribution):
-        raise ValueError(
-            f"{where}: expected an AutoregressiveDistribution, since autoregressive_actions=True, "
-            f"got {dist_cls.__name__}. Return super()'s class or one derived from it, or leave "
-            "autoregressive_actions out."
         )

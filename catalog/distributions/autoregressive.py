@@ -329,7 +329,7 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
             ]
         for component, its_name, its_cls, widths, sizes, num_values in factors:
             spans = [Span(start, width) for start, width in zip(starts, widths, strict=True)]
-            yield Part(keys, shape, component, its_name, its_cls, *spans, sizes, num_values)
+            yield Part(keys, shape, component, its_name, its_cls, spans[0], spans[1], spans[2], sizes, num_values)
             starts = [sum(span) for span in spans]
 
 

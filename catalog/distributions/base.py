@@ -112,8 +112,8 @@ class Distribution(Hooks, ABC):
         """Entropy in nats, summed over action dimensions: ``[...]``."""
 
     @abstractmethod
-    def kl(self, other: Self) -> Tensor:
-        """KL(self ‖ other) in nats: ``[...]``."""
+    def kl(self, other: Any) -> Tensor:
+        """KL(self ‖ other) in nats, for another one of the same class: ``[...]``."""
 
     @abstractmethod
     def to_deterministic(self) -> Deterministic:

@@ -125,14 +125,6 @@ class MultiCategorical(Choices):
     runs: ClassVar[tuple[tuple[int, int], ...]] = ()
     """(count, size) of neighbouring parts of equal size, which are computed together."""
 
-    def __init__(self, logits: Tensor) -> None:
-        if not self.nvec:
-            raise TypeError(
-                "MultiCategorical: expected a class bound to the sizes of its parts, got the bare "
-                "class. Use MultiCategorical.bind(space), as Catalog.get_action_dist_cls() does."
-            )
-        super().__init__(logits)
-
     @classmethod
     def fits(cls, space: Space) -> bool:
         return isinstance(space, spaces.MultiDiscrete) or (isinstance(space, spaces.Box) and is_integer_box(space))

@@ -1,16 +1,12 @@
 """The actor-critic encoder: one net for both functions, or one each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, Explained, ModelConfig, Tree, as_encoder
 from catalog.encoders.memory import encode_steps
-
-_call = nn.Module.__call__
-"""Calls an encoder and its hooks; the one that is called from outside explains wrong inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class ActorCriticEncoderConfig(ModelConfig):
         return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
 
 
-class ActorCriticEncoder(nn.Module):
+class ActorCriticEncoder(Explained):
     """Latents for the policy and the value function.
 
     The state of a shared encoder is that encoder's own. Separate ones have a dict of the states of those that are
@@ -76,25 +72,16 @@ class ActorCriticEncoder(nn.Module):
         self.is_stateful = critic is not None and (self.actor_is_stateful or self.critic_is_stateful)
 
     def get_initial_state(self) -> Tree | None:
-        """State of one sequence before its first step, without a batch dim; None if stateless."""
+        """Return the state of one sequence before its first step, without a batch dim; None if stateless."""
         actor = self.actor_encoder.get_initial_state()
         if self.shared:
             return actor
         return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
 
-    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
-
-        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return _call(self, obs, *args, **kwargs)
-            except (AttributeError, KeyError, TypeError) as error:
-                explain_input(self, obs, error)
-                raise
-
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> ActorCriticOutput:
-        """Both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone.
+        """Return both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone.
 
         Args:
             obs: Observations.
@@ -103,23 +90,19 @@ class ActorCriticEncoder(nn.Module):
             critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
         """
         if self.shared:
-            latent, state = _call(self.actor_encoder, obs, state, starts=starts)
+            latent, state = self.actor_encoder(obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
-        seen = obs if critic_obs is None else critic_obs
-        if not self.is_stateful:
-            latent = _call(self.actor_encoder, obs).latent
-            critic = None if self.critic_encoder is None else _call(self.critic_encoder, seen).latent
-            return ActorCriticOutput(latent, critic)
         actor = self._run(self.actor_encoder, "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
+        seen = obs if critic_obs is None else critic_obs
         critic = self._run(self._critic(), "critic", seen, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> EncoderOutput:
-        """The actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
+        """Return the actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
 
         Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
         """
@@ -127,8 +110,6 @@ class ActorCriticEncoder(nn.Module):
         assert actor is not None
         if self.shared:
             return actor.forward(obs, state, starts=starts)
-        if not self.is_stateful:
-            return EncoderOutput(actor.forward(obs).latent)
         latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
         critic_state = None
         if self.critic_is_stateful:
@@ -137,19 +118,17 @@ class ActorCriticEncoder(nn.Module):
         return EncoderOutput(latent, self._joined(actor_state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
-        """The critic's latent alone, without running a separate actor.
+        """Return the critic's latent alone, without running a separate actor.
 
         Raises:
             RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
         """
         if self.shared:
-            return _call(self.actor_encoder, obs, state, starts=starts).latent
-        if self.is_stateful or self.critic_encoder is None:
-            return self._run(self._critic(), "critic", obs, state, starts).latent
-        return _call(self.critic_encoder, obs).latent
+            return self.actor_encoder(obs, state, starts=starts).latent
+        return self._run(self._critic(), "critic", obs, state, starts).latent
 
     def _critic(self) -> Encoder:
-        """The critic's own encoder."""
+        """Return the critic's own encoder."""
         if self.critic_encoder is None:
             raise RuntimeError(
                 "ActorCriticEncoder: expected an encoder with a critic, got an inference-only "
@@ -165,25 +144,16 @@ class ActorCriticEncoder(nn.Module):
         state: Tree | None,
         starts: Tensor | None,
     ) -> EncoderOutput:
-        """Run ``encoder``, one of two of which one is stateful, with its part of the state or on all steps at once."""
-        if self.actor_is_stateful if function == "actor" else self.critic_is_stateful:
-            return encoder(obs, self._part(state, function), starts=starts)
-        return EncoderOutput(encode_steps(encoder, obs))
-
-    def _part(self, state: Tree | None, function: str) -> Tree | None:
-        """What ``function``, which is stateful, has of the state of separate encoders; None if they are to begin."""
-        if state is None:
-            return None
-        if not isinstance(state, Mapping) or function not in state:
-            got = f"a dict of {', '.join(state)}" if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(
-                "state of an ActorCriticEncoder: expected a dict with the state of the "
-                f"{function}, got {got}. Give the state that came with the step before, or None."
-            )
-        return state[function]
+        """Run ``encoder``, one of two, with its part of the state or, if the other one is stateful, on all steps at
+        once."""
+        if not self.is_stateful:
+            return encoder(obs)
+        if not (self.actor_is_stateful if function == "actor" else self.critic_is_stateful):
+            return EncoderOutput(encode_steps(encoder, obs))
+        return encoder(obs, None if state is None else state[function], starts=starts)
 
     def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
-        """The state of separate encoders from theirs."""
+        """Return the state of separate encoders from theirs."""
         states = {"actor": actor} if self.actor_is_stateful else {}
         if self.critic_is_stateful:
             states["critic"] = critic

@@ -218,16 +218,16 @@ class CNNEncoderConfig(ImageEncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         filters = NATURE if self.filters == "nature" else self.filters
-        _, *size = self.image_dims
+        _, height, width = self.image_dims
         if filters is None:
-            filters = default_filters(*size, self.padding)
+            filters = default_filters(height, width, self.padding)
         example = "[[16, 8, 4], [32, 4, 2, 'valid']], 'nature' or None."
         filters = check_value(f"{self.where}, filters", filters, Filters, Bounds(ge=1), example)
         object.__setattr__(self, "filters", tuple(_in_full(entry, self.padding) for entry in filters))
         for i, ((_, kernel, _, padding), (_, *left)) in enumerate(zip(self.layers, self.layer_dims, strict=False), 1):
             if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]):
                 raise ValueError(
-                    f"{self.where}: expected convolutions that fit an image of {_by(size)}, got an unpadded kernel of "
+                    f"{self.where}: expected convolutions that fit an image of {height}×{width}, got an unpadded kernel of "
                     f"{_by(kernel)} in layer {i}, where {_by(left)} is left. Choose smaller kernels or strides or "
                     "'same' padding in conv_filters, or conv_filters=None."
                 )

@@ -43,20 +43,20 @@ class CustomEncoderConfig(ModelConfig):
             inspect.signature(self.model).bind(self.space, **self.options)
         except (TypeError, ValueError) as error:  # of a ValueError, there is no signature, as of dict
             keywords = "".join(f", {name}=..." for name in self.options)
-            raise self._error(
-                f"a class or function that can be called as (observation_space{keywords})",
-                f"{self.model!r}: {error}",
-                "Change its arguments, or custom_model_config.",
+            raise ValueError(
+                f"{self.where}: expected a class or function that can be called as (observation_space{keywords}), got "
+                f"{self.model!r}: {error}. Change its arguments, or custom_model_config."
             ) from error
 
-    @property
-    def output_dims(self) -> tuple[int, ...]:
+    @cached_property
+    def output_dims(self) -> tuple[int, ...]:  # type: ignore[override]  # a property that is found once
         """Found by building the model once and trying it, with torch's random state kept as it was.
 
         Raises:
             ValueError: If it does not take the observation, or gives anything but one latent for each.
         """
-        return self._probed_dims
+        with torch.random.fork_rng(devices=[]):
+            return check_encoder(self.build(), self.space, self.where, path=self.where)
 
     def build(self) -> Encoder:
         """A new encoder.
@@ -66,16 +66,11 @@ class CustomEncoderConfig(ModelConfig):
         """
         net = self.model(self.space, **self.options)
         if not isinstance(net, nn.Module):
-            raise self._error("an nn.Module from batched observations to latents", repr(net), "Return a module.")
+            raise ValueError(
+                f"{self.where}: expected an nn.Module from batched observations to latents, got {net!r}. "
+                "Return a module."
+            )
         return as_encoder(net)
-
-    @cached_property
-    def _probed_dims(self) -> tuple[int, ...]:
-        with torch.random.fork_rng(devices=[]):
-            return check_encoder(self.build(), self.space, self.where, path=self.where)
-
-    def _error(self, expected: str, got: str, remedy: str) -> ValueError:
-        return ValueError(f"{self.where}: expected {expected}, got {got}. {remedy}")
 
 
 @encoder_rules.register(

@@ -23,8 +23,8 @@ class MLPEncoderConfig(ModelConfig):
     layers the latent is the input.
 
     With ``input_space`` it takes observations of that space, which :class:`Vectorize` makes one vector of. Of a
-    Discrete an ``embedding_dim`` learns a vector for each value instead (normal, as torch starts it). ``input_dims`` is
-    then known and may be left out.
+    Discrete an ``embedding_dim`` learns a vector for each value instead (normal, as torch starts it). ``input_dims``
+    follow from it.
 
     Raises:
         ValueError: If there is no input of one positive width.
@@ -42,11 +42,6 @@ class MLPEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         if self.input_space is not None:
             width = self.embedding_dim or vector_width(self.input_space, "MLPEncoderConfig.input_space")
-            if self.input_dims not in ((), (width,)):
-                raise ValueError(
-                    f"MLPEncoderConfig.input_dims: expected {(width,)}, which is what {self.input_space} gives, got "
-                    f"{self.input_dims}. Leave it out where there is an input_space."
-                )
             object.__setattr__(self, "input_dims", (width,))
         require_width(self)
 

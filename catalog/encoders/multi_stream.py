@@ -28,7 +28,7 @@ class MultiStreamEncoderConfig(ModelConfig):
         where: Path to the dict or tuple, for messages.
 
     Raises:
-        ValueError: If there are no parts, or a part's encoder gives no vector.
+        ValueError: If there are no parts.
     """
 
     encoders: Mapping[str | int, ModelConfig]
@@ -43,13 +43,6 @@ class MultiStreamEncoderConfig(ModelConfig):
                 f"{self.where}: expected at least one part, got none. Leave it out of the "
                 "observation with an environment wrapper."
             )
-        for key, config in self.encoders.items():
-            if len(config.output_dims) != 1:
-                raise ValueError(
-                    f"{self.where}[{key!r}]: expected an encoder whose output_dims are one width, "
-                    f"to be put beside the others, got {type(config).__name__} with output_dims "
-                    f"{tuple(config.output_dims)}. Flatten the encoder's output."
-                )
 
     @property
     def concatenated_dim(self) -> int:

@@ -195,9 +195,6 @@ class ObservationNormalizer(nn.Module):
     Args:
         space: A float Box, or a Dict or Tuple with one in it; see :func:`can_normalize`.
         exclude: Fields of a Dict that are left alone, such as the action mask; inner Dicts do not know them.
-
-    Raises:
-        ValueError: If there is nothing to standardise.
     """
 
     clip = 10.0
@@ -205,11 +202,6 @@ class ObservationNormalizer(nn.Module):
     def __init__(self, space: Space, exclude: tuple[str, ...] = ()) -> None:
         super().__init__()
         parts = [(key, part) for key, part in _parts(space, exclude) if can_normalize(part)]
-        if not parts and not _is_float_box(space):
-            raise ValueError(
-                "ObservationNormalizer: expected a Box of floats, or a Dict or Tuple with one in "
-                f"it, got {space}. Ask can_normalize() first."
-            )
         self.moments = RunningMoments(space.shape) if isinstance(space, spaces.Box) else None
         self.keys = tuple(key for key, _ in parts)
         self.parts = nn.ModuleList(ObservationNormalizer(part) for _, part in parts)

@@ -64,7 +64,7 @@ def check_encoder(
     width = declared[0] if declared is not None and len(declared) == 1 else "D"
     expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
     remedy = "Flatten the output, keep the batch dim, let output_dims say its width, and return float32 as heads take."
-    dims = declared or tuple(out.latent.shape[-1:])
+    dims = tuple(out.latent.shape[-1:]) if declared is None else declared
     check_floats(out.latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
     check_next_state(memory["state"], out.state, where)
     return dims

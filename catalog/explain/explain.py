@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 from gymnasium import Space, spaces
-from torch import nn
+from torch import Tensor, nn
 
 from catalog.actions.converters import action_converter_rules
 from catalog.actions.masks import ActionMask
@@ -21,6 +21,7 @@ from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.errors import closest
 from catalog.explain.mermaid import Line, flowchart
 from catalog.explain.unread import FUSION, memory_settings, unread_settings
+from catalog.hooks import definers, overrider
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.rules import Node, RuleTable
@@ -88,7 +89,7 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
         )
     built = built or Built.by(catalog)
     name, mask, encoder = type(catalog).__name__, built.mask, built.encoder
-    lines: list[str] = [Line(0, name, "", name)]
+    lines = [Line(0, name, "", name)]
     if built.module is not None:
         lines.append(_line(1, "module", type(built.module).__name__))
     lines.append(_line(1, "observation space", short_space(catalog.observation_space)))
@@ -108,7 +109,7 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
     lines += _own_settings(catalog)
     lines += _without_effect(catalog) if encoder is not None else []
     lines += _overrides(catalog) + _nets(catalog, built)
-    return "\n".join(lines) if format == "text" else flowchart(lines)
+    return "\n".join(line.shown for line in lines) if format == "text" else flowchart(lines)
 
 
 def short_space(space: Space) -> str:
@@ -128,59 +129,55 @@ def short_space(space: Space) -> str:
     return textwrap.shorten(text, 160, placeholder=" …")
 
 
-def _line(depth: int, label: str, text: str) -> str:
+def _line(depth: int, label: str, text: str) -> Line:
     start = f"{'  ' * depth}{label}".ljust(_COLUMN - 1) + " "
     filled = textwrap.fill(text, 112, initial_indent=start, subsequent_indent=" " * _COLUMN, break_long_words=False)
     return Line(depth, label, text, filled)
 
 
-def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[str]:
+def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[Line]:
     """The tree of the encoder, with the sizes of ``net`` and its parts."""
-    hook, _ = _owners(catalog, "build_encoder")
-    if hook is not None:
-        lines = [_line(2, label, f"{hook}.build_encoder(); {_alone(encoder_rules, catalog.encoder_node)}")]
+    root = catalog.encoder_node
+    if (hook := overrider(catalog, "build_encoder")) is not None:
+        lines = _decision(catalog, encoder_rules, root, 2, label, decider=f"{hook}.build_encoder()")
         if catalog.model_config.is_recurrent:
             decided = _decided(catalog, memory_settings(catalog.model_config), 4)
             lines += [_line(3, "followed by", _memory(catalog)), decided]
         return [*lines, _line(3, "latent", f"{catalog.latent_dims}")] if catalog._latent_dims is not None else lines
     assert catalog.encoder_config is not None
+    ends = [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
     if catalog.encoder_config is not catalog._tree_config:
-        hook, _ = _owners(catalog, "_determine_components_hook")
-        decider = f"{hook}._determine_components_hook(); {_alone(encoder_rules, catalog.encoder_node)}"
-        config = _line(3, "config", _config(catalog.encoder_config))
-        return [_line(2, label, decider), config, _line(3, "latent", f"{catalog.latent_dims}")]
+        decider = f"{overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
+        return _decision(catalog, encoder_rules, root, 2, label, decider=decider) + ends
     config = catalog.model_config
     joins = catalog.input_space is not catalog.observation_space and not catalog._feeds_own_encoder
     if not config.is_recurrent and not joins:
-        return _encoder_node(catalog, catalog.encoder_node, net, 2, label)
-    settings = memory_settings(config) or FUSION
-    lines = [_line(2, label, _memory(catalog)), _decided(catalog, settings, 3)]
-    lines += [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
+        return _encoder_node(catalog, root, net, 2, label)
+    lines = [_line(2, label, _memory(catalog)), _decided(catalog, memory_settings(config) or FUSION, 3), *ends]
     for _ in range(config.is_recurrent + joins):
-        net = _part(net, 0)
-    return lines + _encoder_node(
-        catalog, catalog.encoder_node, net, 2, "tokenizer" if config.is_recurrent else "encoder of each step"
-    )
+        assert isinstance(net, Encoder)
+        net = net.parts()[0]
+    return lines + _encoder_node(catalog, root, net, 2, "tokenizer" if config.is_recurrent else "encoder of each step")
 
 
-def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[str]:
+def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[Line]:
     """Who makes the encoder, where none that the catalog built is to be seen."""
-    alone = _alone(encoder_rules, catalog.encoder_node)
     if not catalog.decides_encoder:
-        hook, _ = _owners(catalog, "_determine_components_hook")
-        return [_line(2, "encoder", f"none by {hook}._determine_components_hook(); {alone}")]
-    assert module is not None
-    if (hook := _owners(catalog, "build_encoder")[0]) is not None:
-        return [_line(2, "encoder", f"{hook}.build_encoder(), if {type(module).__name__} calls it; {alone}")]
-    told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {type(module).__name__} are listed below"
-    return [_line(2, "encoder", told)]
+        decider = f"none by {overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
+    else:
+        name = type(module).__name__
+        if (hook := overrider(catalog, "build_encoder")) is None:
+            told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
+            return [_line(2, "encoder", told)]
+        decider = f"{hook}.build_encoder(), if {name} calls it"
+    return _decision(catalog, encoder_rules, catalog.encoder_node, 2, "encoder", decider=decider)
 
 
-def _standardised(catalog: Catalog, built: Built) -> str:
+def _standardised(catalog: Catalog, built: Built) -> Line:
     done = "no" if built.normalizer is None else "by running mean and std"
     reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
     differs = (built.normalizer is None) == catalog.normalizes_observations
-    if built.module is not None and differs and _owners(catalog, "build_observation_normalizer")[0] is None:
+    if built.module is not None and differs and overrider(catalog, "build_observation_normalizer") is None:
         reason = f"{type(built.module).__name__} decides it"
     return _line(2, "standardised", f"{done}: {reason}")
 
@@ -195,27 +192,15 @@ def _memory(catalog: Catalog) -> str:
     return f"{'LSTM' if config.use_lstm else 'GRU' if config.use_gru else 'Dense layers'} over {parts}"
 
 
-def _fields(space: Space) -> list[str]:
-    return [*space.spaces] if isinstance(space, spaces.Dict) else []
-
-
-def _alone(table: RuleTable[Any], node: Node[Any]) -> str:
-    """What ``table`` says where a hook or a setting decided."""
-    try:
-        return f"the table alone says: {table.find(node.space, node.model_config, node.path)[0].name}"
-    except ValueError:
-        return "the table has no rule for this space"
-
-
 def _encoder_node(
     catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, depth: int, label: str
-) -> list[str]:
+) -> list[Line]:
     first = ["get_tokenizer_config"] if node.model_config.is_recurrent and not node.keys else []
     lines = _decision(catalog, encoder_rules, node, depth, label, [*first, "_get_encoder_config"])
     config = node.result
     if config is not None:
         lines += [_line(depth + 1, "config", _config(config))]
-        size = "" if net is None else f", {sum(p.numel() for p in net.parameters()):,} parameters"
+        size = "" if net is None else f", {_count(net.parameters())} parameters"
         lines += [_line(depth + 1, "latent", f"{tuple(config.output_dims)}{size}")]
     nets = [*net.parts()] if isinstance(net, Encoder) else []
     for index, child in enumerate(node.children):
@@ -225,9 +210,9 @@ def _encoder_node(
     return lines
 
 
-def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[str]:
+def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[Line]:
     """The encoders of functions whose settings differ from the first one's."""
-    lines: list[str] = []
+    lines: list[Line] = []
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -244,13 +229,17 @@ def _decision(
     node: Node[Any],
     depth: int,
     label: str,
-    hooks: Sequence[str],
-    custom: str | None = None,
-) -> list[str]:
-    """Which rule, hook or setting decided ``node``, what was passed over, and which settings counted."""
-    owners = [f"{owner}.{hook}()" for hook in hooks if (owner := _owners(catalog, hook)[0]) is not None]
-    if custom is not None or node.rule is None:
-        return [_line(depth, label, f"{custom or ' or '.join(owners)}; {_alone(table, node)}")]
+    hooks: Sequence[str] = (),
+    decider: str = "",
+) -> list[Line]:
+    """Which rule, hook or setting (``decider``) decided ``node``, what was passed over, and which settings counted."""
+    owners = [f"{owner}.{hook}()" for hook in hooks if (owner := overrider(catalog, hook)) is not None]
+    if decider or node.rule is None:
+        try:
+            alone = f"the table alone says: {table.find(node.space, node.model_config, node.path)[0].name}"
+        except ValueError:
+            alone = "the table has no rule for this space"
+        return [_line(depth, label, f"{decider or ' or '.join(owners)}; {alone}")]
     lines = [_line(depth, label, node.rule.name)]
     lines += [_line(depth + 1, "asked first", f"{owner}, which left it to the tree") for owner in owners]
     if node.passed:
@@ -260,7 +249,7 @@ def _decision(
     return lines
 
 
-def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any] | None = None) -> str:
+def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any] | None = None) -> Line:
     config = catalog.model_config if node is None else node.model_config
     told = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
     if node is not None and node.keys:  # the parts of a space would only repeat the defaults
@@ -268,20 +257,19 @@ def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]
     return _line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
 
 
-def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> list[str]:
+def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> list[Line]:
     given = catalog.model_config.custom_action_dist
     mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
-    custom = None if mine is None else f"custom_action_dist = {mine!r} (set)"
+    decider = "" if mine is None else f"custom_action_dist = {mine!r} (set)"
+    dist_cls, label = node.result, "distribution"
+    if not node.keys:
+        dist_cls, label = catalog.bound_dist_cls, "action distribution"
+        if (owner := overrider(catalog, "get_action_dist_cls")) is not None:
+            decider = f"{owner}.get_action_dist_cls()"
+        elif node.result is None:
+            decider = f"{overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
     hooks = ["_get_dist_cls_from_action_space"]
-    dist_cls = node.result if node.keys else catalog.bound_dist_cls
-    label = "distribution" if node.keys else "action distribution"
-    lines = _decision(catalog, action_distribution_rules, node, depth, label, hooks, custom)
-    if not node.keys and (owner := _owners(catalog, "get_action_dist_cls")[0]) is not None:
-        alone = _alone(action_distribution_rules, node)
-        lines = [_line(depth, "action distribution", f"{owner}.get_action_dist_cls(); {alone}")]
-    elif not node.keys and node.result is None:
-        owner, alone = _owners(catalog, "_determine_components_hook")[0], _alone(action_distribution_rules, node)
-        lines = [_line(depth, "action distribution", f"{owner}._determine_components_hook(); {alone}")]
+    lines = _decision(catalog, action_distribution_rules, node, depth, label, hooks, decider)
     if dist_cls is not None:
         width = dist_cls.required_input_dim(node.space)
         lines.append(_line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs"))
@@ -291,7 +279,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
     return lines
 
 
-def _order(catalog: Catalog) -> list[str]:
+def _order(catalog: Catalog) -> list[Line]:
     """Which part of an action knows which."""
     dist_cls = catalog.bound_dist_cls
     if not issubclass(dist_cls, AutoregressiveDistribution):
@@ -305,27 +293,26 @@ def _order(catalog: Catalog) -> list[str]:
     ]
 
 
-def _without_effect(catalog: Catalog) -> list[str]:
+def _without_effect(catalog: Catalog) -> list[Line]:
     """Settings that differ from their defaults and that nothing here reads."""
     unread = [f"{name} = {value!r} (set)" for name, value in unread_settings(catalog).items()]
     return [_line(1, "without effect", ", ".join(unread))] if unread else []
 
 
-def _converter(catalog: Catalog) -> list[str]:
-    owner, _ = _owners(catalog, "build_action_converter")
-    root = catalog.converter_node
-    if owner is not None:
-        alone = _alone(action_converter_rules, root)
-        return [_line(2, "action converter", f"{owner}.build_action_converter(); {alone}")]
+def _converter(catalog: Catalog) -> list[Line]:
+    root, label = catalog.converter_node, "action converter"
+    if (owner := overrider(catalog, "build_action_converter")) is not None:
+        decider = f"{owner}.build_action_converter()"
+        return _decision(catalog, action_converter_rules, root, 2, label, decider=decider)
     root.run()  # which leaves the record
-    lines: list[str] = []
+    lines: list[Line] = []
     for node in root.walk():
-        label = str(node.keys[-1]) if node.keys else "action converter"
-        lines += _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, ())
+        label = str(node.keys[-1]) if node.keys else label
+        lines += _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label)
     return lines
 
 
-def _own_settings(catalog: Catalog) -> list[str]:
+def _own_settings(catalog: Catalog) -> list[Line]:
     """Settings that the catalog's own class of model configs adds."""
     own = [name for name in settings_of(type(catalog.model_config)) if name not in settings_of(DefaultModelConfig)]
     return [_line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in own))] if own else []
@@ -333,7 +320,7 @@ def _own_settings(catalog: Catalog) -> list[str]:
 
 def _reason(catalog: Catalog, hook: str, name: str) -> str:
     """What decided: ``hook`` where it is overridden, else the setting ``name``."""
-    owner, _ = _owners(catalog, hook)
+    owner = overrider(catalog, hook)
     return _setting(catalog, name) if owner is None else f"{owner}.{hook}()"
 
 
@@ -346,45 +333,36 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
     if value == settings_of(type(catalog.model_config))[name].default:
         return shown
     if node is not None and value != getattr(catalog.model_config, name):
-        leaf = next(leaf for leaf in _prefixes(node) if name in catalog.model_config.leaf_overrides.get(leaf, {}))
+        above = (".".join(map(str, node.keys[:end])) for end in range(len(node.keys), 0, -1))  # innermost first
+        leaf = next(leaf for leaf in above if name in catalog.model_config.leaf_overrides.get(leaf, {}))
         return f"{shown} (set at {leaf!r})"
     return f"{shown} (set)"
 
 
-def _prefixes(node: Node[Any]) -> Iterator[str]:
-    """Names of ``node`` and of what it is part of, innermost first."""
-    for end in range(len(node.keys), 0, -1):
-        yield ".".join(str(key) for key in node.keys[:end])
-
-
-def _owners(catalog: Catalog, hook: str) -> tuple[str | None, str]:
-    """Names of the class that overrides ``hook`` (None if none does) and of the one that introduced it."""
-    definers = [c.__qualname__.rpartition(".")[2] for c in type(catalog).__mro__ if hook in vars(c)]
-    return (definers[0] if len(definers) > 1 else None), definers[-1]
-
-
-def _overrides(catalog: Catalog) -> list[str]:
-    hooks = [name for name in dir(type(catalog)) if name.startswith(_HOOKS)]
-    found = [(hook, *_owners(catalog, hook)) for hook in hooks]
-    told = [f"{new}.{hook}() in place of {old}.{hook}()" for hook, new, old in found if new is not None]
-    lines = [Line(2, "", text, f"    {text}") for text in told]
+def _overrides(catalog: Catalog) -> list[Line]:
+    lines = []
+    for hook in dir(type(catalog)):
+        names = definers(type(catalog), hook)
+        if hook.startswith(_HOOKS) and len(names) > 1:
+            text = f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()"
+            lines.append(Line(2, "", text, f"    {text}"))
     return [Line(1, "overridden", "", "  overridden"), *lines] if lines else []
 
 
-def _nets(catalog: Catalog, built: Built) -> list[str]:
+def _nets(catalog: Catalog, built: Built) -> list[Line]:
     if not built.parts and built.module is None:
         return []
     rows: list[tuple[str, str, str]] = []
     seen: dict[int, str] = {}
     parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
     for name, net in parts.items():
-        count = sum(p.numel() for p in net.parameters())
         shared = seen.setdefault(id(net), name)
-        rows.append((name, _describe(net), f"{count:,}") if shared == name else (name, f"the {shared}", "shared"))
+        is_new = shared == name
+        rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {shared}", "shared"))
     told = {p for net in parts.values() for p in net.parameters()}
-    if others := sum(p.numel() for p in whole.parameters() if p not in told):
-        rows.append(("others", "", f"{others:,}"))
-    rows.append(("all", "", f"{sum(p.numel() for p in whole.parameters()):,}"))
+    if others := [p for p in whole.parameters() if p not in told]:
+        rows.append(("others", "", _count(others)))
+    rows.append(("all", "", _count(whole.parameters())))
     wide = max(len(text) for _, text, _ in rows)
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
     if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
@@ -394,6 +372,10 @@ def _nets(catalog: Catalog, built: Built) -> list[str]:
         for name, text, count in rows
     ]
     return [_line(1, "parameters", sharing) if sharing else Line(1, "parameters", "", "  parameters"), *lines]
+
+
+def _count(parameters: Iterable[Tensor]) -> str:
+    return f"{sum(p.numel() for p in parameters):,}"
 
 
 def _describe(net: nn.Module) -> str:
@@ -417,32 +399,20 @@ def _ends(layer: nn.Module) -> tuple[int, int] | None:
         return layer.in_channels, layer.out_channels
     if isinstance(layer, nn.LSTM | nn.GRU):
         return layer.input_size, layer.hidden_size
-    if isinstance(layer, AttentionLayer):
-        return layer.dim, layer.dim
-    return None
-
-
-def _part(net: nn.Module, index: int) -> nn.Module:
-    assert isinstance(net, Encoder)
-    return net.parts()[index]
+    return (layer.dim, layer.dim) if isinstance(layer, AttentionLayer) else None
 
 
 def _config(config: ModelConfig) -> str:
     """``config`` with the fields that are not at their defaults; parts only by name, since they come below."""
     if not dataclasses.is_dataclass(config):
         return type(config).__name__
-    shown = [
-        f"{f.name}={_value(getattr(config, f.name))}"
-        for f in dataclasses.fields(config)
-        if f.repr and not f.name.endswith("init") and not _is_default(f, getattr(config, f.name))
-    ]
+    shown = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        is_default = not isinstance(value, ModelConfig | Space | Mapping) and value == item.default
+        if item.repr and not item.name.endswith("init") and not is_default:
+            shown.append(f"{item.name}={_value(value)}")
     return f"{type(config).__name__}({', '.join(shown)})"
-
-
-def _is_default(item: dataclasses.Field[Any], value: Any) -> bool:
-    if isinstance(value, ModelConfig | Space | Mapping):
-        return False
-    return bool(value == item.default)
 
 
 def _value(value: Any) -> str:

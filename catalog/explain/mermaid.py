@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 _ENTITIES = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;", "\\": "#92;"}
 
 
-class Line(str):
-    """A line of an outline that knows what it says.
+class Line(NamedTuple):
+    """A line of an outline.
 
     Attributes:
         depth: How far in it stands.
         label: What it is about; may be empty.
         text: What it says of that; may be empty.
+        shown: The line as text.
     """
 
     depth: int
     label: str
     text: str
-
-    def __new__(cls, depth: int, label: str, text: str, shown: str) -> Line:
-        line = super().__new__(cls, shown)
-        line.depth, line.label, line.text = depth, label, text
-        return line
+    shown: str
 
 
-def flowchart(lines: Sequence[Any]) -> str:
+def flowchart(lines: Sequence[Line]) -> str:
     """A box for each of ``lines``, with an arrow from the line it belongs to, the last one above that stands further
     out."""
     drawn, above = ["flowchart LR"], list[tuple[int, int]]()
     for number, line in enumerate(lines):
-        assert isinstance(line, Line)  # a bare str would not say where it belongs
         while above and above[-1][0] >= line.depth:
             above.pop()
         words = "<br/>".join(escaped(part) for part in (line.label, line.text) if part)

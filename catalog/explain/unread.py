@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.hooks import overrider
 from catalog.model_config import ENCODER, HEAD, MEMORIES, DefaultModelConfig
 from catalog.settings import settings_of
 
@@ -48,11 +49,6 @@ def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
     return RECURRENT if model_config.is_recurrent else ()
 
 
-def _overrides(catalog: Catalog, hook: str) -> bool:
-    """Whether a class of the user's overrides ``hook``."""
-    return len([cls for cls in type(catalog).__mro__ if hook in vars(cls)]) > 1
-
-
 def check_settings_are_read(catalog: Catalog) -> None:
     """Log one warning that names the settings without effect, if there are any, once in a process.
 
@@ -67,8 +63,7 @@ def check_settings_are_read(catalog: Catalog) -> None:
             "reads it from self.model_config."
         )
     if unread:
-        told = ", ".join(f"{name} = {value!r}" for name, value in unread.items())
-        _warn(told)
+        _warn(", ".join(f"{name} = {value!r}" for name, value in unread.items()))
 
 
 @functools.cache  # a run builds its module several times
@@ -108,9 +103,10 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
 def _decides_all(view: Catalog) -> bool:
     """Whether a hook of the user's decides the encoder, so that anything may be read."""
-    if _overrides(view, "build_encoder") or _overrides(view, "_determine_components_hook"):
-        return True
-    return any(node.rule is None or not node.rule.settings for node in view.encoder_node.walk())
+    hooks = ("build_encoder", "_determine_components_hook")
+    return any(overrider(view, hook) for hook in hooks) or any(
+        node.rule is None or not node.rule.settings for node in view.encoder_node.walk()
+    )
 
 
 def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
@@ -122,7 +118,7 @@ def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
     in_parts = issubclass(dist_cls, AutoregressiveDistribution)
     if part == HEAD:
         heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
-        if in_parts or any(_overrides(view, hook) for hook in heads):
+        if in_parts or any(overrider(view, hook) for hook in heads):
             return True
         if name in ("free_log_std", "log_std_clip_param"):
             has_stds = bool(dist_cls.log_std_indices(view.action_space))
@@ -136,8 +132,8 @@ def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
         case "normalize_actions":
             view.converter_node.run()  # which leaves the record
             rules = [node.rule for node in view.converter_node.walk()]
-            own = _overrides(view, "build_action_converter")
-            return own or any(rule is not None and name in rule.settings for rule in rules)
+            is_own = overrider(view, "build_action_converter") is not None
+            return is_own or any(rule is not None and name in rule.settings for rule in rules)
         case "normalize_values":
             return "value" in view.functions
     return True

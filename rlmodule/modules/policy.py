@@ -126,7 +126,12 @@ class Policy:
         for name, steps in module.past_view.steps.items():
             previous = None if state is None else state[name]
             if previous is not None and name == PREV_REWARD:
-                previous = _with_newest(previous, torch.tensor([_given(reward)]), steps)
+                if reward is None:
+                    raise ValueError(
+                        "Policy.act(reward): expected the reward of the last env.step(), which the module sees, got "
+                        "None. Call act(obs, state, reward=reward); only the first call of an episode needs none."
+                    )
+                previous = _with_newest(previous, torch.tensor([reward]), steps)
             past[name] = _one(module.input_space.spaces[name], previous)
         return {Columns.OBS: {Columns.OBS: seen, **past}}
 
@@ -159,16 +164,6 @@ def _with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
     if steps == 1:
         return newest
     return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)
-
-
-def _given(reward: float | None) -> float:
-    if reward is None:
-        raise ValueError(
-            "Policy.act(reward): expected the reward of the last env.step(), which the module "
-            "sees, got None. Call act(obs, state, reward=reward); only the first call of an "
-            "episode needs none."
-        )
-    return reward
 
 
 def _take_first(space: Space, actions: Tree) -> Tree:

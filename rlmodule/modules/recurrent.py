@@ -25,34 +25,30 @@ def initial_states(module: RLModule, num: int) -> Tree:
 
 
 def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
-    """The ``embeddings`` that a recurrent module's ``forward_train`` must return, since its values rest on its state.
+    """Return the ``embeddings`` that a recurrent module's ``forward_train`` must give, since its values rest on its
+    state.
 
     Raises:
         ValueError: If it did not.
     """
-    if Columns.EMBEDDINGS not in fwd_out:
-        raise ValueError(
-            f"{type(module).__name__}.forward_train(): expected the column {Columns.EMBEDDINGS!r}, "
-            "as the values of a recurrent module depend on its state, got only "
-            f"{', '.join(fwd_out)}. Return the latents that compute_values() makes values of."
-        )
-    return fwd_out[Columns.EMBEDDINGS]
+    remedy = "Return the latents that compute_values() makes values of, which depend on the state."
+    return _column(f"{type(module).__name__}.forward_train()", fwd_out, Columns.EMBEDDINGS, remedy)
 
 
 def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
-    """The next states that a forward pass of a recurrent module must return.
+    """Return the next states that a forward pass of a recurrent module must give.
 
     Raises:
         ValueError: If it did not.
     """
-    if Columns.STATE_OUT not in fwd_out:
-        raise ValueError(
-            f"a forward pass of {type(module).__name__}: expected the column "
-            f"{Columns.STATE_OUT!r}, since get_initial_state() gives a state, got only "
-            f"{', '.join(fwd_out)}. Return the states after the last row, shaped like "
-            "batch['state_in']."
-        )
-    return fwd_out[Columns.STATE_OUT]
+    remedy = "Return the states after the last row, shaped like batch['state_in']."
+    return _column(f"a forward pass of {type(module).__name__}", fwd_out, Columns.STATE_OUT, remedy)
+
+
+def _column(where: str, fwd_out: Mapping[str, Tree], name: str, remedy: str) -> Tree:
+    if name not in fwd_out:
+        raise ValueError(f"{where}: expected the column {name!r}, got only {', '.join(fwd_out)}. {remedy}")
+    return fwd_out[name]
 
 
 def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> tuple[dict[str, Tree], dict[str, Tree]]:

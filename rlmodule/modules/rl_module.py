@@ -17,7 +17,7 @@ from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
 from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
-from catalog.catalog import Catalog
+from catalog.catalog import Catalog, further_nets
 from catalog.distributions.action_models import ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
@@ -108,7 +108,8 @@ class RLModule(Hooks, nn.Module, ABC):
             )
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
-                self._drop(name)
+                owner, _, leaf = name.rpartition(".")
+                setattr(self.get_submodule(owner), leaf, None)
 
     def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
         """Let ``action_dist_cls`` be that of this module; see :meth:`Distribution.for_module`."""
@@ -125,16 +126,6 @@ class RLModule(Hooks, nn.Module, ABC):
         if self._bound_from is not None and self.action_dist_cls is self._bound_from[1]:
             copied._bind_distribution(self._bound_from[0])
         return copied
-
-    def _drop(self, name: str) -> None:
-        owner, _, leaf = name.rpartition(".")
-        part = self.get_submodule(owner)
-        if not hasattr(part, leaf):
-            raise AttributeError(
-                f"inference-only {type(self).__name__}: expected names of parts of the module, got "
-                f"{name!r}. Correct what get_non_inference_attributes() returns."
-            )
-        setattr(part, leaf, None)
 
     @abstractmethod
     def setup(self) -> None:
@@ -240,11 +231,8 @@ class RLModule(Hooks, nn.Module, ABC):
         """The nets, each parameter in one of them if it is in a net at all."""
         there: dict[str, nn.Module] = {**dict(self.named_modules(remove_duplicate=False))}
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
-        further = {"action embeddings": self.action_embeddings, "action model": self.action_model}
-        nets |= {name: net for name, net in further.items() if net is not None and any(True for _ in net.parameters())}
-        for net in there.values():
-            if isinstance(net, ExtraOutputs):
-                nets |= net.parts()
+        outputs = next((net for net in there.values() if isinstance(net, ExtraOutputs)), None)
+        nets |= further_nets(self.action_embeddings, self.action_model, outputs)
         named = {id(p) for net in nets.values() for p in net.parameters()}
         for name, net in self.named_children():
             parameters = {id(p) for p in net.parameters()}
@@ -273,20 +261,18 @@ class RLModule(Hooks, nn.Module, ABC):
         mine = self.state_dict()
         if self.inference_only:
             state = {name: value for name, value in state.items() if name in mine}
-        self._check_state(state, mine)
+        self.check_state(state)
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(state[name])
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Whether ``state`` is one of such a module.
+        """Make sure that ``state`` is one of such a module.
 
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
         """
-        self._check_state(state, self.state_dict())
-
-    def _check_state(self, state: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+        mine = self.state_dict()
         wrong = sorted(mine.keys() ^ state.keys())
         wrong += [name for name in mine.keys() & state.keys() if mine[name].shape != state[name].shape]
         if wrong:
@@ -302,7 +288,7 @@ class RLModule(Hooks, nn.Module, ABC):
         Buffers stay shared as long as ``other`` changes them in place.
 
         Raises:
-            ValueError: If ``other`` lacks a tensor that this module has.
+            KeyError: If ``other`` lacks a tensor that this module has.
         """
         # also by the second name of a tensor that two submodules share
         theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
@@ -311,14 +297,8 @@ class RLModule(Hooks, nn.Module, ABC):
             for own in (submodule._parameters, submodule._buffers):
                 for name, tensor in own.items():
                     full = f"{path}.{name}" if path else name
-                    if full in theirs:
+                    if tensor is not None or full in theirs:
                         own[name] = theirs[full]  # type: ignore[assignment]
-                    elif tensor is not None:
-                        raise ValueError(
-                            f"{type(self).__name__}.share_tensors_of(): expected a module that has "
-                            f"all of this one's tensors, got a {type(other).__name__} without "
-                            f"{full!r}. Build both from one spec."
-                        )
 
 
 class MultiRLModule(nn.Module):
@@ -354,9 +334,8 @@ class MultiRLModule(nn.Module):
         """Forget the module called ``module_id``.
 
         Raises:
-            KeyError: If there is none; names those there are.
+            KeyError: If there is none.
         """
-        self[module_id]  # which tells if there is none
         del self.rl_modules[module_id], self._by_id[module_id]
 
     def __getitem__(self, module_id: str) -> RLModule:
@@ -402,9 +381,9 @@ def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
     """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
-    parts = mask.num_groups
-    choice = "at least one action that is allowed" if parts == 1 else f"an allowed choice in each of {parts} parts"
-    got = "a part in which all are forbidden" if parts > 1 else "a mask that forbids all"
+    choice, got = "at least one action that is allowed", "a mask that forbids all"
+    if mask.num_groups > 1:
+        choice, got = f"an allowed choice in each of {mask.num_groups} parts", "a part in which all are forbidden"
     return ValueError(
         f"{where}[{mask.key!r}]: expected {choice}, got {got}. Allow an action, if only one that "
         "does nothing, or end the episode before such a state."

@@ -634,6 +634,6 @@ def test_an_encoder_with_a_memory_of_its_own_takes_no_other() -> None:
             return super().build_encoder()
 
     assert Mine(VECTOR, TWO).build_actor_critic_encoder().actor_is_stateful
-    with pytest.raises(ValueError, match=r"Mine\.build_encoder\(\): expected an encoder without a state.*got Memory"):
+    with pytest.raises(ValueError, match=r"tokenizer_config: expected an encoder without a state.*got Memory"):
         Mine(VECTOR, TWO, {"use_gru": True}).build_actor_critic_encoder()
     assert Wrapped(VECTOR, TWO, {"use_gru": True}).build_actor_critic_encoder().actor_is_stateful

@@ -179,11 +179,6 @@ def test_multi_categorical_splits_its_noise_like_its_logits() -> None:
     assert dist.sample_from(torch.tensor([2.0, 0.0, 0.0, 1.5, 0.0])).tolist() == [0, 1]
 
 
-def test_the_bare_multi_categorical_asks_to_be_bound() -> None:
-    with pytest.raises(TypeError, match=r"MultiCategorical\.bind\(space\)"):
-        MultiCategorical.from_logits(torch.zeros(5))
-
-
 def test_classes_bound_to_equal_spaces_are_comparable() -> None:
     one, two = (MultiCategorical.bind(spaces.MultiDiscrete([2, 3])) for _ in range(2))
     assert one.from_logits(torch.zeros(5)).kl(two.from_logits(torch.zeros(5))).item() == 0

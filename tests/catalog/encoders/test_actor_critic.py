@@ -227,13 +227,6 @@ def test_separate_recurrent_encoders_do_not_hear_each_other() -> None:
     assert not has_gradient(net.critic_encoder)
 
 
-@pytest.mark.parametrize("state", [{"critic": torch.zeros(2, 1)}, torch.zeros(2, 1)])
-def test_a_state_without_a_part_that_is_needed_is_refused(state: Any) -> None:
-    net = ActorCriticEncoder(Counter(), Counter())
-    with pytest.raises(ValueError, match=r"expected a dict with the state of the actor, got (a dict of critic|Tensor)"):
-        net(torch.zeros(1, 2, 1), state)
-
-
 def test_a_critic_of_another_kind_has_its_own_config() -> None:
     wide = MLPEncoderConfig(input_dims=(3,), hidden_layer_dims=(16,))
     config = ActorCriticEncoderConfig(base_encoder_config=BASE, critic_encoder_config=wide)

@@ -78,11 +78,6 @@ def test_model_settings_shape_the_encoder() -> None:
     assert not torch.equal(net.train()(x).latent, net(x).latent), "dropout draws anew"
 
 
-def test_an_input_that_contradicts_its_space_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"MLPEncoderConfig\.input_dims: expected \(4,\), which is what Box"):
-        MLPEncoderConfig(input_dims=(5,), input_space=VECTOR)
-
-
 @pytest.mark.parametrize("config_cls", [MLPEncoderConfig, MLPHeadConfig, FreeLogStdMLPHeadConfig])
 @pytest.mark.parametrize("dims", [(), (0,), (3, 4)])
 def test_a_dense_net_refuses_inputs_that_are_not_one_positive_width(config_cls: Any, dims: tuple[int, ...]) -> None:
