@@ -10,20 +10,13 @@ from catalog.actions.masks import ActionMask
 from catalog.activations import Init
 from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.catalog import Catalog
-from catalog.distributions import (
-    AutoregressiveDistribution,
-    Bernoulli,
-    Beta,
-    Categorical,
-    Deterministic,
-    DiagGaussian,
-    Distribution,
-    MultiCategorical,
-    MultiDistribution,
-    SquashedGaussian,
-    action_distribution_rules,
-)
 from catalog.distributions.action_models import MADE, ActionModel
+from catalog.distributions.autoregressive import AutoregressiveDistribution
+from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
+from catalog.distributions.beta import Beta
+from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical
+from catalog.distributions.gaussian import DiagGaussian, SquashedGaussian
+from catalog.distributions.nested import MultiDistribution
 from catalog.encoders.actor_critic import ActorCriticEncoder, ActorCriticEncoderConfig
 from catalog.encoders.attention import AttentionEncoderConfig
 from catalog.encoders.cnn import CNNEncoderConfig, ImpalaEncoderConfig

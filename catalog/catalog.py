@@ -389,12 +389,13 @@ class Catalog(Hooks):
         if self._trunk is not self:
             return self._trunk.latent_dims
         if self._latent_dims is None:
-            got = "None, since the custom encoder has not been built"
-            remedy = "Call build_trunk() or build_actor_critic_encoder() before building heads."
-            if not self.decides_encoder:
-                got, remedy = "None, since no encoder was decided", _NO_ENCODER
+            why, remedy = "no encoder was decided", _NO_ENCODER
+            if self.decides_encoder:
+                why = "the custom encoder has not been built"
+                remedy = "Call build_trunk() or build_actor_critic_encoder() before building heads."
             raise RuntimeError(
-                f"{type(self).__name__}.latent_dims: expected the width of the encoder's output, got {got}. {remedy}"
+                f"{type(self).__name__}.latent_dims: expected the width of the encoder's output, got None, since {why}"
+                f". {remedy}"
             )
         return self._latent_dims
 
@@ -406,12 +407,9 @@ class Catalog(Hooks):
         """
         if self.encoder_config is None:
             if not self.decides_encoder:
-                if self._refusal is not None:
-                    raise self._refusal
-                raise RuntimeError(
-                    f"{type(self).__name__}.build_encoder(): expected a catalog that decided on an "
-                    "encoder, got one whose _determine_components_hook() left encoder_config "
-                    f"None. {_NO_ENCODER}"
+                raise self._refusal or RuntimeError(
+                    f"{type(self).__name__}.build_encoder(): expected a catalog that decided on an encoder, got one "
+                    f"whose _determine_components_hook() left encoder_config None. {_NO_ENCODER}"
                 )
             self.encoder_config = self._decide_encoder_config()
         encoder = mark(as_encoder(self.encoder_config.build()))

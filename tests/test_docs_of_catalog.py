@@ -16,11 +16,11 @@ from algorithms.ppo import PPOCatalog
 from catalog import (
     CNNEncoderConfig,
     DefaultModelConfig,
+    Distribution,
     action_converter_rules,
     action_distribution_rules,
     encoder_rules,
 )
-from catalog.distributions import Distribution
 from catalog.rules import RuleTable
 
 ROOT = Path(__file__).parents[1]

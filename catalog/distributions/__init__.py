@@ -4,24 +4,3 @@ A class draws its samples from standard noise that does not depend on its parame
 :meth:`Distribution.sample_from`), so that a runner can draw the noise of many steps at once, one stream per env.
 Shapes: ``[..., D]`` distribution inputs with ``D = required_input_dim(space)``; ``[...]`` log-probs and entropies.
 """
-
-from catalog.distributions.autoregressive import AutoregressiveDistribution
-from catalog.distributions.base import Deterministic, Distribution, action_distribution_rules
-from catalog.distributions.beta import Beta
-from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical
-from catalog.distributions.gaussian import DiagGaussian, SquashedGaussian
-from catalog.distributions.nested import MultiDistribution
-
-__all__ = [
-    "AutoregressiveDistribution",
-    "Bernoulli",
-    "Beta",
-    "Categorical",
-    "Deterministic",
-    "DiagGaussian",
-    "Distribution",
-    "MultiCategorical",
-    "MultiDistribution",
-    "SquashedGaussian",
-    "action_distribution_rules",
-]

@@ -227,9 +227,9 @@ class CNNEncoderConfig(ImageEncoderConfig):
         for i, ((_, kernel, _, padding), (_, *left)) in enumerate(zip(self.layers, self.layer_dims, strict=False), 1):
             if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]):
                 raise ValueError(
-                    f"{self.where}: expected convolutions that fit an image of {height}×{width}, got an unpadded kernel of "
-                    f"{_by(kernel)} in layer {i}, where {_by(left)} is left. Choose smaller kernels or strides or "
-                    "'same' padding in conv_filters, or conv_filters=None."
+                    f"{self.where}: expected convolutions that fit an image of {height}×{width}, got an unpadded "
+                    f"kernel of {_by(kernel)} in layer {i}, where {_by(left)} is left. Choose smaller kernels or "
+                    "strides or 'same' padding in conv_filters, or conv_filters=None."
                 )
 
     @property

@@ -11,13 +11,13 @@ from catalog import (
     Catalog,
     Categorical,
     DefaultModelConfig,
+    Distribution,
     MLPEncoderConfig,
     ModelConfig,
     RuleTable,
     action_distribution_rules,
     encoder_rules,
 )
-from catalog.distributions import Distribution
 from catalog.rules import Node
 
 TWO = spaces.Discrete(2)

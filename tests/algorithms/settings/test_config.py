@@ -29,8 +29,8 @@ from algorithms.loggers.csv import CsvLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.run.callbacks import Callbacks
 from algorithms.settings.encoding import Decoder, encode
+from catalog import Categorical
 from catalog.checks import Bounds, Schedule, check_value, is_schedule, type_text
-from catalog.distributions import Categorical
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Section, Settings, sections_of, setting, settings_of
 from rlmodule.learning.learner import Learner

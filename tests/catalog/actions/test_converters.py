@@ -16,7 +16,7 @@ from torch import Tensor
 
 from catalog import ActionConverter, Beta, Catalog, DefaultModelConfig, Distribution, SquashedGaussian
 from catalog.actions.converters import action_converter_rules
-from catalog.distributions import action_distribution_rules
+from catalog.distributions.base import action_distribution_rules
 
 
 def converter(space: spaces.Space, **model_config: Any) -> ActionConverter:

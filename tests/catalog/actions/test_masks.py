@@ -14,7 +14,7 @@ from torch import distributions as oracle
 
 from catalog import ActionMask, Catalog, Categorical, DefaultModelConfig, Distribution, MultiDistribution
 from catalog.actions.masks import MASKED, find_action_mask, observation_space_without
-from catalog.distributions import action_distribution_rules
+from catalog.distributions.base import action_distribution_rules
 
 KEY = "action_mask"
 

@@ -19,7 +19,7 @@ from catalog import (
     SquashedGaussian,
 )
 from catalog.actions.converters import Offset
-from catalog.distributions import action_distribution_rules
+from catalog.distributions.base import action_distribution_rules
 from catalog.model_config import DefaultModelConfig
 
 

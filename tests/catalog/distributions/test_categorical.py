@@ -11,7 +11,7 @@ from torch import Tensor
 from torch import distributions as oracle
 
 from catalog import Bernoulli, Categorical, Distribution, MultiCategorical
-from catalog.distributions import action_distribution_rules
+from catalog.distributions.base import action_distribution_rules
 from catalog.model_config import DefaultModelConfig
 
 LEADS = [(), (5,), (3, 5), (2, 3, 5)]

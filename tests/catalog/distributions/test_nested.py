@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog import Bernoulli, Categorical, DiagGaussian, Distribution, MultiCategorical, MultiDistribution
-from catalog.distributions import action_distribution_rules
+from catalog.distributions.base import action_distribution_rules
 from catalog.model_config import DefaultModelConfig
 
 LEADS = [(), (5,), (3, 5)]
