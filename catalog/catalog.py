@@ -275,6 +275,7 @@ class Catalog(Hooks):
         node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
         return node.result
 
+    @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
         """The class whose instances are made by ``from_logits(head_output)``."""
         return self.action_dist_cls
@@ -399,6 +400,7 @@ class Catalog(Hooks):
             )
         return self._latent_dims
 
+    @refuses_foreign
     def build_encoder(self) -> nn.Module:
         """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
 
@@ -416,6 +418,7 @@ class Catalog(Hooks):
         warn_if_large(encoder, f"encoder of {short_space(self.observation_space)}")
         return encoder
 
+    @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
         """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
 
