@@ -121,28 +121,28 @@ class _MisfitError(Exception):
 
 
 def _fit(value: Any, hint: Any) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return value
     if origin in (Union, UnionType):
         return _fit_union(value, args)
+    if origin in (int, float):
+        return _fit_number(value, origin)
+    if origin in (list, tuple):
+        return _fit_items(value, origin, args)
+    if origin in (dict, collections.abc.Mapping) and isinstance(value, collections.abc.Mapping):
+        key, item = args or (Any, Any)
+        return {_fit(k, key): _fit(v, item) for k, v in value.items()}
+    if origin is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
     if origin is Literal:
         fits = any(type(value) is type(arg) and value == arg for arg in args)
     elif origin is type:
-        bound = args[0]
-        fits = isinstance(value, type) and (bound is Any or issubclass(value, bound))
+        fits = isinstance(value, type) and (args in ((), (Any,)) or issubclass(value, args))
     elif origin is collections.abc.Callable:
         fits = callable(value)
-    elif origin is not None:
-        return _fit_container(value, origin, args)
-    elif hint in (list, tuple, dict):
-        return _fit_container(value, hint, ())
-    elif hint in (int, float):
-        return _fit_number(value, hint)
-    elif hint is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
     else:
-        fits = isinstance(value, NoneType if hint is None else hint)
+        fits = isinstance(value, NoneType if hint is None else origin)
     if not fits:
         raise _MisfitError
     return value
@@ -174,25 +174,15 @@ def _fit_number(value: Any, hint: type) -> int | float:
     raise _MisfitError
 
 
-def _fit_container(value: Any, origin: Any, args: tuple[Any, ...]) -> Any:
-    if origin in (dict, collections.abc.Mapping):
-        if not isinstance(value, dict):
-            raise _MisfitError
-        key, item = args or (Any, Any)
-        return {_fit(k, key): _fit(v, item) for k, v in value.items()}
-    if origin in (list, tuple, collections.abc.Sequence):
-        if not isinstance(value, list | tuple):
-            raise _MisfitError
-        kind = tuple if origin is tuple or (origin is not list and isinstance(value, tuple)) else list
-        if origin is tuple and args and args[-1] is not Ellipsis:
-            if len(value) != len(args):
-                raise _MisfitError
-            return tuple(_fit(item, arg) for item, arg in zip(value, args, strict=True))
-        element = args[0] if args else Any
-        return kind(_fit(item, element) for item in value)
-    if not isinstance(value, origin):
+def _fit_items(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
+    if not isinstance(value, list | tuple):
         raise _MisfitError
-    return value
+    if kind is tuple and args and args[-1] is not Ellipsis:
+        if len(value) != len(args):
+            raise _MisfitError
+        return tuple(_fit(item, arg) for item, arg in zip(value, args, strict=True))
+    element = args[0] if args else Any
+    return kind(_fit(item, element) for item in value)
 
 
 def _numbers(value: Any) -> Iterator[float]:

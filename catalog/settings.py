@@ -21,9 +21,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, TypeVar, get_type_hints, overload
 
 from typing_extensions import ParamSpec, Self, dataclass_transform
@@ -144,11 +146,6 @@ class Settings:
             remedy = remedy_for("setting", name) or f"help({cls.__name__}) lists them.{closest(name, known)}"
             raise AttributeError(f"{cls.__name__}.{name}: expected a setting or section, got {name!r}. {remedy}")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(
-            f"{type(self).__name__}.{name}: expected every setting to stay, got del. Set it to its default instead."
-        )
-
     def _set(self, values: Mapping[str, Any], where: str, section: str | None = None) -> Self:
         self._refuse_if_frozen(where)
         for name, value in self._checked(values, where, section).items():
@@ -231,13 +228,17 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
     """
     declared: dict[str, Field[Any]] = {}
     defaults: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        own = {item.name: item for item in fields(base)} if "__dataclass_fields__" in vars(base) else {}
-        for name in (name for name in inspect.get_annotations(base) if name in own):
-            if own[name].metadata or name not in declared:  # another default leaves a setting what it is
-                declared[name] = own[name]
-            make = own[name].default_factory
-            defaults[name] = own[name].default if make is MISSING else make()
+        known = {item.name: item for item in fields(base)} if "__dataclass_fields__" in vars(base) else {}
+        own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in known}
+        for name in own:
+            if known[name].metadata or name not in declared:  # another default leaves a setting what it is
+                declared[name] = known[name]
+            make = known[name].default_factory
+            defaults[name] = known[name].default if make is MISSING else make()
+        # Not of the class: KW_ONLY, which may stand there too, is no type for Python 3.10.
+        hints |= get_type_hints(SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
     section_of = {name: section for section, group in sections_of(cls).items() for name in settings_of(group)}
     if section_of and (lost := section_of.keys() ^ declared.keys()):
@@ -246,7 +247,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             f"{', '.join(sorted(lost))} of only one of both. Write class Mine(MyTraining, {cls.__name__}) with "
             "training = Section(MyTraining) in its body."
         )
-    hints, unsaid = get_type_hints(cls), {"doc": "", "part": "module", "bounds": Bounds()}
+    unsaid = {"doc": "", "part": "module", "bounds": Bounds()}
     found = {}
     for name in section_of or declared:
         said = declared[name].metadata or unsaid

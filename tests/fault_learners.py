@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,14 @@ from rlmodule import Rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings
 
 
-@dataclass
 class FaultSettings(Settings):
     """Attributes:
     folder: Where the plan stands, and who is who.
     """
 
     folder: str = ""
-    minibatch_size: int | None = 8
-    num_learners: int = 1
+    minibatch_size = 8
+    num_learners = 1
 
 
 class Plan:

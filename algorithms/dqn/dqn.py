@@ -195,7 +195,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
         self._check_net_settings()
         for name in PRIORITIZED_SETTINGS:
-            if not self.prioritized_replay and getattr(self, name) != getattr(type(self)(), name):
+            if not self.prioritized_replay and getattr(self, name) != settings_of(type(self))[name].default:
                 raise self._invalid(
                     name, "its default without prioritized_replay", "Set that to True, or leave this out."
                 )

@@ -5,7 +5,6 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +44,11 @@ def make_env(config: Mapping[str, Any]) -> Commanded:
     return Commanded(**config)
 
 
-@dataclass
 class CrowdSettings(Settings):
-    num_env_runners: int = 2
-    num_cpus_per_env_runner: float = 0.5
-    num_envs_per_env_runner: int = 2
-    env_step_timeout_s: float = 2.0
-    restart_failed_env_runners: bool = True
-    ignore_env_runner_failures: bool = False
-    max_restarts_in_a_row: int = 5
+    num_env_runners = 2
+    num_cpus_per_env_runner = 0.5
+    num_envs_per_env_runner = 2
+    env_step_timeout_s = 2.0
 
 
 class Crowd:

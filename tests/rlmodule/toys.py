@@ -3,7 +3,7 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from catalog import Catalog, PastView
 from catalog.base import Tree, as_encoder
 from rlmodule import BatchLearner, Columns, EpisodeLearner, InferenceOnlyAPI, RLModule, Rollout, ValueFunctionAPI
+from rlmodule.settings import EpisodeLearnerSettings, RunnerSettings
 
 LENGTHS = (3, 1, 5, 4, 2)
 ENDS = ((True, False), (False, True), (True, True), (False, True))
@@ -271,30 +272,15 @@ class Regression(BatchLearner):
         return (fwd_out[Columns.ACTION_DIST_INPUTS] - batch["target"]).square().mean(), {}
 
 
-@dataclass
-class Settings:
+class Settings(RunnerSettings, EpisodeLearnerSettings):
     """What runners and learners read."""
 
-    records_action_dist: ClassVar[bool] = True
-    env: Any = "CartPole-v1"
-    env_config: dict[str, Any] = field(default_factory=dict)
-    num_envs_per_env_runner: int = 3
-    gym_env_vectorize_mode: Any = "sync"
+    env = "CartPole-v1"
+    num_envs_per_env_runner = 3
+    gym_env_vectorize_mode = "sync"
     records_episode_infos: bool = False
-    restart_failed_sub_environments: bool = False
-    lr: Any = 0.01
-    grad_clip: float | None = 0.5
-    grad_clip_by: Any = "global_norm"
-    max_nonfinite_updates_in_a_row: int = 10
-    num_gpus_per_learner: int = 0
-    torch_compile_learner: bool = False
-    torch_cuda_graphs: bool = False
-    torch_autocast: Any = None
-    num_learners: int = 0
-    num_cpus_per_learner: float = 0.1
-    torch_num_threads: int | None = None
-    learner_timeout_s: float = 30.0
-    restart_failed_learners: bool = True
-    max_restarts_in_a_row: int = 5
-    minibatch_size: int | None = 16
-    num_epochs: int = 2
+    lr = 0.01
+    num_cpus_per_learner = 0.1
+    learner_timeout_s = 30.0
+    minibatch_size = 16
+    num_epochs = 2

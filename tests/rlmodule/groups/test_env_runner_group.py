@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,10 @@ pytestmark = pytest.mark.usefixtures("ray_started")
 SPEC = RLModuleSpec(Small, spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
 
 
-@dataclass
 class GroupSettings(Settings):
-    num_env_runners: int = 0
-    num_cpus_per_env_runner: float = 0.1
-    env_step_timeout_s: float = 60.0
-    restart_failed_env_runners: bool = False
-    ignore_env_runner_failures: bool = False
-    max_restarts_in_a_row: int = 1
+    num_cpus_per_env_runner = 0.1
+    restart_failed_env_runners = False
+    max_restarts_in_a_row = 1
 
 
 def group_of(**settings: Any) -> EnvRunnerGroup:
