@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,11 +130,15 @@ class Rollout:
         remembered there is not known: it takes up a later chunk with its initial state.
 
         Raises:
-            ValueError: If there is no episode, one has no steps, a column is not in all of them, or the entries of a
-                column differ in structure or shape between episodes or are not numbers.
+            ValueError: If there is no episode, one has no steps, or a column is not in all of them.
         """
-        _check_packable(episodes)
         lengths = [len(episode) for episode in episodes]
+        names = {tuple(episode.column_names) for episode in episodes}
+        if not lengths or not all(lengths) or len(names) > 1:
+            raise ValueError(
+                "Rollout.from_episodes(): expected one or more episodes with steps and the same columns, got "
+                f"{list(episodes)} with the columns {sorted(names)}. Leave out those without a step."
+            )
         remaining = np.array(lengths) - np.arange(max(lengths))[:, None]
         obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
         columns: dict[str, Tree] = {
@@ -171,11 +175,16 @@ class Rollout:
             n: tree.map_structure(lambda x: x.numpy(force=True), c) for n, c in self.columns.items()
         }
         following = tree.map_structure(lambda x: x.numpy(force=True), self.following_observations())
-        ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
+        valid = columns[Columns.VALID]
+        last = valid & (columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS])
+        last[-1] |= valid[-1]
+        last[:-1] |= valid[:-1] & ~valid[1:]
+        first = valid.copy()
+        first[1:] &= last[:-1] | ~valid[:-1]
         episodes = []
-        for slot, start, stop in _chunks(columns[Columns.VALID], ended):
-            rows = {name: _at(column, slice(start, stop), slot) for name, column in columns.items()}
-            after = _at(following, slice(stop - 1, stop), slot)
+        for (slot, start), (_, end) in zip(np.argwhere(first.T), np.argwhere(last.T), strict=True):
+            rows = {name: _at(column, slice(start, end + 1), slot) for name, column in columns.items()}
+            after = _at(following, slice(end, end + 1), slot)
             episode = Episode(
                 tree.map_structure(lambda *x: np.concatenate(x), rows[Columns.OBS], after),
                 rows[Columns.ACTIONS],
@@ -280,70 +289,22 @@ def as_tensors(arrays: Tree) -> Tree:
     return torch.as_tensor(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.as_tensor, arrays)
 
 
-def _check_packable(episodes: Sequence[Episode]) -> None:
-    where = "Rollout.from_episodes()"
-    columns: set[str] = set()
-    if not episodes:
-        raise ValueError(f"{where}: expected at least one, got none. Give one or more.")
-    for slot, episode in enumerate(episodes):
-        columns |= {*episode.column_names}
-        if not len(episode):
-            raise ValueError(
-                f"{where}: expected episodes with at least one step, got {episode!r} at {slot}. "
-                "Leave out episodes without a step."
-            )
-    for slot, episode in enumerate(episodes):
-        for name in sorted(columns - {*episode.column_names}):
-            raise ValueError(
-                f"{where}: expected a column {name!r} in all, got none in episode {slot}. Give it "
-                "to all episodes, or to none."
-            )
+def _at(column: Tree, *index: slice | int) -> Tree:
+    return tree.map_structure(lambda x: x[index], column)
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
     """Column ``name`` of all, tensors ``[rows, N, ...]``; after the end the last observation, or zeros."""
-    packed = [episode.get_columns(name) for episode in episodes]
-    shapes = [tree.map_structure(lambda x: x.shape[1:], column) for column in packed]
-    kinds = {x.dtype.kind for column in packed for x in tree.flatten(column)}
-    for slot, shape in enumerate(shapes):
-        if shape != shapes[0] or not kinds <= {*"biuf"}:
-            raise ValueError(
-                f"Rollout.from_episodes(): expected numbers shaped {shapes[0]} in the column "
-                f"{name!r}, got {shape} of kinds {sorted(kinds)} in episode {slot}. Make the "
-                "episodes alike."
-            )
 
     def pack(*arrays: np.ndarray) -> Tensor:
-        dtype = _packed_dtype(name, np.result_type(*arrays))
-        column = np.zeros((rows, len(arrays), *arrays[0].shape[1:]), dtype)
+        dtype = np.result_type(*arrays)
+        if name in (Columns.ACTIONS, Columns.REWARDS) and dtype.kind in "iuf":
+            dtype = np.dtype(np.float32 if dtype.kind == "f" else np.int64)
+        column = np.zeros((rows, len(arrays), *arrays[0].shape[1:]), kept_dtype(dtype))
         for slot, array in enumerate(arrays):
             column[: len(array), slot] = array
             if name == Columns.OBS:
                 column[len(array) :, slot] = array[-1]
         return torch.from_numpy(column)
 
-    return tree.map_structure(pack, *packed)
-
-
-def _packed_dtype(name: str, dtype: np.dtype) -> np.dtype:
-    if name in (Columns.ACTIONS, Columns.REWARDS) and dtype.kind in "iuf":
-        return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
-    return kept_dtype(dtype)
-
-
-def _at(column: Tree, *index: slice | int) -> Tree:
-    return tree.map_structure(lambda x: x[index], column)
-
-
-def _chunks(valid: np.ndarray, ended: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(slot, first row, row after the last) of every run of valid rows up to an end."""
-    steps, slots = valid.shape
-    for slot in range(slots):
-        start = None
-        for row in range(steps):
-            if not valid[row, slot]:
-                continue
-            start = row if start is None else start
-            if ended[row, slot] or row + 1 == steps or not valid[row + 1, slot]:
-                yield slot, start, row + 1
-                start = None
+    return tree.map_structure(pack, *(episode.get_columns(name) for episode in episodes))
