@@ -92,16 +92,6 @@ def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward
     return torch.cat(inputs).flatten(0, 1), tree.map_structure(lambda *x: torch.stack(x), *states)
 
 
-class _Bare(RLModule):
-    """A module that can do nothing."""
-
-    def setup(self) -> None:
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        raise NotImplementedError
-
-
 def clone(value: Any) -> Any:
     """A tree with every tensor copied; all else as it is."""
     return tree.map_structure(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
@@ -109,27 +99,17 @@ def clone(value: Any) -> Any:
 
 def differences(a: Any, b: Any) -> list[str]:
     """Paths at which two trees are not equal bit by bit (NaN equals NaN), including the types of leaves."""
-    return list(_differences(a, b, ""))
+    one, other = ({"/".join(map(str, ("", *path))): x for path, x in tree.flatten_with_path(each)} for each in (a, b))
+    same = {path for path in one.keys() & other.keys() if _equal(one[path], other[path])}
+    return [path for path in one | other if path not in same]
 
 
-def _differences(a: Any, b: Any, path: str) -> Iterator[str]:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in [*a, *(key for key in b if key not in a)]:
-            if key in a and key in b:
-                yield from _differences(a[key], b[key], f"{path}/{key}")
-            else:
-                yield f"{path}/{key} is missing in {'the first' if key in b else 'the second'}"
-    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        # a checkpoint turns tuples into lists
-        for index, pair in enumerate(zip(a, b, strict=True)):
-            yield from _differences(*pair, f"{path}/{index}")
-    elif isinstance(a, Tensor) and isinstance(b, Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape or not torch.equal(_bits(a), _bits(b)):
-            yield path
-    elif isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        yield from _differences(torch.from_numpy(a), torch.from_numpy(b), path)
-    elif type(a) is not type(b) or (a != b and not (a != a and b != b)):
-        yield f"{path}: {a!r} and {b!r}"
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        a, b = torch.from_numpy(a), torch.from_numpy(b)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+    return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -12,9 +12,7 @@ from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.testing.data import (
-    _Bare,
     _columns,
     _own_random_numbers,
     clone,
@@ -98,19 +96,3 @@ class LearnerContract(ABC):
             self.update(learner, data, env_steps)
             self.update(other, data, env_steps)
         assert differences(learner.get_state(), other.get_state()) == []
-
-    def test_required_apis_are_checked(self) -> None:
-        learner = self.build()
-        if not learner.required_apis:
-            return
-        module_id, module = next(iter(learner.module.items()))
-        spec = RLModuleSpec(
-            module_class=_Bare, observation_space=module.observation_space, action_space=module.action_space
-        )
-        try:
-            type(learner)(learner.settings, MultiRLModuleSpec({module_id: spec}), run_seed=0)
-        except TypeError as error:
-            message = str(error)
-        else:
-            raise AssertionError(f"{type(learner).__name__} took a module without {learner.required_apis}")
-        assert learner.required_apis[0].__name__ in message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -203,28 +203,22 @@ class RLModuleContract(ABC):
 
     def test_values(self) -> None:
         module = self.build()
-        if not isinstance(module, ValueFunctionAPI):
-            return
         batch, embeddings = self.embedded(module)
-        values = module.compute_values(batch, embeddings)
-        assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]),), tuple(values.shape)
-        assert values.isfinite().all()
-        if not module.is_stateful():
-            torch.testing.assert_close(module.compute_values(batch), values)
-        assert module.value_scale().shape == ()
-
-    def test_q_values(self) -> None:
-        module = self.build()
-        if not isinstance(module, QNetAPI):
-            return
-        batch, embeddings = self.embedded(module)
-        values = module.compute_q_values(batch, embeddings)
-        width = module.action_dist_cls.required_input_dim(module.action_space)
-        assert values.shape == (len(tree.flatten(batch[Columns.OBS])[0]), width), tuple(values.shape)
-        assert values.isfinite().all()
-        assert values.requires_grad, "action values have no gradient"
-        if not module.is_stateful():
-            self.assert_close(module.compute_q_values(batch), values)
+        shape: tuple[int, ...] = (len(tree.flatten(batch[Columns.OBS])[0]),)
+        computed = list[tuple[tuple[int, ...], Callable[..., Tensor]]]()
+        if isinstance(module, ValueFunctionAPI):
+            assert module.value_scale().shape == ()
+            computed.append((shape, module.compute_values))
+        if isinstance(module, QNetAPI):
+            width = module.action_dist_cls.required_input_dim(module.action_space)
+            computed.append(((*shape, width), module.compute_q_values))
+        for expected, compute in computed:
+            values = compute(batch, embeddings)
+            assert values.shape == expected, tuple(values.shape)
+            assert values.isfinite().all()
+            assert values.requires_grad, "values have no gradient"
+            if not module.is_stateful():
+                self.assert_close(compute(batch), values)
 
     def test_states_keep_their_structure(self) -> None:
         module = self.build()
