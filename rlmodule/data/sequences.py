@@ -49,7 +49,12 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
     steps, slots = rollout.shape
     length = min(max_seq_len, steps)
     count = -(-steps // length)
-    _check_states(rollout, count, max_seq_len)
+    found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
+    if found != count:
+        raise ValueError(
+            f"Rollout.state_in: expected {count} rows of states: {steps} steps in sequences of {max_seq_len}, got "
+            f"{found}. Sample and train with one max_seq_len, or set state_in to None to have it computed."
+        )
 
     def cut(column: Tensor, *, repeats: bool = False) -> Tensor:
         if missing := count * length - steps:
@@ -74,17 +79,6 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
         }
     batch[Columns.VALID_ROWS] = valid[:, used].flatten().nonzero().squeeze(1)
     return batch
-
-
-def _check_states(rollout: Rollout, count: int, max_seq_len: int) -> None:
-    found = None if rollout.state_in is None else len(tree.flatten(rollout.state_in)[0])
-    if found != count:
-        got = "None" if found is None else f"{found}"
-        raise ValueError(
-            f"Rollout.state_in: expected {count} rows of states: {rollout.shape[0]} steps in "
-            f"sequences of {max_seq_len}, got {got}. Sample and train with one max_seq_len, or set "
-            "state_in to None to have it found anew."
-        )
 
 
 def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:

@@ -60,7 +60,12 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         inner = env.observation_space
         self._is_dict = isinstance(inner, spaces.Dict)
         fields = [*inner.items()] if isinstance(inner, spaces.Dict) else [(OBSERVATIONS, inner)]
-        self._check_new([key for key, _ in fields])
+        names = [key for key, _ in fields]
+        if taken := [key for key in self._keys if key in names]:
+            raise ValueError(
+                f"observation_space of {self._name}: expected none of the fields {taken}, got the fields {names}. "
+                "Leave the wrapper out if they are what it would add; else rename them in info."
+            )
         fields.append((mask_key, mask_space))
         if embeddings_space is not None:
             fields.append((embeddings_key, embeddings_space))
@@ -86,23 +91,13 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         self._require(self._keys, info, call)
         return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **{key: info[key] for key in self._keys}}
 
-    def _check_new(self, fields: Sequence[str]) -> None:
-        if taken := [key for key in self._keys if key in fields]:
-            raise ValueError(
-                f"observation_space of {self._name}: expected none of the fields "
-                f"{', '.join(map(repr, taken))}, got the fields {', '.join(map(repr, fields))}. "
-                "Leave the wrapper out, if they are what it would put there; else name others in "
-                "info."
-            )
-
     def _require(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> None:
         for key in keys:
             if key not in info:
-                got = f"the fields {', '.join(map(repr, info))}" if info else "an info without fields"
                 raise ValueError(
-                    f"info of {self._name}, {call}: expected a field {key!r}, got {got}. Have the "
-                    "env tell it at every reset() and step(), also at those that end an episode; "
-                    "mask_key and embeddings_key say what it is called."
+                    f"info of {self._name}, {call}: expected a field {key!r}, got the fields {[*info]}. Have the "
+                    "env return it from every reset() and step(), also from those that end an episode; mask_key "
+                    "and embeddings_key set its name."
                 )
 
 
@@ -110,16 +105,14 @@ def _space_of(value: Any, where: str) -> spaces.Space[Any]:
     """Space of arrays like ``value``."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths, of which numpy makes none
-        array = np.asarray(None)
-    if array.dtype.kind == "b":
-        return spaces.MultiBinary(array.shape)
-    if array.dtype.kind not in "iuf":
+        if array.dtype.kind == "b":
+            return spaces.MultiBinary(array.shape)
+        if array.dtype.kind == "f":
+            return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
+        limits = np.iinfo(array.dtype)
+    except ValueError as error:  # rows of different lengths, or no numbers
         raise ValueError(
-            f"{where}: expected an array of bools or numbers, got {value!r}. Give the space of a "
-            "mask of another kind as mask_space."
-        )
-    if array.dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
-    limits = np.iinfo(array.dtype)
+            f"{where}: expected an array of bools or numbers, got {value!r}. Pass the space of another "
+            "kind of mask as mask_space."
+        ) from error
     return spaces.Box(limits.min, limits.max, array.shape, array.dtype.type)

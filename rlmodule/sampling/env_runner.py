@@ -27,7 +27,6 @@ import tree
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from catalog.actions.masks import ActionMask
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, map_leaves, write_row
@@ -38,7 +37,7 @@ from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of
 from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
-from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
+from rlmodule.modules.rl_module import RLModule, greedy_actions
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.own_draws import OwnDraws
 from rlmodule.sampling.random_streams import RandomStreams
@@ -61,12 +60,11 @@ class EnvRunner:
     Every step that an env makes is accounted for: ``num_env_step_calls`` is what the rollouts have of valid rows, what
     their ``stats`` have of lost steps, and ``num_env_steps_lost``.
 
-    A ready vector env whose observations, rewards and flags are tensors of one device is sampled there. Two things
-    differ. Random actions are drawn on the device, from one generator for all envs, so that they depend on the number
-    of envs and the kind of device. And a mask that leaves no choice is reported at the end of a fragment. With
-    same-step autoreset such an env gives ``info["final_obs"]`` as tensors ``[N, ...]`` with every step that truncates
-    an episode, and best with every step at all, since to leave it out the env must wait for the device. Entries of
-    envs whose episode continues may hold anything.
+    A ready vector env whose observations, rewards and flags are tensors of one device is sampled there. Random actions
+    are drawn on the device, from one generator for all envs, so that they depend on the number of envs and the kind of
+    device. With same-step autoreset such an env gives ``info["final_obs"]`` as tensors ``[N, ...]`` with every step
+    that truncates an episode, and best with every step at all, since to leave it out the env must wait for the device.
+    Entries of envs whose episode continues may hold anything.
 
     Override points: none; user transforms belong into env wrappers or the module.
 
@@ -113,16 +111,11 @@ class EnvRunner:
         self.progress = 0
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = settings.num_envs_per_env_runner
-        self._records_infos = settings.records_episode_infos
+        self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         self._make_env()
-        try:
-            again = (incarnation,) if incarnation else ()
-            tensors_on = _tensors_on(self.env, int_seed(run_seed, role, first_env_index, 0, *again))
-        except BaseException:
-            close_vector_env(self.env)
-            raise
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
+        tensors_on = self._tensors_on
         self._has_tensors = tensors_on is not None
         self._counts_resets = self._has_tensors and self._mode is AutoresetMode.NEXT_STEP
         self.device = tensors_on or torch.device("cpu")
@@ -153,14 +146,14 @@ class EnvRunner:
             mends=settings.restart_failed_sub_environments,
         )
         try:
-            if had_gradients and not torch.is_grad_enabled():
-                raise self._gradients_off("when they were made")
+            self._check_gradients(had_gradients, "when they were made")
             if self._on_env is not None:
                 self._on_env(self.env)
+            self._mode = autoreset_mode(self.env)
+            self._tensors_on = _tensors_on(self.env, self._mode, self._first_seed)
         except BaseException:
             close_vector_env(self.env)
             raise
-        self._mode = autoreset_mode(self.env)
         self._guard = guard_for(self.env, self._first)
         # envs in guards of this process count for themselves
         self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
@@ -213,8 +206,7 @@ class EnvRunner:
             if (ended := self._ended_process(error)) is not None:
                 raise ended from error
             raise
-        if had_gradients and not torch.is_grad_enabled():
-            raise self._gradients_off("in a reset")
+        self._check_gradients(had_gradients, "in a reset")
         if self._guard is not None:
             self._guard.check_reset(obs, info)
         if self._has_tensors:
@@ -241,7 +233,8 @@ class EnvRunner:
             not among the finished ones: its return is not one of the task.
 
         Raises:
-            ValueError: If an observation or reward is wrong or not finite; names env and step.
+            ValueError: If an observation or reward is wrong or not finite, or an action mask left no choice; names env
+                and step.
             EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
             RuntimeError: If envs in processes of their own were interrupted in a step before; if an env in this process
                 switched torch's gradients off.
@@ -255,8 +248,7 @@ class EnvRunner:
             with self._gradients:
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
-            if had_gradients and not torch.is_grad_enabled():
-                raise self._gradients_off(f"steps {self._steps - num_steps + 1} to {self._steps}")
+            self._check_gradients(had_gradients, f"steps {self._steps - num_steps + 1} to {self._steps}")
         except BaseException as error:
             self._row = None  # the envs are ahead of what was recorded: new episodes start
             culprit = self._culprit(error, data)
@@ -347,8 +339,6 @@ class EnvRunner:
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
             forward = self._carrying_state(forward, data)
-        if module.action_mask is not None and not self._has_tensors:
-            forward = self._checking_choice(forward, module.action_mask, data)
         if explore and isinstance(module, NoisyNetAPI):
             forward = self._resampling_noise(forward, module, data)
         return forward
@@ -369,21 +359,6 @@ class EnvRunner:
 
         return step
 
-    def _checking_choice(self, forward: Forward, mask: ActionMask, data: RolloutStorage) -> Forward:
-        """``forward`` where the mask must leave each env that acts something to choose."""
-        rows = itertools.count()
-
-        def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            t = next(rows)
-            stuck = mask.rows_without_choice(self.module.env_part(batch[Columns.OBS])).numpy()
-            if np.count_nonzero(stuck):
-                resting = data.ended[t] if self._mode is AutoresetMode.NEXT_STEP else False
-                if len(envs := np.flatnonzero(stuck & ~resting)):
-                    raise nothing_to_choose(f"env {self._first + envs[0]}, step {self._steps + t}, obs", mask)
-            return forward(batch)
-
-        return step
-
     def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
         """``forward`` with new noise in the nets of ``module`` for each row in which an env acts."""
         generator, rows = self._streams.generator, itertools.count()
@@ -397,7 +372,7 @@ class EnvRunner:
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """What reads the ``info`` of each step, by autoreset mode."""
-        notes = [data.note_infos] if self._records_infos else []
+        notes = [data.note_infos] if self._settings.records_episode_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next observation is the final one
             return notes
         if self._mode is AutoresetMode.DISABLED:
@@ -426,8 +401,7 @@ class EnvRunner:
         stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
         if data.faults:
             assert isinstance(data, ArrayStorage)
-            stats = data.without_faults(stats)
-            data.cut_at_faults()
+            stats = data.cut_at_faults(stats)
         if infos := data.episode_infos(ended):
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
@@ -462,10 +436,8 @@ class EnvRunner:
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
         """What to raise for an ``error``: a module or an env that chokes on a wrong value is not at fault."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
-            env_obs = tree.map_structure(lambda x: x[: data.filled + 1], data.env_obs)
             try:
-                check_finite(env_obs, "obs", self._steps, self._first)
-                check_finite(data.rewards[: data.filled], "reward", self._steps + 1, self._first)
+                data.check(self.module, self._steps, self._first)
                 if self._guard is not None:
                     self._guard.check_last()
                 elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
@@ -492,16 +464,17 @@ class EnvRunner:
         num = self._step_counter.count - calls_before
         is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
         raised = min(num, len(data.faults) + is_step)
-        self.num_env_steps_lost.update({"env_raised": raised} if raised else {})
-        self.num_env_steps_lost.update({"fragment": num - raised} if num > raised else {})
+        self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # only what is not 0
 
-    def _gradients_off(self, when: str) -> RuntimeError:
-        """The error of an env that switched off torch's gradients, which learners in this process need."""
+    def _check_gradients(self, were_on: bool, when: str) -> None:
+        """Raise if an env switched off torch's gradients, which learners in this process need."""
+        if torch.is_grad_enabled() or not were_on:
+            return
         torch.set_grad_enabled(True)
         places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
         unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
         where = next((place for place in places if place is not None), unknown)
-        return RuntimeError(
+        raise RuntimeError(
             f"{where}: expected torch's gradients left on, got torch.set_grad_enabled(False). "
             "Write 'with torch.no_grad():' in the env around what needs none."
         )
@@ -532,7 +505,7 @@ class EnvRunner:
         close_vector_env(self.env)
 
 
-def _tensors_on(env: VectorEnv[Any, Any, Any], seed: int) -> torch.device | None:
+def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -> torch.device | None:
     """The device of the tensors that a reset of ``env`` gives; None if it gives arrays.
 
     Raises:
@@ -546,7 +519,7 @@ def _tensors_on(env: VectorEnv[Any, Any, Any], seed: int) -> torch.device | None
         return None
     name = type(env.unwrapped).__name__
     check_device(f"{name}.reset()", obs, device)
-    if (mode := autoreset_mode(env)) is AutoresetMode.DISABLED:
+    if mode is AutoresetMode.DISABLED:
         raise ValueError(
             f"autoreset mode of {name}, which gives tensors: expected SAME_STEP or NEXT_STEP, got "
             f"{mode}. Reset envs within step(), in the step that ends their episode or in the next."

@@ -23,7 +23,7 @@ from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
 from rlmodule.modules.past_rows import PastRows
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -106,24 +106,20 @@ class RolloutStorage(ABC):
             Columns.VALID: valid[:, :-1],
         }
         columns = {Columns.OBS: map_leaves(lambda x: x[:, :-1], obs), Columns.STARTS: starts[:, :-1]} | tensors
-        views = unbind_rows(cls._as_env_gives({"obs": obs, "starts": starts, "ended": ended, **tensors}))
+        obs_views = unbind_rows(cls._as_env_gives(obs))
+        views = unbind_rows(cls._as_env_gives({"starts": starts, "ended": ended, **tensors}))
         seen = unbind_rows(map_leaves(lambda x: x.flatten(0, 1), obs))
         return [
             cls(
                 mode=mode,
                 env_name=type(env.unwrapped).__name__,
-                env_obs=module.env_part(view["obs"]),
-                previous=PastRows.of(module, view["obs"]) if module.sees_more_than_the_env else {},
-                starts=view["starts"],
-                ended=view["ended"],
-                rewards=view[Columns.REWARDS],
-                terminateds=view[Columns.TERMINATEDS],
-                truncateds=view[Columns.TRUNCATEDS],
-                valid=view[Columns.VALID],
+                env_obs=module.env_part(view_of_obs),
+                previous=PastRows.of(module, view_of_obs) if module.sees_more_than_the_env else {},
                 seen=seen[i * length : (i + 1) * length],
                 columns=one,
+                **view,
             )
-            for i, (view, one) in enumerate(zip(views, unbind_rows(columns), strict=True))
+            for i, (view_of_obs, view, one) in enumerate(zip(obs_views, views, unbind_rows(columns), strict=True))
         ]
 
     @staticmethod
@@ -221,6 +217,20 @@ class RolloutStorage(ABC):
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See :meth:`settle`."""
 
+    def check(self, module: RLModule, first_step: int, first_env: int) -> None:
+        """Check the rows that are filled, and the one that is being filled. See :meth:`settle`."""
+        acted = min(self.filled + 1, len(self.rewards))
+        check_finite(tree.map_structure(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
+        check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
+        if module.action_mask is None:
+            return
+        obs = tree.map_structure(lambda x: torch.as_tensor(x[:acted]), self.env_obs)
+        stuck = module.action_mask.rows_without_choice(obs)
+        if self.mode is AutoresetMode.NEXT_STEP:
+            stuck &= ~torch.as_tensor(self.ended[:acted])
+        for row, slot in stuck.nonzero()[:1].tolist():
+            raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)
+
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
         """The last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
         return self.infos
@@ -310,27 +320,24 @@ class ArrayStorage(RolloutStorage):
         return len(self.starts[t]) - resting
 
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        check_finite(self.env_obs, "obs", first_step, first_env)
-        check_finite(self.rewards, "reward", first_step + 1, first_env)
+        self.check(module, first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
-    def cut_at_faults(self) -> None:
-        """Make invalid rows of steps that raised.
+    def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Invalidate rows of steps that raised. Returns ``stats`` of the other episodes that ended, and the number of
+        steps that were lost.
 
         The observation of such a row is the true final one of an episode that was truncated in the row before. In row
         0 there is no row before, but what the last rollout ended with was that observation already. An episode without
         any step leaves nothing.
         """
+        faults, ended = {*self.faults}, self.terminateds | self.truncateds
+        kept = np.array([place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)])
         for t, slot in self.faults:
             self.valid[t, slot] = self.truncateds[t, slot] = False
             if t and not self.starts[t, slot]:
                 self.truncateds[t - 1, slot] = True
                 write_row(self.final_obs, (t - 1, slot), take_slot(take_slot(self.final_obs, t), slot))
                 self.rows_with_finals.append(t - 1)
-
-    def without_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """``stats`` of the episodes that :data:`FAULT` did not end, and the steps that were lost."""
-        faults, ended = {*self.faults}, self.terminateds | self.truncateds
-        kept = [place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)]
-        finished = {name: values[np.array(kept)] for name, values in stats.items()}
+        finished = {name: values[kept] for name, values in stats.items()}
         return finished | {"num_env_steps_lost": {"env_raised": len(faults)}}

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.data.rollout import map_leaves, write_row
-from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
-from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.storage import RolloutStorage
 
 
@@ -80,11 +79,7 @@ class TensorStorage(RolloutStorage):
         parts = [self.rewards, self.terminateds, self.truncateds, wrong]
         on_host = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()
         if on_host[-1]:
-            check_finite(self.env_obs, "obs", first_step, first_env)
-            check_finite(self.rewards, "reward", first_step + 1, first_env)
-            assert module.action_mask is not None
-            row, slot = stuck.nonzero()[0].tolist()
-            raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)
+            self.check(module, first_step, first_env)
         shape, size = self.rewards.shape, self.rewards.numel()
         flags = on_host[4 * size : -1].view(bool).reshape(2, *shape)
         return on_host[: 4 * size].view(np.float32).reshape(shape), flags[0], flags[1]

@@ -405,7 +405,7 @@ def test_what_goes_together_makes_a_module_that_keeps_the_contract(count: int) -
 def keeps_the_contract(case: Case) -> None:
     observation, action, model_config = case
     contract = Contract(RLModuleSpec(PPOModule, observation, action, model_config, PPOCatalog))
-    contract.test_forward_passes_agree_on_shape()
+    contract.test_forward_passes_agree_and_only_training_has_a_gradient()
     contract.test_rows_do_not_see_each_other()
     contract.test_forwards_do_not_disturb_each_other()
     contract.test_inference_only_copy_acts_identically()

@@ -145,14 +145,6 @@ def test_an_unknown_option_is_named(setting: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("setting", "value"), [("stack_num", "4"), ("maxpool", 1), ("repeat_action_probability", "0")])
-def test_a_value_of_another_type_is_named(setting: str, value: object) -> None:
-    found = re.escape(f"env_config[{setting!r}] of env 'ALE/Pong-v5': expected a value of type ")
-    with pytest.raises(TypeError, match=f"{found}(int|bool|float), got {value!r}. Its default is "):
-        make_vector_env("ALE/Pong-v5", {setting: value}, 1)
-    make_vector_env("ALE/Pong-v5", {"repeat_action_probability": 0}, 1).close()
-
-
 def test_an_unknown_game_is_told_the_closest() -> None:
     with pytest.raises(ValueError, match=r"env 'ALE/Pongg-v5': .* Did you mean 'ALE/Pong-v5'\?"):
         make_vector_env("ALE/Pongg-v5", {}, 1)

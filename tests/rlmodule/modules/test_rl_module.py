@@ -211,7 +211,7 @@ class NarrowValues(Small):
     [
         (ChangesBatch, "test_forward_leaves_the_batch_as_it_is"),
         (AddsColumn, "test_forward_leaves_the_batch_as_it_is"),
-        (TrainsAsOneRow, "test_forward_passes_agree_on_shape"),
+        (TrainsAsOneRow, "test_forward_passes_agree_and_only_training_has_a_gradient"),
         (ActsWithValue, "test_inference_only_copy_acts_identically"),
         (Remembers, "test_forwards_do_not_disturb_each_other"),
         (ReusesMemory, "test_forwards_do_not_disturb_each_other"),
@@ -274,9 +274,9 @@ class OtherValues(Values):
 @pytest.mark.parametrize(
     ("cls", "test"),
     [
-        (DetachedValues, "test_only_training_has_a_gradient"),
+        (DetachedValues, "test_forward_passes_agree_and_only_training_has_a_gradient"),
         (DetachedValues, "test_values"),
-        (StateValue, "test_forward_passes_agree_on_shape"),
+        (StateValue, "test_forward_passes_agree_and_only_training_has_a_gradient"),
         (StateValue, "test_values"),
         (OtherValues, "test_values"),
     ],
@@ -300,7 +300,7 @@ def test_embeddings_are_no_training_pass_of_a_module_without_values() -> None:
             return RLModuleSpec(module_class=Bare, observation_space=VECTOR, action_space=TWO)
 
     with pytest.raises(KeyError, match=Columns.ACTION_DIST_INPUTS):
-        Contract().test_forward_passes_agree_on_shape()
+        Contract().test_forward_passes_agree_and_only_training_has_a_gradient()
 
 
 class IgnoresStarts(Recurrent):
