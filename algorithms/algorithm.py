@@ -48,7 +48,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
-            from rlmodule.distributed.ray_workers import check_resources_of  # with much that only workers need
+            from rlmodule.distributed.cluster import check_resources_of  # with much that only workers need
 
             check_resources_of(config, config)
         with ExitStack() as opened:
@@ -109,7 +109,7 @@ class Algorithm(metaclass=AlgorithmType):
     def sample_rollouts(self) -> list[Rollout]:
         """Sample and count a rollout of each env runner, in order of their envs; fewer if runners fail. Rewards are
         clipped after metrics and callbacks have seen them. If a callback raises, new episodes start."""
-        rollouts = self.env_runner_group.sample_all(self._rollout_length, policy_version=self.learner_group.num_updates)
+        rollouts = self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
         if self._callbacks.listen_to_rollouts:

@@ -26,8 +26,8 @@ from benchmarks.catalog import in_turn
 from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
 from rlmodule import RLModule, RLModuleSpec, Rollout
+from rlmodule.distributed.failures import RestartPolicy
 from rlmodule.distributed.ray_workers import RayWorkers
-from rlmodule.distributed.workers import RestartPolicy
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 
 LONG_FRAGMENT = 512  # vector steps

@@ -7,7 +7,7 @@ check_siblings(__file__)
 from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.envs.atari import AtariGame
 from rlmodule.envs.checks import EnvError
 from rlmodule.envs.mask_wrapper import ActionMaskFromInfo

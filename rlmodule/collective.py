@@ -1,7 +1,7 @@
 """Collective operations of learners that train together, and the case of a single one.
 
-An update runs the same program on every learner; where it needs the data of all, each contributes its part and gets the
-whole.
+An update runs the same program on every learner; where it needs the data of all, each contributes its part and receives
+the whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
-    """A learner waited for the others in vain. The cause lies with another one: with its own error, or its end."""
+    """A learner waited for the others in vain, since one of them raised, ended or hangs."""
 
 
 class Collective(ABC):
@@ -35,7 +35,7 @@ class Collective(ABC):
     size: int
 
     def __enter__(self) -> None:
-        """Begin what all do together. If it raises here, the others are left, and need not wait."""
+        """Begin a part that all run together. If it raises on this learner, the others are released."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -51,10 +51,10 @@ class Collective(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the others, who then need not wait for this one any longer."""
+        """Leave the others, so that they do not wait for this one any longer."""
 
     def all_reduce_mean(self, value: Tensor, rows: int) -> Tensor:
-        """A mean over all rows, from ``value``, that over the ``rows`` here; of no rows it may be anything."""
+        """The mean over the rows of all learners, from the mean ``value`` over ``rows`` rows here; ignored if 0."""
         if self.size == 1:
             return value
         here = value.double() * rows if rows else torch.zeros_like(value, dtype=torch.float64)
@@ -62,7 +62,7 @@ class Collective(ABC):
         return (total / count).to(value.dtype)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """The ``value`` of each, by rank: tensors (they arrive on the CPU), what JSON has, and dicts, lists and tuples
+        """The ``value`` of each, by rank: tensors (which arrive on the CPU), what JSON has, and dicts, lists and tuples
         of these; lists arrive as tuples."""
         if self.size == 1:
             return [value]
@@ -70,7 +70,7 @@ class Collective(ABC):
 
 
 class SingleProcess(Collective):
-    """The only learner there is."""
+    """A single learner."""
 
     rank, size = 0, 1
 
@@ -81,12 +81,12 @@ class SingleProcess(Collective):
         return [rows]
 
     def close(self) -> None:
-        """Do nothing: no other learner waits."""
+        """Do nothing."""
 
 
 def _packed(value: Any) -> Tensor:
-    """``value`` as the bytes of a safetensors file, with all but its tensors as JSON in one more tensor. No pickle:
-    whoever reached the port could have anything run here."""
+    """``value`` as the bytes of a safetensors file, with all but its tensors as JSON in one more tensor. Not a pickle,
+    with which anyone who reaches the port could run code here."""
     import safetensors.torch
 
     tensors = dict[str, Tensor]()

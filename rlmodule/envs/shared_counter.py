@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from functools import partial
 from io import FileIO
 
 _NUM_BYTES = 8
@@ -25,12 +26,12 @@ class SharedCounter:
 
     @classmethod
     def create(cls, path: str) -> SharedCounter:
-        """Make one in a new file, with 0.
+        """Make one in a new file that this user alone can read, with 0.
 
         Raises:
             FileExistsError: If there is a file already.
         """
-        with FileIO(path, "x+") as file:
+        with FileIO(path, "x+", opener=partial(os.open, mode=0o600)) as file:
             file.truncate(_NUM_BYTES)
             return cls(file)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from gymnasium import Space
@@ -16,22 +17,22 @@ from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.settings import RunnerSettings
 
 State = dict[str, dict[str, Any]]
-"""By global index, what continues with an env wherever it is."""
+"""By global index, the state of each env, whichever runner has it."""
 
 
 class EnvRunnerGroup(ABC):
     """The env runners of a run: :class:`LocalEnvRunnerGroup` or :class:`RemoteEnvRunnerGroup`, made by :meth:`create`.
 
-    Env ``i`` of runner ``k`` is env ``k * num_envs_per_env_runner + i`` of the run wherever it is stepped, and so are
-    its random streams.
+    Env ``i`` of runner ``k`` is env ``k * num_envs_per_env_runner + i`` of the run. Its random streams depend on that
+    number alone.
 
     Args:
         settings: Which env, how many, how vectorised.
 
     Attributes:
         observation_space, action_space: Of one env.
-        module: What acts, with the weights of the learner's module; there is none before :meth:`build_modules`.
-        num_env_steps_lost: By cause: steps that envs made, of which no rollout has a row.
+        module: What acts, with the weights of the learner's module; set by :meth:`build_modules`.
+        num_env_steps_lost: By cause, steps that envs made and that are in no rollout.
     """
 
     observation_space: Space[Any]
@@ -41,8 +42,9 @@ class EnvRunnerGroup(ABC):
     def __init__(self, settings: RunnerSettings) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
-        self._at_rest: State = {}  # what was saved of envs that no runner here continues
+        self._at_rest: State = {}  # saved states of envs that no runner of this group has
         self._version: tuple[int, ...] = ()
+        self._processes: Any = SimpleNamespace(num_restarts=0, num_bytes_shared=0)  # those of earlier parts of the run
 
     @staticmethod
     def create(
@@ -54,8 +56,7 @@ class EnvRunnerGroup(ABC):
             settings: Which env, how many, how vectorised.
             run_seed: Seed of the run.
             role: ``"env"`` or ``"evaluation_env"``.
-            on_env: Called with every vector env once it is made, in the process that has it; if it raises, that is
-                closed.
+            on_env: Called with every vector env once it is made, in its process; if it raises, the env is closed.
         """
         if settings.num_env_runners:
             from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
@@ -66,7 +67,7 @@ class EnvRunnerGroup(ABC):
         return LocalEnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
 
     def build_modules(self, spec: RLModuleSpec, learner_module: RLModule) -> None:
-        """Let the runners act as ``learner_module`` does, which ``spec`` describes."""
+        """Have the runners act with the weights of ``learner_module``, which ``spec`` describes."""
         self.module = spec.build(inference_only=True)
         self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
@@ -74,10 +75,10 @@ class EnvRunnerGroup(ABC):
 
     @abstractmethod
     def _act_with(self, spec: RLModuleSpec) -> None:
-        """Let the runners act as :attr:`module` does."""
+        """Have the runners act with the weights of :attr:`module`."""
 
     def _weights_changed(self, policy_version: int) -> bool:
-        """Whether the weights are not those of the last call."""
+        """Whether the weights have changed since the last call."""
         before = self._version
         self._version = policy_version, sum(x._version for x in self._tensors)  # as torch counts changes in place
         return self._version != before
@@ -92,11 +93,11 @@ class EnvRunnerGroup(ABC):
         """
 
     @abstractmethod
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Iterator[Rollout]:
-        """Rollouts of ``num_steps`` rows, one per runner, as they are ready; none of a runner that fails meanwhile, but
-        at least one in all.
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
+        """Sample a rollout of ``num_steps`` rows per runner; returns them in order of their envs. There is none of a
+        runner that fails meanwhile, but at least one in all.
 
-        A state that is set meanwhile ends it.
+        If it raises, the steps of rollouts that are ready are counted as lost, and new episodes start.
 
         Raises:
             WorkerFailed: If a runner in another process fails for good and that is not ignored, or all have.
@@ -104,51 +105,38 @@ class EnvRunnerGroup(ABC):
         """
 
     @abstractmethod
-    def sample_all(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
-        """The rollouts of :meth:`sample` in order of their envs. If it is cut short, the steps of those that are ready
-        are lost, and new episodes start.
-
-        Raises:
-            WorkerFailed, Exception: See :meth:`sample`.
-        """
-
-    @abstractmethod
     def reset(self) -> None:
-        """Let every runner begin new episodes with its next call."""
+        """Have every runner begin new episodes with its next call."""
 
     @abstractmethod
     def report(self) -> dict[str, Any]:
         """The runners' part of a result's ``workers``; nothing where no process can fail and no step was lost."""
 
     def get_counters(self) -> dict[str, Any]:
-        """What was counted in the whole run, wherever its runners were."""
-        return {"num_env_steps_lost": dict(self.num_env_steps_lost), **self._get_process_counters()}
+        """Return what was counted in the whole run, in this process or in others."""
+        return {
+            "num_env_steps_lost": dict(self.num_env_steps_lost),
+            "num_env_runner_restarts": self._processes.num_restarts,
+            "num_weight_bytes_sent": self._processes.num_bytes_shared,
+        }
 
     def set_counters(self, counters: Mapping[str, Any]) -> None:
         """Restore what :meth:`get_counters` gave."""
         self.num_env_steps_lost.clear()
         self.num_env_steps_lost.update(counters["num_env_steps_lost"])
-        self._set_process_counters(counters)
-
-    @abstractmethod
-    def _get_process_counters(self) -> dict[str, int]:
-        """Restarts of runner processes, and bytes that were sent to them."""
-
-    @abstractmethod
-    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
-        """Restore what :meth:`_get_process_counters` gave."""
+        self._processes.num_restarts = counters["num_env_runner_restarts"]
+        self._processes.num_bytes_shared = counters["num_weight_bytes_sent"]
 
     @abstractmethod
     def get_state(self) -> State:
-        """By global index, the state of each env that there is or ever was in the run; waits for runners that
+        """Return the state of each env that the run has or ever had, by global index; wait for runners that
         restart."""
 
     @abstractmethod
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what :meth:`get_state` gave, also of another number of runners or envs: each env continues its own
-        random streams, new ones begin theirs, and what is known of others is kept for when they return. Rollouts from
-        before are dropped.
-        """
+        """Restore what :meth:`get_state` gave, even with another number of runners or envs: each env continues its own
+        random streams, new ones begin theirs, and the states of others are kept for when they return. Rollouts from
+        before are dropped."""
 
     def _keep_the_rest(self, state: Mapping[str, Mapping[str, Any]], num_runners: int) -> None:
         """Keep the state of envs that none of ``num_runners`` continues."""

@@ -1,19 +1,22 @@
-"""LearnerGroup: the learners of a run, in this process or each in one of its own."""
+"""LearnerGroup: the learners of a run, in this process or in processes of their own."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
+from rlmodule.learning.batch_learner import BatchLearner
+from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -26,26 +29,27 @@ class LearnerGroup(ABC):
     """The learners of a run; :meth:`create` makes the group that the settings ask for.
 
     With ``num_learners=0`` there is one, in this process. Otherwise there are as many processes on Ray, which take the
-    same gradient steps on a part of the data each; all have the same weights at any time. :attr:`module` gets these
+    same gradient steps, each on a part of the data; all have the same weights at any time. :attr:`module` gets these
     after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
 
     If a learner process dies or hangs, all are restarted with the state that :attr:`module` was last updated with, and
-    repeat what they did since then; nothing is lost.
+    repeat the updates since then; nothing is lost.
 
     Override points: none.
 
     Args:
         learner_class: What learns.
 
+        module: The modules in this process, on the CPU.
+        is_copy: Whether they are copies, since the learners are on a GPU or in other processes.
+
     Attributes:
         module: The modules, on the CPU of this process; a learner in this process and on the CPU trains these very
             ones.
     """
 
-    module: MultiRLModule
-
-    def __init__(self, learner_class: type[Learner]) -> None:
-        self._learner_class = learner_class
+    def __init__(self, learner_class: type[Learner], module: MultiRLModule, is_copy: bool) -> None:
+        self._learner_class, self.module, self._is_copy = learner_class, module, is_copy
 
     @staticmethod
     def create(
@@ -84,22 +88,14 @@ class LearnerGroup(ABC):
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
-        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
-        from_episodes = issubclass(self._learner_class, EpisodeLearner)
-        warn_of_update(type(self), "update_from_episodes" if from_episodes else "update_from_batch")
-        if data is None:
-            data = batch if episodes is None else episodes
-        return (self.update_from_episodes if from_episodes else self.update_from_batch)(data, **kwargs)
-
-    def _wrong_kind(self, called: str) -> TypeError:
-        """The error of a method that groups of another kind of learner have."""
-        from_episodes = issubclass(self._learner_class, EpisodeLearner)
-        right = "update_from_episodes" if from_episodes else "update_from_batch"
-        return TypeError(
-            f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
-            f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
-        )
+    def _check_kind(self, kind: type[Learner], called: str) -> None:
+        """Check that the learner is of the kind that has the method ``called``."""
+        if not issubclass(self._learner_class, kind):
+            right = "update_from_batch" if kind is EpisodeLearner else "update_from_episodes"
+            raise TypeError(
+                f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
+                f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
+            )
 
     @abstractmethod
     def update_from_episodes(
@@ -122,8 +118,8 @@ class LearnerGroup(ABC):
             num_epochs: Passes over the data; None takes the setting.
             minibatch_size: Rows of each gradient step of one learner; None takes the setting.
             async_update: Do not wait for learners in other processes: return a list of the results of earlier updates
-                that are done by now, each once. If two are still to do, the data is dropped, and counted. A learner in
-                this process is always done at once.
+                that are done by now, each once. If two are still to do, the data is dropped and counted. A learner in
+                this process always updates at once.
             reduce_fn: Makes one result of the list of those of all learners; by default the first is taken, since each
                 is about the data of all.
 
@@ -136,7 +132,6 @@ class LearnerGroup(ABC):
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
 
-    @abstractmethod
     def update_from_batch(
         self,
         batch: Batch,
@@ -153,8 +148,10 @@ class LearnerGroup(ABC):
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
+        self._check_kind(BatchLearner, "update_from_batch")
+        kwargs = {"env_steps": env_steps, "module_id": module_id}
+        return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
-    @abstractmethod
     def step_on_batch(
         self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> Mapping[str, Metrics]:
@@ -166,8 +163,9 @@ class LearnerGroup(ABC):
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
+        self._check_kind(BatchLearner, "step_on_batch")
+        return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
-    @abstractmethod
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
         """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. :attr:`module` has the
         latest weights afterwards.
@@ -176,6 +174,23 @@ class LearnerGroup(ABC):
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
+        self._check_kind(BatchLearner, "summarize_updates")
+        return self._call("summarize_updates", history) if history else {}
+
+    @abstractmethod
+    def _update(
+        self,
+        method: str,
+        data: Any,
+        kwargs: dict[str, Any],
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
+    ) -> Any:
+        """Call the ``method`` of the learners that updates them, each with its part of ``data``."""
+
+    @abstractmethod
+    def _call(self, method: str, *args: Any) -> Any:
+        """Call another ``method`` of the learners, and copy their weights to :attr:`module` if that is a copy."""
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
@@ -187,17 +202,24 @@ class LearnerGroup(ABC):
         """
         return self.module[module_id]
 
-    @abstractmethod
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Let a further module be trained from now on. Its weights depend on the run's seed and its id.
+        """Train a further module from now on. Its weights depend on the run's seed and its id.
 
         Raises:
             ValueError: If there is one of that id, or the id cannot be one.
             TypeError: If it lacks an ability that the learner requires.
             WorkerFailed: If learners in other processes cannot add it.
         """
+        if self._is_copy:
+            with torch.random.fork_rng(devices=[]):  # its weights are replaced
+                self.module.add(module_id, spec.build())
+        try:
+            self._call("add_module", module_id, spec)
+        except BaseException:
+            if self._is_copy:
+                self.module.remove(module_id)
+            raise
 
-    @abstractmethod
     def remove_module(self, module_id: str) -> None:
         """Forget a module.
 
@@ -205,6 +227,10 @@ class LearnerGroup(ABC):
             KeyError: If there is none of that id; names those there are.
             WorkerFailed: If learners in other processes fail too often.
         """
+        self.module[module_id]  # raises if there is none
+        self._call("remove_module", module_id)
+        if self._is_copy:
+            self.module.remove(module_id)
 
     def load_modules(
         self,
@@ -213,7 +239,7 @@ class LearnerGroup(ABC):
         module_ids: Sequence[str] | None = None,
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
-        """Copy weights of modules out of checkpoints; their optimizers go on as they are. All or nothing is loaded.
+        """Copy weights of modules out of checkpoints, all of them or none; their optimizers keep their state.
 
         Args:
             path: A checkpoint that ``algorithm.save()`` wrote.
@@ -226,46 +252,47 @@ class LearnerGroup(ABC):
             ValueError: If nothing is asked for, a module is to come from two places, a checkpoint is damaged, or its
                 weights are those of another kind of module.
         """
+        sources = {module_id: Path(source) for module_id, source in (paths or {}).items()}
+        if twice := [module_id for module_id in module_ids or () if module_id in sources]:
+            raise ValueError(
+                f"load_modules(): expected one place for each module, got {', '.join(map(repr, twice))} in "
+                "both module_ids and paths. Leave it out of one of them."
+            )
+        if path is None and (module_ids is not None or not sources):
+            got = "none" if module_ids is None else f"module_ids={list(module_ids)!r} without one"
+            raise ValueError(
+                f"load_modules(): expected a checkpoint to load from, got {got}. Pass the folder that "
+                "algo.save(path) wrote, or paths={module_id: folder}."
+            )
+        if path is not None:
+            sources = dict.fromkeys(self.module if module_ids is None else module_ids, Path(path)) | sources
+        checkpoints = {source: _saved_modules(source) for source in {*sources.values()}}
         states: dict[str, dict[str, Tensor]] = {}
-        for source, wanted in _sources(path, module_ids, paths or {}, [*self.module]):
-            content, where = load_checkpoint(source), f"load_modules({str(source)!r})"
-            if "learners" not in content.get("state", ()):
-                raise ValueError(
-                    f"{where}: expected the checkpoint of an algorithm, got one with "
-                    f"{', '.join(content) or 'nothing'}. Pass the folder that algo.save(path) "
-                    "wrote."
+        for module_id, source in sources.items():
+            module, saved = self.module[module_id], checkpoints[source]
+            if module_id not in saved:
+                raise KeyError(
+                    f"load_modules({str(source)!r}): expected one of {', '.join(saved)}, which this checkpoint has, "
+                    f"got {module_id!r}. Name a module that it has.{closest(module_id, saved)}"
                 )
-            saved = content["state"]["learners"]["module"]
-            for module_id in wanted:
-                module = self.module[module_id]
-                if module_id not in saved:
-                    expected, remedy = (
-                        f"one of {', '.join(saved)}, which this checkpoint has",
-                        "Name a module that it has.",
-                    )
-                    remedy += closest(module_id, saved)
-                    raise KeyError(f"{where}: expected {expected}, got {module_id!r}. {remedy}")
-                module.check_state(saved[module_id])
-                states[module_id] = saved[module_id]
-        self._load_module_states(states)
-
-    @abstractmethod
-    def _load_module_states(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Copy the checked states into the modules of these ids."""
+            module.check_state(saved[module_id])
+            states[module_id] = saved[module_id]
+        for module_id, state in states.items():
+            self._call("load_module_state", module_id, state)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """State of the learners, which is one and the same. If they failed for good: that of :attr:`module`.
+        """The state that all learners have in common. If they failed for good, the one they returned last.
 
         Raises:
             WorkerFailed: If learners in other processes fail too often while it waits for them.
         """
 
-    @abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_state` gave."""
+        self._call("set_state", state)
 
     @abstractmethod
     def report(self) -> dict[str, Any]:
@@ -273,7 +300,7 @@ class LearnerGroup(ABC):
 
     @abstractmethod
     def get_counters(self) -> dict[str, int]:
-        """``num_learner_restarts`` and ``num_env_steps_dropped`` of the whole run, whichever processes it was in."""
+        """Return ``num_learner_restarts`` and ``num_env_steps_dropped`` of the whole run."""
 
     @abstractmethod
     def set_counters(self, counters: Mapping[str, int]) -> None:
@@ -284,26 +311,12 @@ class LearnerGroup(ABC):
         """End the processes of learners."""
 
 
-def _sources(
-    path: str | os.PathLike[str] | None,
-    module_ids: Sequence[str] | None,
-    paths: Mapping[str, str | os.PathLike[str]],
-    there: Sequence[str],
-) -> list[tuple[str | os.PathLike[str], list[str]]]:
-    """Which modules to take from which checkpoint."""
-    where = "load_modules()"
-    if twice := [module_id for module_id in module_ids or () if module_id in paths]:
+def _saved_modules(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The states of the modules in the checkpoint of an algorithm."""
+    content = load_checkpoint(path)
+    if "learners" not in content.get("state", ()):
         raise ValueError(
-            f"{where}: expected one place for each module, got {', '.join(map(repr, twice))} in "
-            f"both module_ids and paths. Leave {', '.join(map(repr, twice))} out of one of them."
+            f"load_modules({str(path)!r}): expected the checkpoint of an algorithm, got one with "
+            f"{', '.join(content) or 'nothing'}. Pass the folder that algo.save(path) wrote."
         )
-    if path is None and (module_ids is not None or not paths):
-        got = "none" if module_ids is None else f"module_ids={list(module_ids)!r} without one"
-        raise ValueError(
-            f"{where}: expected a checkpoint to load from, got {got}. Pass the folder that "
-            "algo.save(path) wrote, or paths={module_id: folder}."
-        )
-    found: list[tuple[str | os.PathLike[str], list[str]]] = []
-    if path is not None:
-        found.append((path, [name for name in there if name not in paths] if module_ids is None else [*module_ids]))
-    return found + [(source, [module_id]) for module_id, source in paths.items()]
+    return content["state"]["learners"]["module"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlmodule.data.rollout import Rollout
@@ -13,7 +13,7 @@ from rlmodule.settings import RunnerSettings
 
 
 class LocalEnvRunnerGroup(EnvRunnerGroup):
-    """One runner in this process, which acts with the very tensors of the learner, or with copies on its device.
+    """One runner in this process, which acts with the tensors of the learner themselves, or with copies on its device.
 
     Args:
         settings, run_seed, role, on_env: See :meth:`EnvRunnerGroup.create`.
@@ -26,8 +26,6 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         self._runner = EnvRunner(settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.num_env_steps_lost = self._runner.num_env_steps_lost
-        # of runners in processes, if the run began with these
-        self._counters = {"num_env_runner_restarts": 0, "num_weight_bytes_sent": 0}
 
     @property
     def local_runner(self) -> EnvRunner:
@@ -38,10 +36,7 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
 
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Iterator[Rollout]:
-        yield from self.sample_all(num_steps, explore=explore, policy_version=policy_version)
-
-    def sample_all(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
         rollout = self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
@@ -54,12 +49,6 @@ class LocalEnvRunnerGroup(EnvRunnerGroup):
     def report(self) -> dict[str, Any]:
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
-
-    def _get_process_counters(self) -> dict[str, int]:
-        return self._counters
-
-    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
-        self._counters = {name: counters[name] for name in self._counters}
 
     def get_state(self) -> State:
         return self._with_the_rest(self._runner.get_state())

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.learner_group import LearnerGroup, Reduce
-from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
-from rlmodule.learning.reports import Metrics
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.learning.learner import EpisodeLearner, Learner
+from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.settings import LearnerSettings
 
 
@@ -24,11 +19,10 @@ class LocalLearnerGroup(LearnerGroup):
     def __init__(
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
-        super().__init__(learner_class)
-        self._learner = learner_class(settings, spec, run_seed=run_seed)
+        self._learner = learner = learner_class(settings, spec, run_seed=run_seed)
         self._counters = {"num_learner_restarts": 0, "num_env_steps_dropped": 0}
-        self._copies = self._learner.device.type != "cpu"
-        self.module = spec.build() if self._copies else self._learner.module
+        is_copy = learner.device.type != "cpu"
+        super().__init__(learner_class, spec.build() if is_copy else learner.module, is_copy)
         self._update_module()
 
     @property
@@ -37,11 +31,11 @@ class LocalLearnerGroup(LearnerGroup):
 
     @property
     def num_updates(self) -> int:
-        return self._num_updates if self._copies else self._learner.num_updates
+        return self._num_updates if self._is_copy else self._learner.num_updates
 
     def _update_module(self) -> None:
         """Copy the weights from the GPU, if the learner is there."""
-        if self._copies:
+        if self._is_copy:
             self._num_updates = self._learner.num_updates
             self.module.set_state(self._learner.module.get_state())
 
@@ -53,58 +47,34 @@ class LocalLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        if not isinstance(self._learner, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
+        self._check_kind(EpisodeLearner, "update_from_episodes")
+        assert isinstance(self._learner, EpisodeLearner)
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
-    def update_from_batch(
-        self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
+    def _update(
+        self,
+        method: str,
+        data: Any,
+        kwargs: dict[str, Any],
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
     ) -> Any:
-        if not isinstance(self._learner, BatchLearner):
-            raise self._wrong_kind("update_from_batch")
-        return self._finish(self._learner.update_from_batch(batch, **kwargs), async_update, reduce_fn)
+        result = getattr(self._learner, method)(data, **kwargs)
+        return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
-        """Copy the weights if need be; returns the result as the caller wants it."""
+        """Copy the weights if need be, and return the result as the caller wants it."""
         self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
         return [result] if async_update else result
 
-    def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
-        if not isinstance(self._learner, BatchLearner):
-            raise self._wrong_kind("step_on_batch")
-        return self._learner.step_on_batch(batch, **kwargs)
-
-    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        if not isinstance(self._learner, BatchLearner):
-            raise self._wrong_kind("summarize_updates")
-        summary = self._learner.summarize_updates(history)
+    def _call(self, method: str, *args: Any) -> Any:
+        result = getattr(self._learner, method)(*args)
         self._update_module()
-        return summary
-
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        self._learner.add_module(module_id, spec)
-        if self._copies:
-            with torch.random.fork_rng(devices=[]):  # its weights are replaced
-                self.module.add(module_id, spec.build())
-        self._update_module()
-
-    def remove_module(self, module_id: str) -> None:
-        self._learner.remove_module(module_id)
-        if self._copies:
-            self.module.remove(module_id)
-
-    def _load_module_states(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
-        for module_id, state in states.items():
-            self._learner.load_module_state(module_id, state)
-        self._update_module()
+        return result
 
     def get_state(self) -> dict[str, Any]:
         return self._learner.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._learner.set_state(state)
-        self._update_module()
 
     def report(self) -> dict[str, Any]:
         return {}

@@ -6,9 +6,10 @@ import functools
 import glob
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from time import monotonic, perf_counter
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -18,12 +19,12 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from rlmodule.data.rollout import Rollout
+from rlmodule.distributed.cluster import room_remedy
+from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.processes import file_prefix, remove_leftovers, this_machine
-from rlmodule.distributed.ray_workers import RayWorkers
-from rlmodule.distributed.resources import room_remedy
+from rlmodule.distributed.ray_workers import Answer, RayWorkers
 from rlmodule.distributed.serialization import check_portable
-from rlmodule.distributed.workers import Answer, Failure, RestartPolicy, WorkerFailed
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, State
@@ -32,12 +33,36 @@ from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
 from rlmodule.settings import RunnerSettings
 
-MOMENT_S = 1.0
-"""Seconds after which a runner that ended has been noticed, whatever else happens."""
+
+@dataclass
+class _Known:
+    """What this process knows of a runner in another one.
+
+    Attributes:
+        incarnation: Of the runner.
+        counter: Of its env steps; None if it is on another machine.
+        accounted: Steps that are in its rollouts or counted as lost.
+        most: Steps that the call in flight can make.
+        version: Of the weights that it has; empty before its first call.
+    """
+
+    incarnation: int
+    counter: SharedCounter | None
+    accounted: int = 0
+    most: int = 0
+    version: tuple[int, ...] = ()
+
+    def take_lost(self) -> int:
+        """Count the steps that are not accounted for, each once; if it is on another machine, at most so many."""
+        if self.counter is None:
+            lost, self.most = self.most, 0
+        else:
+            lost, self.accounted = self.counter.count - self.accounted, self.counter.count
+        return lost
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
-    """Runners in processes of their own, to which the weights are sent when they changed.
+    """Runners in processes of their own, to which the weights are sent when they have changed.
 
     A runner that fails is restarted while the others continue, as the settings of ``fault_tolerance`` say.
 
@@ -55,21 +80,17 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     ) -> None:
         super().__init__(settings)
         self.seconds_waited = self.seconds_sending = 0.0
-        self._step_counts: dict[int, _StepsOfRunner] = {}
         self._lost_for_good: WorkerFailed | None = None
-        self._since = object()  # another one after each state that was set
         self._spec: RLModuleSpec | None = None
         self._shared: Any = None
-        self._held: dict[int, tuple[int, tuple[int, ...]]] = {}  # incarnation and version of the weights, by runner
         remove_leftovers(_memory_folder())
         self._counter_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
         try:
-            self.workers = self._start_processes(run_seed, role, on_env)
+            self.workers = self._processes = self._start_processes(run_seed, role, on_env)
         except BaseException:
             self._remove_counters()  # of those that could be made
             raise
-        for worker in range(self.workers.size):
-            self._watch(worker)
+        self._known = {worker: self._watched(worker) for worker in range(self.workers.size)}
         try:
             spaces = self.workers.values(self.workers.call("get_spaces", workers=[0]))
         except BaseException:
@@ -80,21 +101,26 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
         settings = self._settings
         env_spec = None if settings.env is None else spec_to_send(settings.env)
-        travels = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
-        travels[f"what is registered as env {settings.env!r}"] = env_spec
-        for name, value in travels.items():
+        sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
+        sent[f"what is registered as env {settings.env!r}"] = env_spec
+        for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        facts = settings.for_runners()
+        runner = settings.for_runners()
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
             functools.partial(
-                _RunnerActor, facts, env_spec, run_seed, role, on_env, self._counter_prefix, this_machine()
+                _RunnerActor, runner, env_spec, run_seed, role, on_env, self._counter_prefix, this_machine()
             ),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             policy=RestartPolicy(settings.restart_failed_env_runners, settings.max_restarts_in_a_row),
         )
+
+    def _watched(self, worker: int) -> _Known:
+        """Begin to read the step counter of the runner that runs now."""
+        incarnation = self.workers.incarnation(worker)
+        return _Known(incarnation, SharedCounter.attach(f"{self._counter_prefix}-{worker}-{incarnation}"))
 
     @property
     def local_runner(self) -> EnvRunner:
@@ -109,46 +135,13 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
-    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Iterator[Rollout]:
+    def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         if self._lost_for_good is not None:
             raise self._lost_for_good
-        asked = delivered = False
-        since = self._since
-        if self._weights_changed(policy_version):
-            start = perf_counter()
-            self._shared = self.workers.share(self.module.get_state())
-            self.seconds_sending += perf_counter() - start
-        while True:
-            start = perf_counter()
-            # at first, take what is left of a call that failed, or was not taken to its end
-            answers = iter(self.workers.collect(None if asked else 0.0))
-            self.seconds_waited += perf_counter() - start
-            try:
-                for answer in answers:
-                    if (rollout := self._rollout_of(answer)) is not None:
-                        delivered = True
-                        yield rollout
-                        if since is not self._since:
-                            return
-            finally:
-                if since is self._since:
-                    self.workers.keep(answers)
-            runners = range(self.workers.size)
-            busy = any(self.workers.in_flight(i) for i in runners)
-            if asked and delivered and not busy:
-                return
-            if not asked or not busy:
-                for worker in runners:
-                    if self.workers.is_up(worker) and not self.workers.in_flight(worker):
-                        self._ask(worker, num_steps, explore, policy_version)
-                asked = True
-
-    def sample_all(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
         rollouts = list[Rollout]()
         try:
             with uninterrupted():  # each step that an env made is counted: Ctrl-C raises at the end
-                for rollout in self.sample(num_steps, explore=explore, policy_version=policy_version):
-                    rollouts.append(rollout)
+                self._sample(rollouts, num_steps, explore, policy_version)
             return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they came as they were ready
         except BaseException as error:
             if rollouts:
@@ -158,30 +151,51 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                         self.reset()
             raise
 
-    def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
-        incarnation, version = self.workers.incarnation(worker), self._version
-        known_incarnation, known_version = self._held.get(worker, (-1, ()))
-        is_new = known_incarnation != incarnation
-        if is_new:
-            self._watch(worker)
-        self._step_counts[worker].most = num_steps * self._settings.num_envs_per_env_runner
-        self._held[worker] = incarnation, version
-        args = (num_steps, explore, policy_version, self._spec if is_new else None)
-        shared = self._shared if is_new or known_version != version else None
+    def _sample(self, rollouts: list[Rollout], num_steps: int, explore: bool, policy_version: int) -> None:
+        """Add a rollout of each runner to ``rollouts`` as it is ready."""
+        if self._weights_changed(policy_version):
+            start = perf_counter()
+            self._shared = self.workers.share(self.module.get_state())
+            self.seconds_sending += perf_counter() - start
+        self._add_rollouts(rollouts, timeout=0.0)  # those that a call that failed did not take
+        runners, asked = range(self.workers.size), False
+        while True:
+            busy = any(map(self.workers.in_flight, runners))
+            if asked and rollouts and not busy:
+                return
+            if not asked or not busy:
+                for worker in runners:
+                    if self.workers.is_up(worker) and not self.workers.in_flight(worker):
+                        self._ask(worker, num_steps, explore, policy_version)
+                asked = True
+            self._add_rollouts(rollouts)
+
+    def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
         start = perf_counter()
-        self.workers.submit(worker, "sample", *args, shared=shared)
+        answers = iter(self.workers.collect(timeout))
+        self.seconds_waited += perf_counter() - start
+        try:
+            for answer in answers:
+                if (rollout := self._rollout_of(answer)) is not None:
+                    rollouts.append(rollout)
+        finally:
+            self.workers.keep(answers)  # if one of them raised
+
+    def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
+        if self._known[worker].incarnation != self.workers.incarnation(worker):
+            self._known[worker] = self._watched(worker)
+        known = self._known[worker]
+        known.most = num_steps * self._settings.num_envs_per_env_runner
+        shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
+        known.version = self._version
+        start = perf_counter()
+        self.workers.submit(worker, "sample", num_steps, explore, policy_version, spec, shared=shared)
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
-    def _watch(self, worker: int) -> None:
-        """Read the step counter of the runner that is there now."""
-        incarnation, known = self.workers.incarnation(worker), self._step_counts.get(worker)
-        if known is None or known.incarnation != incarnation:
-            self._step_counts[worker] = _StepsOfRunner(f"{self._counter_prefix}-{worker}", incarnation)
-
     def _rollout_of(self, answer: Answer) -> Rollout | None:
-        step_counter = self._step_counts[answer.worker]
+        known = self._known[answer.worker]
         if answer.failure is not None:
-            if steps := step_counter.take_lost():
+            if steps := known.take_lost():
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
             self._replace(answer.worker, answer.failure)
             return None
@@ -189,58 +203,46 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             return None  # an answer to another call, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
-        step_counter.told += rollout.num_env_steps + sum(lost.values())
+        known.accounted += rollout.num_env_steps + sum(lost.values())
         return rollout
 
     def _replace(self, worker: int, failure: Failure) -> None:
-        """Go on after a failure, if the settings say so; a worker that did not just raise is being replaced already."""
-        settings = self._settings
+        """Continue after a failure if the settings say so; a worker that did not raise is being restarted already."""
+        settings, name = self._settings, f"env runner {worker}"
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
         if failure.type == ModuleFailed.__name__:
-            remedy = "Mend the module or its catalog: num_env_runners=0 debugs them here."
-            self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
+            remedy = "Fix the module or its catalog: num_env_runners=0 debugs them here."
+            self._lost_for_good = WorkerFailed(name, failure, remedy)
             raise self._lost_for_good
         if failure.kind == "raised" and self.workers.is_up(worker):
             if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
-                remedy = f"{self._cure_of(failure, [])}num_env_runners=0 debugs it here."
-                raise WorkerFailed(f"env runner {worker}", failure, remedy)
+                raise WorkerFailed(name, failure, f"{self._cure_of(failure)}num_env_runners=0 debugs it here.")
             failure = self.workers.restart_later(worker, failure)
-        if not failure.final:
+        num_left = self.workers.size - sum(map(self.workers.is_gone, range(self.workers.size)))
+        if not failure.final or (settings.ignore_env_runner_failures and num_left):
             return
-        if settings.ignore_env_runner_failures and any(not self.workers.is_gone(i) for i in range(self.workers.size)):
-            return
-        others = self._left()
         remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
             remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
-        number = "1 other runner is" if len(others) == 1 else f"{len(others)} other runners are"
-        left = f"; {number} left" if others else "; all env runners are lost"
-        remedy += f"{left}. {self._cure_of(failure, others)}num_env_runners=0 debugs it here; "
-        remedy += "from_checkpoint(path) goes on from the last checkpoint."
-        self._lost_for_good = WorkerFailed(f"env runner {worker}", failure, remedy)
+        remedy += f"; {num_left} of {self.workers.size} env runners are left. {self._cure_of(failure)}"
+        if num_left:
+            remedy += "To do without the runner: .fault_tolerance(ignore_env_runner_failures=True). "
+        remedy += "num_env_runners=0 debugs it here; from_checkpoint(path) continues from the last checkpoint."
+        self._lost_for_good = WorkerFailed(name, failure, remedy)
         raise self._lost_for_good
 
-    def _left(self) -> list[int]:
-        """The runners that are not gone, after a moment to notice those that ended together with another."""
-        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
-        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
-            answers += self.workers.collect(left)
-        self.workers.keep(answers)
-        return [i for i in range(self.workers.size) if not self.workers.is_gone(i)]
-
-    def _cure_of(self, failure: Failure, others: Sequence[int]) -> str:
+    def _cure_of(self, failure: Failure) -> str:
         """Which settings may help after ``failure``, in sentences."""
         if failure.kind == "unplaced":
             return f"{room_remedy('env runner')} "
-        cure = ""
         if failure.kind == "hung":
-            cure = "If a step or a reset may take that long, raise .env_runners(env_step_timeout_s=...). "
+            return "If a step or a reset may take that long, raise .env_runners(env_step_timeout_s=...). "
         if failure.kind == "raised" and not self._settings.restart_failed_sub_environments:
-            cure = "Mend the env, or let only the one that raises be made anew: "
-            cure += ".fault_tolerance(restart_failed_sub_environments=True). "
-        if others:
-            cure += "To do without the runner: .fault_tolerance(ignore_env_runner_failures=True). "
-        return cure
+            return (
+                "Fix the env, or have only the one that raises restarted: "
+                ".fault_tolerance(restart_failed_sub_environments=True). "
+            )
+        return ""
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -256,14 +258,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "sending_weights_s": self.seconds_sending,
         }
 
-    def _get_process_counters(self) -> dict[str, int]:
-        restarts, sent = self.workers.num_restarts, self.workers.num_bytes_shared
-        return {"num_env_runner_restarts": restarts, "num_weight_bytes_sent": sent}
-
-    def _set_process_counters(self, counters: Mapping[str, Any]) -> None:
-        self.workers.num_restarts = counters["num_env_runner_restarts"]
-        self.workers.num_bytes_shared = counters["num_weight_bytes_sent"]
-
     @property
     def num_healthy(self) -> int:
         """Runners that can be called."""
@@ -277,7 +271,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         known = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
         state: State = {}
         for worker in range(self.workers.size):
-            # of one that is gone no more than that another must not repeat what it did
+            # of one that is gone, only the number from which its next incarnation has streams of its own
             gone = {str(env): {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
             state |= known.get(worker, gone)
         return self._with_the_rest(state)
@@ -287,36 +281,28 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         parts = {i: {str(env): state[str(env)] for env in self._envs_of(i) if str(env) in state} for i in workers}
         self._keep_the_rest(state, self.workers.size)
         self.workers.wait_until_up()
-        restarted = self._restart_as(parts)
-        self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
-        for worker in restarted:  # which has no weights, also if one of its number had some
-            self._held.pop(worker, None)
-            del self._step_counts[worker]
-            self._watch(worker)
-        self._since = object()
-        self._lost_for_good = None
-        # what was called before this has come by now, since each runner answers in order
-        for answer in self.workers.collect(0.0):
-            if answer.failure is not None and self.workers.is_gone(answer.worker):
-                self._replace(answer.worker, answer.failure)
-        for step_counter in self._step_counts.values():
-            step_counter.take_lost()  # steps of what is not handed out, which nobody shall count later
-
-    def _restart_as(self, parts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> list[int]:
-        """Make those runners again that are gone, or of another incarnation than goes on with these envs."""
-        restarts, restarted = self.workers.num_restarts, list[int]()
+        restarts = self.workers.num_restarts
         for worker, part in parts.items():
             incarnation = last_incarnation(part.values())
             if incarnation != self.workers.incarnation(worker) or self.workers.is_gone(worker):
-                self._remove_counters(str(worker))  # of which one may have the name that is needed now
+                self._remove_counters(str(worker))  # one may have the name that is needed now
                 self.workers.restart(worker, incarnation)
-                restarted.append(worker)
-        self.workers.num_restarts = restarts  # which tells of accidents
-        return restarted
+                self._known[worker].incarnation = -1  # even if the new one has the same number
+        self.workers.num_restarts = restarts  # which counts failures
+        self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
+        self._lost_for_good = None
+        # each runner answers in order, so that all calls from before have been answered
+        for answer in self.workers.collect(0.0):
+            if answer.failure is not None and self.workers.is_gone(answer.worker):
+                self._replace(answer.worker, answer.failure)
+        for worker, known in self._known.items():
+            if known.incarnation < 0:
+                self._known[worker] = known = self._watched(worker)
+            known.take_lost()  # steps of rollouts that are dropped with their episodes are not lost ones
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call the runners that ``args`` has arguments for, but those that are gone; who dies is called again once it
-        is back. Returns what they return.
+        """Call the runners that ``args`` has arguments for, except those that are gone; one that dies is called again
+        once it is back. Returns what they return.
 
         Raises:
             WorkerFailed: If one raises, which it would do again; or is lost for good, as by :meth:`sample`.
@@ -341,7 +327,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._remove_counters()
 
     def _remove_counters(self, worker: str = "*") -> None:
-        """Remove those of runners that were made and never looked at."""
+        """Remove the files of runners that were made and never watched."""
         for path in glob.glob(f"{self._counter_prefix}-{worker}-*"):
             os.unlink(path)
 
@@ -351,14 +337,14 @@ class ModuleFailed(RuntimeError):
 
 
 class _RunnerActor:
-    """An env runner as it is in a process of its own: with weights that come by letter.
+    """An env runner in a process of its own, which is sent its weights.
 
     Args:
         settings: Those of the runner.
         env_spec: Of the env, if it has an id, which may be registered in the driver alone.
         run_seed, role, on_env: See :class:`EnvRunner`.
         counter_prefix: Beginning of the path of its step counter.
-        machine: Where the counter is read; on another machine it is in no file, since nobody would remove that.
+        machine: Where the counter is read; on another machine it is in no file, which nobody would remove.
         index: Which runner.
         incarnation: How often it was made before.
     """
@@ -406,7 +392,7 @@ class _RunnerActor:
         spec: RLModuleSpec | None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
-        """As :meth:`EnvRunner.sample`, after taking over ``weights``; ``spec`` comes with the first call."""
+        """Call :meth:`EnvRunner.sample`, with new ``weights`` if there are any; ``spec`` comes with the first call."""
         try:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):
@@ -428,32 +414,6 @@ class _RunnerActor:
 
     def stop(self) -> None:
         self._runner.stop()
-
-
-class _StepsOfRunner:
-    """What is known here of the steps of a runner elsewhere.
-
-    Args:
-        path: Of the step counters of this runner, without the incarnation.
-        incarnation: Of the runner.
-
-    Attributes:
-        told: Steps that its rollouts accounted for.
-        most: Steps that can be in flight.
-    """
-
-    def __init__(self, path: str, incarnation: int) -> None:
-        self.incarnation, self.told, self.most = incarnation, 0, 0
-        self._step_counter = SharedCounter.attach(f"{path}-{incarnation}")
-
-    def take_lost(self) -> int:
-        """Steps that it made and did not tell of, each once: exactly, or if it is on another machine, at most so
-        many."""
-        if self._step_counter is None:
-            lost, self.most = self.most, 0
-        else:
-            lost, self.told = self._step_counter.count - self.told, self._step_counter.count
-        return lost
 
 
 def _memory_folder() -> str:

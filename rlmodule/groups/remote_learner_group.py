@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.remote_learners import RemoteLearners, State
 from rlmodule.groups.learner_group import LearnerGroup, Reduce
-from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
-from rlmodule.learning.reports import Metrics, merge_metrics
+from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.settings import LearnerSettings
 
 
@@ -34,8 +29,7 @@ class RemoteLearnerGroup(LearnerGroup):
     def __init__(
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
-        super().__init__(learner_class)
-        self.module = spec.build()
+        super().__init__(learner_class, spec.build(), is_copy=True)
         self.processes = RemoteLearners(settings, learner_class, spec, run_seed=run_seed, keep=self._update_module)
 
     def _update_module(self, state: State) -> None:
@@ -62,63 +56,39 @@ class RemoteLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        if not issubclass(self._learner_class, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
-        check_episodes(episodes, "LearnerGroup.update_from_episodes()")
-        size, rows = self.processes.workers.size, num_steps_in(episodes)
-        parts = shard_rollout(episodes, size) if isinstance(episodes, Rollout) else shard_episodes(episodes, size)
-        return self._update("update_from_episodes", parts, kwargs, rows, reduce_fn or _first, async_update)
+        self._check_kind(EpisodeLearner, "update_from_episodes")
+        return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
 
-    def update_from_batch(
-        self, batch: Batch, *, async_update: bool = False, reduce_fn: Reduce | None = None, **kwargs: Any
+    def _update(
+        self,
+        method: str,
+        data: Any,
+        kwargs: dict[str, Any],
+        async_update: bool = False,
+        reduce_fn: Reduce | None = None,
     ) -> Any:
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("update_from_batch")
-        check_batch(batch, "LearnerGroup.update_from_batch()")
-        parts, rows = shard_batch(batch, self.processes.workers.size), num_rows(batch)
-        return self._update("update_from_batch", parts, kwargs, rows, reduce_fn or _first, async_update)
+        if (module_id := kwargs.get("module_id")) is not None:
+            self.module[module_id]  # raises if there is none
+        size, default, where = self.processes.workers.size, _first, f"LearnerGroup.{method}()"
+        if method == "update_from_episodes":
+            check_episodes(data, where)
+            parts = shard_rollout(data, size) if isinstance(data, Rollout) else shard_episodes(data, size)
+            rows = num_steps_in(data)
+        else:
+            if method == "step_on_batch":
+                default = partial(_merged, data)
+            else:
+                check_batch(data, where)
+            parts, rows = shard_batch(data, size), num_rows(data)
+        return self.processes.update(method, parts, kwargs, rows, reduce_fn or default, async_update)
 
-    def step_on_batch(self, batch: Batch, **kwargs: Any) -> Mapping[str, Metrics]:
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("step_on_batch")
-        parts, merge = shard_batch(batch, self.processes.workers.size), functools.partial(_merged, batch)
-        return self._update("step_on_batch", parts, kwargs, num_rows(batch), merge)
-
-    def _update(self, method: str, parts: Sequence[Any], kwargs: dict[str, Any], *rest: Any) -> Any:
-        """See :meth:`RemoteLearners.update`."""
-        self.module[kwargs.get("module_id", DEFAULT_MODULE_ID)]  # raises if there is none
-        return self.processes.update(method, parts, kwargs, *rest)
-
-    def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("summarize_updates")
-        return self.processes.call("summarize_updates", history) if history else {}
-
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        with torch.random.fork_rng(devices=[]):  # its weights are replaced
-            self.module.add(module_id, spec.build())
-        try:
-            self.processes.call("add_module", module_id, spec)
-        except BaseException:
-            self.module.remove(module_id)
-            raise
-
-    def remove_module(self, module_id: str) -> None:
-        self.module[module_id]  # raises if there is none
-        self.processes.call("remove_module", module_id)
-        self.module.remove(module_id)
-
-    def _load_module_states(self, states: Mapping[str, Mapping[str, Tensor]]) -> None:
-        for module_id, state in states.items():
-            self.processes.call("load_module_state", module_id, state)
+    def _call(self, method: str, *args: Any) -> Any:
+        return self.processes.call(method, *args)
 
     def get_state(self) -> State:
         state = self.processes.get_state()
         # what this process set in its copy, such as how much to explore, counts
-        return state | {"module": self.module.get_state()} if self.processes.has_handed_over else state
-
-    def set_state(self, state: State) -> None:
-        self.processes.call("set_state", state)
+        return state | {"module": self.module.get_state()} if self.processes.is_current else state
 
     def report(self) -> dict[str, Any]:
         counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}

@@ -21,7 +21,6 @@ DRIVER = tuple(
         "distributed/interrupts",
         "distributed/ray_workers",
         "distributed/remote_learners",
-        "distributed/workers",
         "groups/remote_env_runner_group",
         "groups/remote_learner_group",
     )
@@ -69,11 +68,7 @@ def run_with(num_env_runners: int, num_learners: int) -> Algorithm:
 def check_accounts(algorithm: Algorithm, where: str) -> None:
     """Each call of ``env.step`` is in a rollout that was counted, or among the lost ones."""
     group = algorithm.env_runner_group
-    made = sum(
-        of_runner._step_counter.count
-        for of_runner in group._step_counts.values()
-        if of_runner._step_counter is not None
-    )
+    made = sum(known.counter.count for known in group._known.values())
     assert made == algorithm.env_steps + sum(group.num_env_steps_lost.values()), where
 
 

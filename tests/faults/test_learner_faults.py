@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from rlmodule import Columns, Learner, LearnerGroup, RLModuleSpec, Rollout
-from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.fault_learners import FaultRegression, FaultReinforce, FaultSettings, Plan

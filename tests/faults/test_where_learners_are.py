@@ -11,7 +11,7 @@ import torch
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
-from rlmodule.distributed.workers import WorkerFailed
+from rlmodule.distributed.failures import WorkerFailed
 from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 from rlmodule.testing.data import clone, differences
 

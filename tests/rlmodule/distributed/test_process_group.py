@@ -256,7 +256,7 @@ def wait_or(collective: Collective, way: str, folder: Path) -> str:
         match=rf"learner {collective.rank} of {collective.size}: expected the others .* All must connect",
     ) as caught:
         collective.all_reduce(torch.ones(3))
-    with pytest.raises(CollectiveError, match="given up after an earlier error"):
+    with pytest.raises(CollectiveError, match="closed after an earlier error"):
         collective.all_gather(torch.ones(3))
     others[collective.rank].touch()
     return str(caught.value)
@@ -283,6 +283,6 @@ def test_peers_of_one_that_is_killed_are_told(tmp_path: Path) -> None:
 def test_who_meets_nobody_is_told() -> None:
     place = Rendezvous()
     with pytest.raises(
-        CollectiveError, match=r"learner 0 of 2: expected the others to take part within 0.5 s, got .*timeout"
+        CollectiveError, match=r"learner 0 of 2: expected the others to join within 0.5 s, got .*timeout"
     ):
         ProcessGroupCollective(0, 2, place.host, place.port, timeout_s=0.5)

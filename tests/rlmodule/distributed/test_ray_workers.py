@@ -15,15 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlmodule.distributed.ray_workers import RayWorkers, check_resources, start_ray
-from rlmodule.distributed.workers import (
-    MAX_IN_FLIGHT,
-    Answer,
-    Failure,
-    RestartPolicy,
-    WorkerFailed,
-    WorkerGroup,
-)
+from rlmodule.distributed.cluster import check_resources, start_ray
+from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
+from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from tests.waiting import PATIENCE_S, is_running, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -42,7 +36,7 @@ class Toy:
     def who(self) -> tuple[int, int, int]:
         return self.index, self.incarnation, os.getpid()
 
-    def add(self, a: Any, b: Any = 0, *, c: Any = 0) -> Any:
+    def add(self, a: Any, b: Any = 0, c: Any = 0) -> Any:
         return a + b + c
 
     def fail(self, error: BaseException) -> None:
@@ -109,12 +103,12 @@ class HangsInStop(Toy):
 
 @pytest.fixture
 def made() -> Iterator[Any]:
-    groups: list[WorkerGroup] = []
+    groups: list[RayWorkers] = []
 
     def make(factory: Any = Toy, size: int = 1, **settings: Any) -> RayWorkers:
         settings = {"num_cpus": 0.1, "timeout_s": 30.0, "policy": PROMPT} | settings
         groups.append(RayWorkers("toy", size, factory, **settings))
-        return groups[-1]  # type: ignore[return-value]
+        return groups[-1]
 
     yield make
     for group in groups:
@@ -129,7 +123,7 @@ def pair() -> Iterator[RayWorkers]:
     group.stop()
 
 
-def wait_until_up(group: WorkerGroup, worker: int = 0) -> None:
+def wait_until_up(group: RayWorkers, worker: int = 0) -> None:
     def is_up() -> bool:
         group.collect(1.0)
         return group.is_up(worker)
@@ -154,8 +148,8 @@ def one(answers: list[Answer]) -> Answer:
 
 
 def test_workers_answer(pair: RayWorkers) -> None:
-    assert pair.values(pair.call("add", torch.ones(1000), 2, c=torch.arange(1000)))[1][-1] == 1002
-    assert pair.values(pair.call("add", workers=[1], shared=None, a=1)) == [1]
+    assert pair.values(pair.call("add", torch.ones(1000), 2, torch.arange(1000)))[1][-1] == 1002
+    assert pair.values(pair.call("add", 1, workers=[1], shared=None)) == [1]
     assert pair.in_flight(0) == 0
     ticket = pair.submit(1, "who")
     answer = one(pair.collect())
@@ -379,7 +373,7 @@ def test_workers_meet_on_the_loopback_if_they_are_on_one_machine(
 
 NICENESS = """
 import os
-from rlmodule.distributed.ray_workers import start_ray
+from rlmodule.distributed.cluster import start_ray
 
 os.nice(2)
 start_ray()
@@ -399,7 +393,7 @@ def test_workers_of_a_ray_of_ours_have_the_priority_of_the_driver(of_the_user: d
 
 @pytest.mark.parametrize(
     ("cause", "told"),
-    [("InvalidAuthToken: Authentication token is missing", "RAY_AUTH_MODE=token"), ("timed out", "`ray status` tells")],
+    [("InvalidAuthToken: Authentication token is missing", "RAY_AUTH_MODE=token"), ("timed out", "`ray status` shows")],
 )
 def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
@@ -425,7 +419,7 @@ def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
     remedy = {"CPU": r"num_cpus_per_env_runner=0\.5 .*ray.init\(num_cpus=999\)", "GPU": "num_gpus_per_learner=0"}[name]
     told = rf"num_env_runners=999: expected at most the [\d.]+ {name}s .*, got 999 {name}s\. .*{remedy}"
     with pytest.raises(ValueError, match=told):
-        check_resources({name: 999.0}, "num_env_runners=999")
+        check_resources("num_env_runners=999", (999, {name: 1.0}))
 
 
 def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,15 +427,15 @@ def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nodes = [{"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 4.0), (True, 3.0), (False, 64.0))]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    check_resources({"CPU": 8.0}, "num_learners=2", [{"CPU": 4.0, "GPU": 0.0}, {}])
+    check_resources("num_learners=2", (2, {"CPU": 4.0, "GPU": 0.0}), (1, {}), (0, {"CPU": 99.0}))
     told = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
     with pytest.raises(ValueError, match=told):
-        check_resources({"CPU": 5.0}, "num_learners=1", [{"CPU": 5.0, "GPU": 0.0}])
+        check_resources("num_learners=1", (1, {"CPU": 5.0, "GPU": 0.0}))
 
 
 def test_an_answer_that_cannot_be_read_here_is_told_and_the_worker_goes_on(pair: RayWorkers) -> None:
     pid = pair.pids()[0]
-    failure = one(pair.call("add", [Unmakeable()], [], c=[], workers=[0])).failure
+    failure = one(pair.call("add", [Unmakeable()], [], [], workers=[0])).failure
     assert failure is not None
     assert (failure.kind, failure.type, failure.message) == ("raised", "LookupError", "not here")
     assert pair.in_flight(0) == 0

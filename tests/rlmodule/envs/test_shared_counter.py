@@ -38,7 +38,9 @@ def test_what_was_counted_is_there_after_the_process_was_killed(tmp_path: Path) 
 
 def test_both_see_each_count_and_nothing_is_left_of_the_file(tmp_path: Path) -> None:
     path = str(tmp_path / "step_counter")
-    here, there = SharedCounter.create(path), SharedCounter.attach(path)
+    here = SharedCounter.create(path)
+    assert os.stat(path).st_mode & 0o777 == 0o600  # nobody else reads it, whatever the umask
+    there = SharedCounter.attach(path)
     assert there is not None
     here.cell[0] += 2**40
     assert there.count == 2**40

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from rlmodule import Columns, EnvRunnerGroup, RLModuleSpec
+from rlmodule.distributed.failures import Failure, WorkerFailed
+from rlmodule.distributed.interrupts import interruptible
 from rlmodule.distributed.processes import this_machine
-from rlmodule.distributed.workers import Answer, Failure, WorkerFailed, WorkerGroup
+from rlmodule.distributed.ray_workers import Answer
 from rlmodule.envs.make import spec_to_send
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
 from rlmodule.testing.data import clone, differences
@@ -100,23 +102,23 @@ def test_weights_are_sent_when_they_changed_and_not_else(remote: EnvRunnerGroup)
 def test_rollouts_before_sampling_is_cut_short_are_counted_as_lost(
     remote: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch, cut_short: type[BaseException]
 ) -> None:
-    real, reset, resets = remote.sample, remote.reset, []
+    real, reset, resets = remote._sample, remote.reset, []
 
-    def sample(*args: Any, **kwargs: Any) -> Any:
-        yield from real(*args, **kwargs)
+    def sample(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
         if cut_short is ZeroDivisionError:
             raise cut_short
         signal.raise_signal(signal.SIGINT)  # which is held back up to the end
 
     before = remote.num_env_steps_lost["not_learned"]
-    monkeypatch.setattr(remote, "sample", sample)
+    monkeypatch.setattr(remote, "_sample", sample)
     monkeypatch.setattr(remote, "reset", lambda: (resets.append(1), reset()))
     with pytest.raises(cut_short):
-        remote.sample_all(32)
+        remote.sample(32)
     assert remote.num_env_steps_lost["not_learned"] - before == 64
     assert resets == [1]
     monkeypatch.undo()
-    assert [rollout.num_env_steps for rollout in remote.sample_all(5)] == [5, 5]
+    assert [rollout.num_env_steps for rollout in remote.sample(5)] == [5, 5]
 
 
 @pytest.mark.parametrize("which", ["local", "remote"])
@@ -143,7 +145,7 @@ def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) ->
     assert remote.workers.num_restarts == restarts + 1  # that of the accident
     assert remote.workers.incarnation(0) == incarnation
     assert {rollout.first_env_index for rollout in remote.sample(3)} == {0, 1}
-    step_counter = remote._step_counts[0]._step_counter
+    step_counter = remote._known[0].counter
     assert step_counter is not None
     assert step_counter.count == 3
 
@@ -227,7 +229,7 @@ def test_the_end_of_a_runner_names_the_settings_that_help(
 ) -> None:
     monkeypatch.setattr(remote.workers, "is_up", lambda worker: worker != 1)
     monkeypatch.setattr(remote.workers, "is_gone", lambda worker: worker == 1)
-    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 other runner is left\. .*{told}"):
+    with pytest.raises(WorkerFailed, match=rf"no such thing.*; 1 of 2 env runners are left\. .*{told}"):
         remote._replace(1, Failure(kind, "OSError", "no such thing.", final=True))
     remote._lost_for_good = None
 
@@ -252,7 +254,7 @@ def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: Env
         with torch.random.fork_rng(devices=[]):
             group.build_modules(spec, spec.build())
         for _ in range(2):
-            with pytest.raises(WorkerFailed, match=r"LookupError: no such file over here.*Mend the module"):
+            with pytest.raises(WorkerFailed, match=r"LookupError: no such file over here.*Fix the module"):
                 list(group.sample(5))
         assert group.workers.num_restarts == 0
     finally:
@@ -264,32 +266,52 @@ def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup
         _ = remote.local_runner
 
 
-def test_who_takes_not_all_loses_nothing(remote: EnvRunnerGroup) -> None:
-    remote.reset()
-    taken = next(remote.sample(10)).num_env_steps
+def interrupted(remote: EnvRunnerGroup, num_steps: int, policy_version: int = 0) -> None:
+    """Sample, and be interrupted while the rollouts are on their way."""
+
+    def wait(timeout: float) -> list[int]:
+        with interruptible():
+            if remote.workers.in_flight(0):
+                signal.raise_signal(signal.SIGINT)
+        return []
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remote.workers, "_wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            remote._sample([], num_steps, True, policy_version)
+
+
+def test_rollouts_that_an_interrupted_call_did_not_take_are_in_the_next_one(remote: EnvRunnerGroup) -> None:
+    remote.sample(5)
+    interrupted(remote, 10)
     state = remote.get_state()  # which waits for what is on its way, and keeps it
     assert sorted(state) == ["0", "1"]
-    rollouts = list(remote.sample(10))
-    steps = taken + sum(rollout.num_env_steps for rollout in rollouts)
-    assert steps == 10 * (1 + len(rollouts))
-    assert {rollout.first_env_index for rollout in rollouts} == {0, 1}
+    assert sorted(rollout.first_env_index for rollout in remote.sample(10)) == [0, 0, 1, 1]
 
 
-class Scripted(WorkerGroup):
-    """Workers that answer as is written."""
+class Scripted:
+    """Stands for the workers: answers as is written."""
+
+    size = 2
 
     def __init__(self, script: list[list[Answer]]) -> None:
-        super().__init__("env runner", 2)
         self._script = script
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> list[Answer]:
+    def call(self, method: str, workers: Any) -> list[Answer]:
         return [Answer(0, 0, (SPEC.observation_space, SPEC.action_space))]
 
-    def submit(self, worker: int, method: str, *args: Any, shared: Any = None, **kwargs: Any) -> int:
+    def values(self, answers: list[Answer]) -> list[Any]:
+        return [answer.value for answer in answers]
+
+    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> int:
         return 0
 
-    def _collect(self, timeout: float | None) -> list[Answer]:
+    def collect(self, timeout: float | None) -> list[Answer]:
         return self._script.pop(0)
+
+    def keep(self, answers: Iterable[Answer]) -> None:
+        if left := [*answers]:
+            self._script.insert(0, left)
 
     def share(self, value: Any) -> Any:
         return value
@@ -305,13 +327,6 @@ class Scripted(WorkerGroup):
 
     def incarnation(self, worker: int) -> int:
         return 0
-
-    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None: ...
-
-    def restart_later(self, worker: int, failure: Failure) -> Failure:
-        return failure
-
-    def stop(self) -> None: ...
 
 
 @pytest.mark.parametrize("method", ["get_state", "reset"])
@@ -424,8 +439,7 @@ def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunner
 # --- a state that is set in place -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["given up", "held on to"])
-def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup, held: bool) -> None:
+def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup) -> None:
     remote.reset()
     list(remote.sample(5))
     state = clone(remote.get_state())
@@ -433,23 +447,15 @@ def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup,
     expected = {env: columns[Columns.ACTIONS] for env, columns in seen(remote, 5).items()}
     lost = dict(remote.num_env_steps_lost)
     remote.set_state(state)
-    sampling = remote.sample(7, policy_version=8)
-    next(sampling)  # the other one is on its way, or has come
-    assert isinstance(sampling, Generator)
-    if not held:
-        sampling.close()
+    interrupted(remote, 7, policy_version=8)
     remote.set_state(state)
-    assert list(sampling) == []
-    del sampling
     rollouts = list(remote.sample(5, policy_version=9))
     assert [rollout.policy_version for rollout in rollouts] == [9, 9]
     for rollout in rollouts:
         assert torch.equal(rollout[Columns.ACTIONS][:, 0], expected[rollout.first_env_index])
     remote.workers.restart(0)
-    remote._watch(0)
-    assert [step_counter.take_lost() for step_counter in remote._step_counts.values()][
-        1
-    ] == 0  # of what was given up none is counted
+    remote._known[0] = remote._watched(0)
+    assert [known.take_lost() for known in remote._known.values()][1] == 0  # of what was given up none is counted
     assert dict(remote.num_env_steps_lost) == lost
 
 
