@@ -1,9 +1,8 @@
-"""BatchLearner: a learner whose batches come ready, such as out of a replay buffer."""
+"""BatchLearner: a learner that is given ready batches, such as those of a replay buffer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -12,38 +11,33 @@ from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
+from rlmodule.learning.learner import Batch, Learner, join_metrics
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
 class BatchLearner(Learner):
-    """A learner that is fed ready train batches, such as samples of a replay buffer.
+    """A learner that is given ready train batches, such as samples of a replay buffer.
 
     Override points, besides those of :class:`Learner`:
         ``before_gradient_step``: what precedes each step, such as drawing noise.
         ``prepare_batch``: what is computed from a batch before the gradient step, such as targets.
         ``after_gradient_step``: what follows each step, such as moving a target net.
 
-    Of several learners all call ``before_gradient_step`` and ``after_gradient_step``, but those without data in an
-    update not the loss and ``prepare_batch``: what draws from ``generator`` belongs into the former.
+    In an update of several learners, those without data do not call ``prepare_batch`` and the loss, but all call
+    ``before_gradient_step`` and ``after_gradient_step``: draw from ``generator`` in these.
     """
 
     def before_gradient_step(self, module_id: str) -> None:
         """Runs under ``no_grad`` before ``prepare_batch``. Default: nothing."""
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """The batch as the loss shall see it; runs under ``no_grad``. Default: as it came."""
+        """Return the batch for the loss; runs under ``no_grad``. Default: unchanged."""
         return batch
 
     def after_gradient_step(self, module_id: str) -> None:
         """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
-
-    def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Deprecated: call :meth:`update_from_batch`."""
-        warn_of_update(type(self), "update_from_batch")
-        return self.update_from_batch(batch, **kwargs)
 
     def update_from_batch(
         self, batch: Batch | None, *, env_steps: int | None = None, module_id: str = DEFAULT_MODULE_ID
@@ -51,8 +45,8 @@ class BatchLearner(Learner):
         """Take one gradient step on ``batch``, and wait for its numbers. :meth:`step_on_batch` does not wait.
 
         Args:
-            batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module. Of
-                several learners the part of this one, which may be None.
+            batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module. This
+                learner's part if there are several, which may be None.
             env_steps: Env steps sampled in the whole run so far, for schedules; None adds the rows of the batch to the
                 count of this learner.
             module_id: Which module learns.
@@ -64,7 +58,7 @@ class BatchLearner(Learner):
             KeyError: If there is no module of that id (names the known ones), or the batch lacks a column.
             TypeError: If the batch is no dict of tensors.
             ValueError: If there is no data.
-            CollectiveError: If another learner did not take part to the end.
+            CollectiveError: If another learner raised, ended or hangs.
         """
         where = f"{type(self).__name__}.update_from_batch()"
         check_batch(batch, where)
@@ -83,8 +77,8 @@ class BatchLearner(Learner):
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, Metrics]:
-        """Take one gradient step on ``batch``. Nothing here waits for the device, and nothing checks the data: loops
-        with many small updates call it, and :meth:`summarize_updates` now and then.
+        """Take one gradient step on ``batch``, without waiting for the device and without checking the data. Loops with
+        many small updates call it, and :meth:`summarize_updates` now and then.
 
         Args:
             batch, env_steps, module_id: See :meth:`update_from_batch`.
@@ -96,7 +90,7 @@ class BatchLearner(Learner):
         Raises:
             KeyError: If there is no module of that id; names those there are.
             ValueError: If there is no data.
-            CollectiveError: If another learner did not take part to the end.
+            CollectiveError: If another learner raised, ended or hangs.
         """
         module = self.module[module_id]
         if batch is None and self.collective.size == 1:

@@ -1,4 +1,4 @@
-"""Where a learner computes and how: its device, and the one wrapper around the loss and the gradient of a minibatch."""
+"""Where and how a learner computes: its device, and the wrapper around the loss and the gradient of a minibatch."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from rlmodule.settings import LearnerSettings
 Forward = Callable[[dict[str, Tree]], tuple[dict[str, Tree], Mapping[str, Tree]]]
 Loss = Callable[[dict[str, Tree], Mapping[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
 GradientPass = Callable[[dict[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
-"""From a minibatch to its loss and what is to be reported; leaves the gradients with the parameters."""
+"""From a minibatch to its loss and metrics; leaves the gradients with the parameters."""
 
 logger = logging.getLogger("rlmodule.learning.compilation")
 
 _MOST_SHAPES = 2
 """Shapes of minibatches that are compiled or captured: full ones, and a smaller last one."""
 _MOST_UNLIKE = 64
-"""Minibatches of new shapes in a row after which there is nothing to gain."""
+"""Minibatches of new shapes in a row after which compiling is given up."""
 _MOST_RECAPTURES = 8
-"""Graphs that are thrown away since what they froze has changed."""
+"""Graphs that are discarded since numbers that they froze have changed, before capturing is given up."""
 _WARM_UP = 3
 """Trial runs before a capture, as torch advises."""
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
-    """The GPU that torch has chosen if the settings give the learner one, else the CPU.
+    """Return the GPU that torch has chosen if the settings give the learner one, else the CPU.
 
     Raises:
-        ValueError: If they do and torch can use none.
+        ValueError: If they do and torch cannot use one.
     """
     if not settings.num_gpus_per_learner:
         return torch.device("cpu")
@@ -67,17 +67,17 @@ def gradient_pass(
     settings: LearnerSettings,
     is_stateful: bool,
 ) -> GradientPass:
-    """Forward pass, loss and backward pass of a minibatch, as the settings want it computed.
+    """Combine forward pass, loss and backward pass of a minibatch as the settings ask.
 
     Args:
-        learner: Whose methods ``forward`` and ``loss`` are; a captured graph is captured anew where numbers or tensors
-            that they read there were replaced.
-        module_id: Which module, in the log.
-        module: Its buffers are put back after the trial runs before a capture.
+        learner: Has the methods ``forward`` and ``loss``; a graph is captured again when numbers or tensors that they
+            read from the learner were replaced.
+        module_id: Which module, for the log.
+        module: Its buffers are restored after the trial runs before a capture.
         parameters: Those of the module.
-        forward: From a minibatch to rows and what the module makes of them.
-        loss: From these to the loss and what is to be reported.
-        settings: Says how.
+        forward: From a minibatch to rows and the module's outputs.
+        loss: From these to the loss and metrics.
+        settings: How to compute.
         is_stateful: Whether the module is recurrent.
     """
     kind = parameters.grad.device.type
@@ -98,7 +98,7 @@ def gradient_pass(
 
 
 def is_plain(settings: LearnerSettings) -> bool:
-    """Whether the settings want forward and backward pass computed as they stand."""
+    """Whether the settings ask for the forward and backward pass without autocast, compilation and graphs."""
     return not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
 
 
@@ -112,7 +112,7 @@ def _differentiate(
 
 
 def _widened(tensors: Any) -> Any:
-    """Numbers of 16 bits as float32, for the arithmetic of distributions and errors, which needs the digits."""
+    """Convert tensors of 16 bits to float32, which the arithmetic of distributions and errors needs."""
     if isinstance(tensors, Tensor):
         return tensors.float() if tensors.dtype in (torch.bfloat16, torch.float16) else tensors
     if isinstance(tensors, Mapping):
@@ -121,8 +121,8 @@ def _widened(tensors: Any) -> Any:
 
 
 class _Accelerated:
-    """A gradient pass that is compiled, captured or both, once a shape of minibatches has come again; the first of a
-    shape, and those of rare ones, are computed as they stand. Where that fails it says why, once, and goes on without.
+    """A gradient pass that is compiled, captured or both, from the second minibatch of a shape on. The first of a shape
+    and those of rare shapes are computed without. If compiling or capturing fails, it logs why, once, and does without.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _Accelerated:
         return self._replay(shape, batch) if self._captures else self._plain(batch)
 
     def _count(self, shape: Any) -> int:
-        """How often minibatches of ``shape`` came before; 0 also if there are enough other shapes that came again."""
+        """Count the earlier minibatches of ``shape``; 0 as well if enough other shapes are compiled already."""
         times = self._seen.pop(shape, 0)
         once = [other for other, count in self._seen.items() if count == 1]
         if times == 1 and len(self._seen) - len(once) >= _MOST_SHAPES:
@@ -175,7 +175,7 @@ class _Accelerated:
         return times
 
     def _first(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """A minibatch of a new shape, and what the loss reads."""
+        """Compute a minibatch of a new shape, and note what the loss reads."""
         if self._unlike == _MOST_UNLIKE:
             reason = f"{_MOST_UNLIKE} minibatches in a row were each of another shape"
             self._stop_compiling(reason)
@@ -195,7 +195,7 @@ class _Accelerated:
         except Exception as error:
             self._stop_compiling(_reason(error))
             _put_back(kept)
-            return self._plain(batch)  # raises what is no matter of compiling
+            return self._plain(batch)  # raises what has nothing to do with compiling
 
     def _replay(self, shape: Any, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
         values, graph = self._reads.values(), self._graphs.get(shape)
@@ -204,11 +204,11 @@ class _Accelerated:
         return self._plain(batch) if graph is None else graph.replay(batch)
 
     def _capture(self, shape: Any, batch: dict[str, Tree], values: tuple[Any, ...]) -> _Graph | None:
-        """A graph for what the learner's attributes are now; None if there can be none.
+        """Capture a graph with the present values of the learner's attributes; None if that is impossible.
 
         Raises:
-            RuntimeError: If it fails after trial runs that did not. What torch counts and keeps of a capture may then
-                stay behind, so that nothing goes on from here.
+            RuntimeError: If it fails though the trial runs did not. Torch may then be in a state from which nothing
+                can continue.
         """
         if self._graphs.pop(shape, None) is not None:
             self._recaptures += 1
@@ -237,15 +237,15 @@ class _Accelerated:
     def _stop_compiling(self, reason: str) -> None:
         if self._compiles:
             self._compiles, self._fast = False, self._plain
-            self._tell("torch_compile_learner", reason)
+            self._warn("torch_compile_learner", reason)
 
     def _stop_capturing(self, reason: str) -> None:
         if self._captures:
             self._captures = False
             self._graphs.clear()
-            self._tell("torch_cuda_graphs", reason)
+            self._warn("torch_cuda_graphs", reason)
 
-    def _tell(self, setting: str, reason: str) -> None:
+    def _warn(self, setting: str, reason: str) -> None:
         logger.warning("%s: the loss of module %r is computed without: %s", setting, self._module_id, reason)
 
 
@@ -256,7 +256,7 @@ def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Graph:
-    """The gradient pass of minibatches of one shape as a CUDA graph, yet to be captured.
+    """The gradient pass of minibatches of one shape as a CUDA graph.
 
     Args:
         run: The pass.
@@ -264,8 +264,7 @@ class _Graph:
         values: What the learner's attributes are.
 
     Raises:
-        Exception: From trial runs: whatever keeps it from being captured, such as an operation that waits for the
-            device.
+        Exception: From the trial runs: whatever prevents a capture, such as an operation that waits for the device.
     """
 
     def __init__(self, run: GradientPass, batch: dict[str, Tree], values: tuple[Any, ...]) -> None:
@@ -282,29 +281,29 @@ class _Graph:
             ):
                 for _ in range(_WARM_UP):
                     run(self._batch)
-        finally:  # also what a run that failed had begun
+        finally:  # even if a run failed
             here.wait_stream(aside)
 
     def capture(self) -> None:
         """Record what the trial runs did."""
         self._graph = torch.cuda.CUDAGraph()
-        # other threads, such as those of NCCL, may go on
+        # other threads, such as those of NCCL, may use the device meanwhile
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             loss, metrics = self._run(self._batch)
             self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
 
     def replay(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and metrics of ``batch``, as copies: the next replay writes over its own."""
+        """Return copies of the loss and metrics of ``batch``, since the next replay overwrites them."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
         return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
 
 
 class _Reads:
-    """Which plain values and tensors of an object a function reads, whose values a captured graph has frozen.
+    """Notes which plain values and tensors of an object a function reads, which a captured graph has frozen.
 
     Attributes:
-        changed: Names of plain values that were others after the function than before.
+        changed: Names of plain values that the function changed.
     """
 
     def __init__(self, owner: object) -> None:
@@ -314,7 +313,7 @@ class _Reads:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note what is read within."""
+        """Note what is read within the block."""
         owner, names = self._owner, self._names
         cls: Any = type(owner)
 
@@ -331,11 +330,11 @@ class _Reads:
         self.changed = [name for name, value in before.items() if vars(owner).get(name) != value]
 
     def names(self) -> list[str]:
-        """Those of plain values that are read."""
+        """Names of the plain values that are read."""
         return sorted(name for name in self._names if _is_plain(vars(self._owner).get(name, ())))
 
     def values(self) -> tuple[Any, ...]:
-        """The values, and where the tensors lie, as they are now."""
+        """The present values, and the addresses of tensors."""
         kept = vars(self._owner)
         return tuple(
             value.data_ptr() if isinstance(value, Tensor) else value
@@ -358,7 +357,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(compute: GradientPass) -> GradientPass:
-    """``compute`` compiled, and told from those of other learners: torch keeps and counts by code object."""
+    """Compile a copy of ``compute``, since torch keeps and counts compiled code by code object, not by learner."""
     assert isinstance(compute, FunctionType)
     own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
     return torch.compile(own, dynamic=False, fullgraph=True)
@@ -366,10 +365,10 @@ def _compiled(compute: GradientPass) -> GradientPass:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """Within, what waits for the GPU raises."""
+    """Raise within the block where something waits for the GPU."""
     before = torch.cuda.get_sync_debug_mode()
     try:
-        with warnings.catch_warnings():  # that this is a prototype, and does not find all that waits
+        with warnings.catch_warnings():  # this mode is a prototype, which does not find everything that waits
             warnings.filterwarnings("ignore", "Synchronization debug mode")
             torch.cuda.set_sync_debug_mode("error")
         yield

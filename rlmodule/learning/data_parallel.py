@@ -1,4 +1,4 @@
-"""DataParallel: lets several learners, each with part of the data, step as one would with all of it."""
+"""DataParallel: makes several learners, each with part of the data, take the steps of one that has all of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 
 
 class DataParallel:
-    """Several learners, as one of them sees it: its part of what they do together, in the order of an update.
+    """One learner's part in updates of several learners. Methods are called in the order of an update.
 
     Override points: none.
 
@@ -39,8 +39,8 @@ class DataParallel:
         self._slots = 0, 0
 
     def register(self, module_id: str, module: nn.Module) -> None:
-        """Have the running moments of a module taken over the rows of all, and know its other buffers."""
-        alike = _set_by_who_samples(module)
+        """Take the running moments of a module over the rows of all learners, and note its other buffers."""
+        alike = _exploration_buffers(module)
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
             alike |= {id(buffer) for buffer in moments.buffers()}
@@ -50,10 +50,8 @@ class DataParallel:
     def gradient(
         self, compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Loss and gradient of the mean over the rows of all, and what ``compute`` reports of those in ``batch``.
-
-        Without rows this learner only takes part in the all-reduce.
-        """
+        """Loss and gradient of the mean over the rows of all learners, and what ``compute`` reports of those in
+        ``batch``. Without rows, this learner only joins the all-reduce."""
         parameters.zero_grad()
         rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
         if rows:
@@ -62,47 +60,47 @@ class DataParallel:
         return loss, metrics | {ROWS: torch.tensor(float(rows))}
 
     def forget(self, module_id: str) -> None:
-        """Let go of a module."""
+        """Forget a module."""
         del self._own_buffers[module_id]
 
     def leave(self, modules: nn.Module) -> None:
-        """Let the running moments of all modules be those of one learner again."""
+        """Take the running moments of all modules over the rows of this learner again."""
         for moments in _moments_of(modules):
             moments.pool = None
 
-    def take_part(
+    def sync_rollout(
         self, rollout: Rollout | None, generator: torch.Generator, num_updates: int, env_steps: int
     ) -> Rollout | None:
-        """Find out where the slots of the data stand among those of all. None if nobody has data; if others have, one
-        without gets a row of theirs, not valid, and so takes part in all that is done together.
+        """Find the slots of the rollout among those of all learners. Returns the rollout; one invalid row of another
+        learner's where this one has no data, so that it can join all collective operations; None if none has data.
 
         Raises:
-            RuntimeError: If the learners do not stand at the same place.
+            RuntimeError: If the learners differ in the other arguments.
         """
         here = (0, 0) if rollout is None else (rollout.shape[1], rollout.first_env_index)
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
-        told = self._each(torch.tensor([*here, *state]))
-        _check_alike(told[:, 2:])
-        num_slots, firsts = told[:, 0].tolist(), told[:, 1].tolist()
+        everywhere = self._each(torch.tensor([*here, *state]))
+        _check_alike(everywhere[:, 2:])
+        num_slots, firsts = everywhere[:, 0].tolist(), everywhere[:, 1].tolist()
         mine = firsts[self._collective.rank], self._collective.rank
         before = sum(n for rank, n in enumerate(num_slots) if (firsts[rank], rank) < mine)
         self._slots = before, sum(num_slots)
         if all(num_slots) or not any(num_slots):
             return rollout
-        giver = int(told[:, 0].argmax())
+        giver = num_slots.index(max(num_slots))
         row = vars(nothing_like(rollout)) if rollout is not None and self._collective.rank == giver else None
         given = self._collective.all_gather_object(row)[giver]
         return Rollout(**given) if rollout is None else rollout
 
     def number(self, rollout: Rollout) -> Rollout:
-        """The rollout with a column of the place of each row among those of all, by time and then by slot."""
+        """Add a column with the place of each row among those of all learners, by time and then by slot."""
         (steps, slots), (first, total) = rollout.shape, self._slots
         places = torch.arange(steps)[:, None] * total + first + torch.arange(slots)
         column = {Columns.ORDER: places.to(rollout.valid.device)}
         return dataclasses.replace(rollout, columns=rollout.columns | column)
 
     def share_of(self, batch: dict[str, Tree]) -> Share:
-        """Which rows or sequences of all are in the train batch, which loses the column that told."""
+        """Find out which rows or sequences of all learners are in the train batch; removes the column for that."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)
@@ -111,20 +109,20 @@ class DataParallel:
         return Share(keys[0] if keys.dim() > 1 else keys, length, self._collective)
 
     def join_metrics(self, history: Sequence[Metrics], extra: frozenset[str]) -> tuple[Metrics, frozenset[str]]:
-        """The metrics of several minibatches as one, those of all learners. ``extra`` are names of some that only those
-        who had rows have heard of."""
+        """Join the metrics of several minibatches and of all learners. ``extra`` are the names of those that modules
+        report, which learners without rows do not know yet."""
         parts = self._collective.all_gather_object(part_of(history) | {"extra": sorted(extra)})
         scalars, per_row = merge_parts(parts)
         metrics = scalars | {name: torch.cat(values) for name, values in per_row.items()}
         return metrics, extra.union(*(part["extra"] for part in parts))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so for any learner."""
+        """Whether the flag is set on any learner."""
         return bool(self._collective.all_reduce(torch.tensor([float(flag)])) > 0)
 
     def average_buffers(self, module_id: str, rows: int) -> None:
-        """Make the buffers of a module what they are on average of all learners, weighted by rows, and whole numbers
-        the largest: those of the nets' own running statistics come to differ."""
+        """Average the buffers of a module over all learners, weighted by rows, and take the maximum of whole numbers:
+        running statistics of the nets' own differ from learner to learner."""
         floats, others = list[Tensor](), list[Tensor]()
         for buffer in self._own_buffers[module_id]:
             (floats if buffer.is_floating_point() else others).append(buffer)
@@ -139,18 +137,18 @@ class DataParallel:
             _scatter(self._each(here).amax(0), others)
 
     def _each(self, row: Tensor) -> Tensor:
-        """The ``row`` ``[n]`` of whole numbers of each learner, ``[size, n]``: all are of one length, which ``gather``
-        would ask for first, and wait for."""
+        """The ``row`` ``[n]`` of whole numbers of each learner, ``[size, n]``. All have one length, which
+        ``all_gather`` would exchange first."""
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
         return self._collective.all_reduce(table)
 
 
 class OwnNoise:
-    """torch's global generators on numbers that differ from learner to learner within ``with`` blocks.
+    """Gives torch's global generators other numbers on each learner within ``with`` blocks.
 
     Args:
-        stream: Sets the generators to where all learners stand; goes on alike.
+        stream: Sets the generators to the same state on all learners, and keeps that the same.
         collective: The learners.
     """
 
@@ -168,7 +166,7 @@ class OwnNoise:
 
 
 def no_data(got: str = "None") -> ValueError:
-    """The error of an update for which nobody has data."""
+    """Return the error of an update for which no learner has data."""
     return ValueError(f"an update: expected data for at least one learner, got {got}. Leave out updates without data.")
 
 
@@ -176,8 +174,8 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
     return (part for part in module.modules() if isinstance(part, RunningMoments))
 
 
-def _set_by_who_samples(module: nn.Module) -> set[int]:
-    """Those of the buffers that say how much to explore: learners leave them alone, and they stay alike."""
+def _exploration_buffers(module: nn.Module) -> set[int]:
+    """The ids of the buffers that say how much to explore: learners do not change them, so they stay the same."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
     before = [(buffer, buffer.clone(), buffer._version) for buffer in module.buffers()]
@@ -189,12 +187,12 @@ def _set_by_who_samples(module: nn.Module) -> set[int]:
 
 
 def _check_alike(states: Tensor) -> None:
-    """Whether all learners stand where the first does: ``[size, (random numbers, updates, env steps)]``."""
+    """Check that all learners have the state of the first: ``[size, (random numbers, updates, env steps)]``."""
     names = ("the random numbers of `generator`", "num_updates", "env_steps")
     for rank, differs in enumerate((states != states[0]).tolist()):
         if any(differs):
             raise RuntimeError(
-                "an update together: expected learners that stand at the same place, got learner "
+                "an update together: expected learners with the same state, got learner "
                 f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the same "
                 "state, and draw from `generator` in what all of them run."
             )

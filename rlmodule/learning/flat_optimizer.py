@@ -1,4 +1,4 @@
-"""All parameters of a module as one tensor, so that clearing, clipping and stepping are one call each."""
+"""The parameters of a module as one flat tensor, so that clearing, clipping and stepping are one call each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FlatParameters:
                 "whole with module.to(...)."
             )
         self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
-        # behind the gradient is room for what travels with it
+        # two more numbers than the gradient, which are reduced with it: the rows and the loss
         self._pooled = self.tensor.detach().new_zeros(self.tensor.numel() + 2)
         self.grad = self.tensor.grad = self._pooled[:-2]
         sizes = [p.numel() for p in self.views]
@@ -47,10 +47,10 @@ class FlatParameters:
         self.grad.zero_()
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
-        """Make the gradient, of the mean over ``rows`` rows here, that of the mean over the rows of all learners.
+        """Replace the gradient of the mean over ``rows`` rows here by that of the mean over the rows of all learners.
 
         Returns:
-            The mean over all of ``loss``, that over the rows here.
+            The mean over all rows of ``loss``, given as the mean over those here.
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
@@ -104,7 +104,7 @@ class FlatAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step_unless(self, skip: Tensor) -> None:
-        """A step, or nothing at all if ``skip``, a scalar float tensor, is 1 and not 0; nobody waits to see which."""
+        """Take a step, or none if ``skip``, a scalar float tensor, is 1 instead of 0, without waiting for its value."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
@@ -130,7 +130,7 @@ class FlatAdam(torch.optim.Adam):
 def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:
     """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values.
 
-    If it ``is_scheduled``, each ``lr`` is the ``initial_lr``: the schedule and the env steps give the rest.
+    If it ``is_scheduled``, each ``lr`` is the ``initial_lr``, from which the schedule and the env steps give the lr.
     """
     state = optimizer.state_dict()
     groups = [group | {"lr": group["initial_lr"]} if is_scheduled else group for group in state["param_groups"]]
@@ -138,7 +138,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = Fa
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what :func:`optimizer_state` gave, but for learning rates of groups that are now made with another."""
+    """Restore what :func:`optimizer_state` gave, except learning rates of groups that were made with another one."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # torch would keep these very tensors, and step in them
     own = {

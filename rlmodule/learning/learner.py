@@ -1,14 +1,13 @@
-"""Learners: the gradient step, and how rollouts come to it in minibatches.
+"""Learners: the gradient step, and how rollouts become its minibatches.
 
 An algorithm derives from :class:`EpisodeLearner` (PPO-like: rollouts, with bootstraps and advantages) or from
-:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. What several learners do
-together is in :class:`DataParallel`, which is None where there is one.
+:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. Several learners that train
+together have a :class:`DataParallel`; a single one has None.
 """
 
 from __future__ import annotations
 
 import itertools
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +48,8 @@ Batch = dict[str, Tree]
 
 
 class GlobalStream:
-    """torch's global generators (the CPU's, and that of a GPU) on a stream of the run within ``with`` blocks, for what
-    draws from nothing else, such as dropout. A block goes on where the last one ended."""
+    """Puts torch's global generators (the CPU's, and that of a GPU) on a stream of the run within ``with`` blocks, for
+    what draws from nothing else, such as dropout. A block continues where the last one ended."""
 
     def __init__(self, run_seed: int, role: str, device: torch.device | str = "cpu") -> None:
         self._generators = [torch.default_generator]
@@ -61,7 +60,7 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self, *exc_info: object) -> None:
-        """Exchange the generators' states for those kept here. torch.random.fork_rng takes as long as an update."""
+        """Swap the generators' states with those kept here. torch.random.fork_rng takes as long as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -69,11 +68,11 @@ class GlobalStream:
     __enter__ = __exit__ = _swap
 
     def get_state(self) -> Tensor:
-        """Where the stream stands: the CPU's generator, and after it that of the GPU."""
+        """The state of the CPU's generator, followed by that of the GPU's."""
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
-        """Restore what :meth:`get_state` gave; also of a stream with a GPU, or without, where this one is not so."""
+        """Restore what :meth:`get_state` gave, whether or not that stream and this one have a GPU."""
         saved = state.cpu().tensor_split([len(self._states[0])])
         self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
@@ -89,10 +88,10 @@ class Learner(Hooks, ABC):
         ``get_state``, ``set_state``: when a subclass keeps something that evolves.
         ``add_module``, ``remove_module``, ``load_module_state``: when it keeps something of each module.
 
-    Several learners, each with a part of the data, take the steps that one would take with all of it, where the loss is
-    a mean over rows; their weights are the same bits at any time. What else draws random numbers that all must share
-    takes ``generator``; dropout and the like draw others on each. What goes by the rows of a minibatch together, such
-    as batch norm in training, sees those of each learner alone.
+    Several learners, each with a part of the data, take the steps that one would take with all of it, provided the loss
+    is a mean over rows; their weights are the same bits at any time. Draw random numbers that all must share from
+    ``generator``; dropout and the like draw other numbers on each learner. What depends on all rows of a minibatch,
+    such as batch norm in training, sees only those of its own learner.
 
     Args:
         settings: Learning rate, clipping, minibatches.
@@ -134,7 +133,7 @@ class Learner(Hooks, ABC):
         self.connect(self.collective)
 
     def _register_module(self, module_id: str) -> None:
-        """Keep what is kept of each module."""
+        """Check a module, and make its optimizer and all else that is kept for each."""
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
@@ -153,7 +152,7 @@ class Learner(Hooks, ABC):
             self._data_parallel.register(module_id, module)
 
     def _check_own_parameters(self, module_id: str) -> None:
-        """Refuse trainable parameters that another module trains: two optimizers would pull each at its own copy."""
+        """Refuse trainable parameters that another module trains: each optimizer would step in a copy of its own."""
         mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
@@ -186,7 +185,7 @@ class Learner(Hooks, ABC):
                 self._data_parallel.register(module_id, module)
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Let a further module be trained from now on. Its weights go by the run's seed and its id.
+        """Train a further module from now on. Its weights depend on the run's seed and its id.
 
         Raises:
             ValueError: If there is one of that id, or the id cannot be one.
@@ -216,8 +215,8 @@ class Learner(Hooks, ABC):
             self._data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Copy the ``state`` of a module, as its ``get_state()`` gives it, into that called ``module_id``, whose
-        optimizer goes on as it is.
+        """Copy the ``state`` of a module, as its ``get_state()`` gives it, into the module ``module_id``, whose
+        optimizer keeps its state.
 
         Raises:
             KeyError: If there is no module of that id; names those there are.
@@ -296,7 +295,7 @@ class Learner(Hooks, ABC):
         return {name: value.detach() for name, value in metrics.items()}
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
-        """Let the module take in the observations it was just trained on, and have its buffers equal everywhere."""
+        """Update the module's statistics with the observations of ``batch``; average buffers over all learners."""
         rows = {Columns.OBS: batch[Columns.OBS]}
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
@@ -305,8 +304,8 @@ class Learner(Hooks, ABC):
             self._data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """The numbers of a result: what :meth:`summarize` makes of the algorithm's own metrics, ``more``, the learning
-        rate, and the means of what the module's own losses reported."""
+        """The numbers of a result: those of :meth:`summarize`, ``more``, the learning rate, and the means of what the
+        module's own losses reported."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED)
         before, limit = self._skipped_in_a_row[module_id], self.settings.max_nonfinite_updates_in_a_row
         num_skipped = float(skipped.sum())
@@ -321,7 +320,7 @@ class Learner(Hooks, ABC):
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
 
     def _joined(self, module_id: str, steps: Sequence[Metrics]) -> Metrics:
-        """The metrics of gradient steps as one, those of all learners."""
+        """Join the metrics of gradient steps, and of all learners."""
         if self._data_parallel is None:
             return join_metrics(steps)
         known = self._extra_metrics.get(module_id, frozenset())
@@ -329,11 +328,11 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """The count of env steps where nobody passes one: the data of all learners is new."""
+        """The count of env steps where the caller passes none: the data of all learners is new."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _follow_schedule(self) -> None:
-        """Set the learning rates to those of now; ``lr`` is a schedule."""
+        """Set the learning rates by the schedule ``lr``."""
         assert not isinstance(self.settings.lr, int | float)
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -368,10 +367,10 @@ class Learner(Hooks, ABC):
 
 
 class EpisodeLearner(Learner):
-    """A learner that is fed rollouts or episodes and makes its own train batch of them.
+    """A learner that is given rollouts or episodes and makes its train batch of them.
 
-    All but the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running statistics such as
-    those of batch norm take in each minibatch once.
+    Everything except the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running
+    statistics such as those of batch norm see each minibatch once.
 
     Override points, besides those of :class:`Learner`:
         ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; the identity by
@@ -380,9 +379,8 @@ class EpisodeLearner(Learner):
         ``should_stop``: end the epochs early.
         ``after_update``: what is adapted once per iteration.
 
-    Of several learners each calls these with its own part of the data, but for the metrics that ``should_stop`` and
-    ``summarize`` are given, which are those of all. ``self.collective`` gathers the rest. A part may have no
-    valid row.
+    Each of several learners calls these with its part of the data, which may have no valid row; only the metrics for
+    ``should_stop`` and ``summarize`` are those of all learners. ``self.collective`` gathers what else is needed.
     """
 
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
@@ -421,21 +419,16 @@ class EpisodeLearner(Learner):
         return rollout.valid_rows(names)
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Whether to leave out the remaining epochs, asked after each with that epoch's metrics. Default: no."""
+        """Whether to skip the remaining epochs, asked after each epoch with its metrics. Default: no."""
         return False
 
     def may_stop(self) -> bool:
-        """Whether ``should_stop`` is to be asked at all; the same on all learners. Default: if it is overridden."""
+        """Whether to ask ``should_stop`` at all; the same on all learners. Default: if it is overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt what is adapted once per iteration, given the train batch; :meth:`forward_rows` makes rows of it and of
-        what the module says now, unless there are none. Default: nothing."""
-
-    def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Deprecated: call :meth:`update_from_episodes`."""
-        warn_of_update(type(self), "update_from_episodes")
-        return self.update_from_episodes(episodes, **kwargs)
+        """Adapt what is adapted once per iteration, given the train batch, which may be empty; :meth:`forward_rows`
+        makes rows of it and of the module's present outputs. Default: nothing."""
 
     def update_from_episodes(
         self,
@@ -449,7 +442,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout (or episodes, which are packed into one): epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data; of several learners the part of this one, which may be None.
+            episodes: The data; this learner's part if there are several, which may be None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
@@ -459,16 +452,19 @@ class EpisodeLearner(Learner):
             KeyError: If there is no module of that id (names the known ones), or the data lacks a column.
             TypeError: If the data is neither a rollout nor episodes.
             ValueError: If there is no data.
-            CollectiveError: If another learner did not take part to the end.
+            CollectiveError: If another learner raised, ended or hangs.
         """
         self.module[module_id]  # raises if there is none
-        rollout = episodes if isinstance(episodes, Rollout) else self._packed(episodes)
+        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
+        if episodes is not None and not isinstance(episodes, Rollout):
+            episodes = Rollout.from_episodes(episodes) if episodes else None
+        rollout = episodes
         with self._together:
             self.env_steps = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
             if self._is_scheduled:
                 self._follow_schedule()
             if self._data_parallel is not None:
-                rollout = self._data_parallel.take_part(rollout, self.generator, self.num_updates, self.env_steps)
+                rollout = self._data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:
                 raise no_data()
             start = perf_counter()
@@ -477,18 +473,22 @@ class EpisodeLearner(Learner):
             share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
             prepared = perf_counter()
             self.module.train()
-            history = list[Metrics]()
+            before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
             with self._noise:
                 for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
-                    before = len(history)
                     for minibatch in self._minibatches(batch, share, minibatch_size):
-                        history.append(self._gradient_step(module_id, minibatch))
-                    if not history:
+                        steps.append(self._gradient_step(module_id, minibatch))
+                    if self.progress == before:
                         raise no_data("no valid row")
-                    if self.may_stop() and self._stops(module_id, self._joined(module_id, history[before:])):
-                        break
-            self.num_updates += len(history)
-            results = self._summary(module_id, self._joined(module_id, history), reported)
+                    if self.may_stop():
+                        epochs.append(self._joined(module_id, steps))
+                        steps.clear()
+                        stop = self.should_stop(module_id, epochs[-1])
+                        if stop if self._data_parallel is None else self._data_parallel.any(stop):
+                            break
+            self.num_updates += self.progress - before
+            metrics = concatenated(epochs) if epochs else self._joined(module_id, steps)
+            results = self._summary(module_id, metrics, reported)
             self.module.eval()
             self.after_update(module_id, batch)
             self._update_statistics(module_id, batch)
@@ -500,7 +500,10 @@ class EpisodeLearner(Learner):
         """The train batch of a rollout, preprocessed, and numbers to report."""
         try:
             if self._preprocesses:
-                rollout = self._preprocessed(rollout)
+                known = [*rollout.columns]  # it may add columns in place
+                rollout = self.preprocess_train_data(rollout)
+                where = f"{type(self).__name__}.preprocess_train_data()"
+                self._added_columns = check_preprocessed(rollout, known, where)
             if self._stateful[module_id]:
                 rollout = with_states(self.module[module_id], rollout)
             return self.make_train_batch(module_id, rollout)
@@ -508,50 +511,33 @@ class EpisodeLearner(Learner):
             explain_missing_column(error, f"{type(self).__name__}.update_from_episodes()", rollout.columns)
             raise
 
-    def _preprocessed(self, rollout: Rollout) -> Rollout:
-        """Call :meth:`preprocess_train_data`, and note the columns that it adds."""
-        known = [*rollout.columns]  # it may add them in place
-        rollout = self.preprocess_train_data(rollout)
-        self._added_columns = check_preprocessed(rollout, known, f"{type(self).__name__}.preprocess_train_data()")
-        return rollout
-
-    def _packed(self, episodes: Sequence[Episode] | None) -> Rollout | None:
-        """The episodes as a rollout; None if there are none, for learners of which others may have some."""
-        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
-        return Rollout.from_episodes(episodes) if episodes else None
-
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
     ) -> Iterator[Batch]:
-        """The batch, reshuffled, in pieces of ``minibatch_size`` rows of each learner, or of sequences of as many."""
+        """Split the reshuffled batch into pieces of ``minibatch_size`` rows per learner, or sequences of as many."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
-    def _stops(self, module_id: str, metrics: Metrics) -> bool:
-        """What ``should_stop`` says, on whichever learner: all stop, or none, whatever it goes by."""
-        stop = self.should_stop(module_id, metrics)
-        return stop if self._data_parallel is None else self._data_parallel.any(stop)
-
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Metrics of several gradient steps as one: scalars stacked, rows concatenated."""
+    """Join the metrics of several gradient steps: stack scalars, concatenate rows."""
     of_one = {name: value for name, value in steps[0].items() if name != ROWS}
     return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in of_one.items()}
 
 
-def warn_of_update(owner: type, right: str) -> None:
-    """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
-    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)
+def concatenated(parts: Sequence[Metrics]) -> Metrics:
+    """Concatenate the joined metrics of several epochs."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Rows ``[B, ...]``, reshuffled, in pieces of ``size`` (all if it is None). The last may be smaller, but a single
-    row joins the piece before: batch norm takes two.
+    """Split the rows ``[B, ...]``, reshuffled, into pieces of ``size`` (None: into one). The last may be smaller, but a
+    single row joins the piece before it, since batch norm needs two.
 
-    If it is a ``share``, the pieces are those of all rows, and of each come those in ``batch``, which may be none.
+    With a ``share``, the rows of all learners are split, and each piece has those of them that are in ``batch``.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total

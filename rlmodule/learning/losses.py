@@ -1,4 +1,4 @@
-"""What losses return: the algorithm's, and those that a module adds to it (:class:`ExtraLossAPI`)."""
+"""The loss of an algorithm and those that a module adds to it (:class:`ExtraLossAPI`), checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
 
 def wrong_loss(returned: Any, learner: str) -> TypeError:
-    """The error of a ``compute_loss_for_module()`` that returned something else than a loss and metrics."""
+    """Return the error of a ``compute_loss_for_module()`` that did not return a loss and metrics."""
     parts = returned if isinstance(returned, tuple) else (returned,)
     shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
     return TypeError(
@@ -25,7 +25,7 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
 def add_extra_losses(
     loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: dict[str, Tree], fwd_out: Mapping[str, Tree]
 ) -> tuple[Tensor, Metrics]:
-    """``loss`` and, weighted, those of ``module``, and what is to be reported of these besides ``metrics``.
+    """Add the weighted losses of ``module`` to ``loss``; returns the sum and what they report.
 
     Raises:
         TypeError, ValueError: If they are not scalar losses by name, or report under a name that is taken.
@@ -50,7 +50,7 @@ def add_extra_losses(
 
 
 def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) -> None:
-    """See that the losses of ``module`` report at every call what they did at the first.
+    """Check that the losses of ``module`` report the same names at every call.
 
     Raises:
         ValueError: If they do not.
@@ -62,7 +62,7 @@ def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) 
 
 
 def name_taken(module: object, name: str) -> ValueError:
-    """The error of a module that reports ``name`` as the algorithm does."""
+    """Return the error of a module that reports ``name``, as the algorithm does."""
     return ValueError(
         f"{_where(module)}: expected names that the algorithm does not report itself, got "
         f"{name!r}. Call it something else."

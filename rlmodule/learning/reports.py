@@ -1,4 +1,4 @@
-"""What minibatches report, put together: over the minibatches of an update, and over learners that train together."""
+"""Metrics of minibatches, joined over the minibatches of an update and over learners that train together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
 
 
 def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
-    """What ``step_on_batch`` reported for a module on each learner, as one would have on the whole ``batch``:
-    scalars as means over all rows, entries per row in the order of its rows."""
+    """Merge what ``step_on_batch`` reported for a module on each learner into what one learner would report of the
+    whole ``batch``: scalars as means over all rows, entries per row in the order of its rows."""
     if len(results) == 1:
         return results[0]
     scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
@@ -45,8 +45,8 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
 
 
 def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, list[Tensor]]]:
-    """The metrics ``[M]`` of minibatches that are scalars in each, as means over the rows of all learners; and the
-    others, learner by learner.
+    """Return the metrics that are scalars in each minibatch as means ``[M]`` over the rows of all learners, and the
+    others learner by learner.
 
     Raises:
         ValueError: If two learners report different ones.
@@ -70,11 +70,11 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
 
 
 def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
-    """How many updates in a row were left out up to the latest, or once ``limit`` of them.
+    """Count the updates in a row that were left out, up to the latest one or to the one that reaches ``limit``.
 
     Args:
-        skipped: Which were, of the latest ``[M]``.
-        before: How many it were before these.
+        skipped: Which of the latest updates were left out ``[M]``.
+        before: The count before these.
         limit: How many are too many.
     """
     for one in skipped.tolist():
@@ -85,7 +85,7 @@ def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
 
 
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
-    """The error of updates that did not come to finite numbers; names the parameters."""
+    """Return the error of updates that were not finite; names the parameters."""
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     got = f"{limit} in a row that are not; in the last one " + (
         f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> float:
     """The value of ``schedule`` after ``env_steps``: a constant, or straight lines between ``[env_step, value]``
-    points and the last value ever after."""
+    points, and the last value after the last point."""
     if isinstance(schedule, int | float):
         return float(schedule)
     steps, values = zip(*schedule, strict=True)
@@ -19,8 +19,8 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
 
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
-    """``initial`` times the value of ``schedule`` after ``env_steps`` over its first value that is not 0: its value at
-    step 0, unless it warms up from there."""
+    """Scale ``initial`` by the value of ``schedule`` after ``env_steps`` over its first value that is not 0, which is
+    its value at step 0 unless it warms up from 0."""
     value = value_at(schedule, env_steps)
     if initial == schedule[0][1]:
         return value  # the schedule's own number, to the last bit
@@ -28,11 +28,11 @@ def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) 
 
 
 class Coefficient:
-    """A number of each module that a loss reads and that changes from update to update, such as a scheduled weight.
+    """A number per module that a loss reads and that changes from update to update, such as a scheduled weight.
 
-    Assigned and read by module id (``self.entropy_coeff[module_id]``). What is read is a scalar tensor on the learner's
-    device, always the same one and filled by each assignment, so that a loss that was compiled or captured sees the
-    present value. A Python number would have it compiled again at each change. For a result there is :meth:`number`.
+    Assign and read it by module id (``self.entropy_coeff[module_id]``). Reading returns a scalar tensor on the
+    learner's device, always the same one, which each assignment fills: a compiled or captured loss sees the present
+    value, where a Python number would have it compiled again. Use :meth:`number` for a result.
 
     Args:
         device: The learner's.
@@ -57,5 +57,5 @@ class Coefficient:
         del self._tensors[module_id], self._as_set[module_id]
 
     def number(self, module_id: str) -> float:
-        """What was assigned last, with the digits that float32 lacks; waits for the device only if it was a tensor."""
+        """The number assigned last, in full precision; waits for the device only if it was a tensor."""
         return float(self._as_set[module_id])

@@ -23,17 +23,15 @@ from rlmodule.data.sequences import num_rows
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
-    """The rollout in parts of neighbouring slots, as equal in number as can be; views. None where no slot is left.
-
-    ``stats`` are left out: they are about the whole.
-    """
+    """Split the rollout into parts of neighbouring slots, as equal in number as possible; views. None where no slot is
+    left. ``stats`` are left out: they are about the whole."""
     return [_take_slots(rollout, a, b) if a < b else None for a, b in _spans(rollout.shape[1], num_shards)]
 
 
 def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Episode]]:
-    """The episodes in order, in parts whose numbers of steps differ by at most one; views.
+    """Split the episodes, in order, into parts whose numbers of steps differ by at most one; views.
 
-    An episode that would stand in two parts is cut there. Its first chunk then is an unfinished one, whose last
+    An episode that would be in two parts is cut there. Its first chunk is then an unfinished one, whose last
     observation is bootstrapped from; see :meth:`Rollout.from_episodes` for what a recurrent module makes of the others.
     Episodes without a step are left out.
     """
@@ -51,8 +49,8 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
 
 
 def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree] | None]:
-    """A train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, in parts as equal in number as can be. None
-    where no row or sequence is left. :func:`join_rows` puts results per row together again."""
+    """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into parts as equal in number as
+    possible. None where no row or sequence is left. :func:`join_rows` joins results per row again."""
     if Columns.STATE_IN not in batch:
         spans = _spans(num_rows(batch), num_shards)
         return [_cut(batch, 0, a, b) if a < b else None for a, b in spans]
@@ -61,7 +59,7 @@ def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree]
 
 
 def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
-    """Results ``[R, ...]`` for the rows of ``batch``, from those for the rows of each shard."""
+    """Join results for the rows of each shard into those ``[R, ...]`` for the rows of ``batch``."""
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
@@ -74,12 +72,11 @@ def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
 
 
 def nothing_like(rollout: Rollout) -> Rollout:
-    """One row and slot of ``rollout``, not valid: for a learner without data to go through the motions with."""
+    """One row of one slot of ``rollout``, not valid, for a learner that has no data."""
     index = (slice(0, 1), slice(0, 1))
     columns = {name: map_leaves(lambda x: x[index].clone(), column) for name, column in rollout.columns.items()}
-    columns[Columns.VALID].zero_()
-    columns[Columns.TERMINATEDS].zero_()
-    columns[Columns.TRUNCATEDS].zero_()
+    for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
+        columns[flags].zero_()
     return Rollout(
         columns=columns,
         last_obs=map_leaves(lambda x: x[:1], rollout.last_obs),
@@ -90,7 +87,7 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Which rows (or sequences) of those of all learners one has, in the order in which one learner would have them.
+    """Which rows (or sequences) of all learners this one has, in the order in which a single learner would have them.
 
     Args:
         keys: ``[B]`` int64: what the rows here are ordered by among those of all; among equal ones by rank.
@@ -103,26 +100,26 @@ class Share:
     """
 
     def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:
-        told = collective.all_gather(torch.cat([torch.tensor([length]), keys.cpu()]))
-        self.length = max(int(part[0]) for part in told)
-        everywhere = torch.cat([part[1:] for part in told])
+        parts = collective.all_gather(torch.cat([torch.tensor([length]), keys.cpu()]))
+        self.length = max(int(part[0]) for part in parts)
+        everywhere = torch.cat([part[1:] for part in parts])
         self.total = len(everywhere)
         places = torch.empty_like(everywhere)
         places[everywhere.argsort(stable=True)] = torch.arange(self.total)
-        begin = sum(len(part) - 1 for part in told[: collective.rank])
+        begin = sum(len(part) - 1 for part in parts[: collective.rank])
         self._here = torch.full((self.total,), -1)
         self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
 
     def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """What is here of a permutation ``order`` of all rows that is cut at ``bounds``: indices of rows here, and
-        where these are cut."""
+        """Restrict a permutation ``order`` of all rows, cut at ``bounds``, to the rows that are here; returns their
+        indices, and where these are cut."""
         here = self._here[order]
         mine = here >= 0
         return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
 
 
 def _spans(count: int, num: int) -> list[tuple[int, int]]:
-    """``num`` spans in a row, of equal length but for one more in the first ones."""
+    """``num`` consecutive spans of equal length, except that the first ones may be longer by one."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))

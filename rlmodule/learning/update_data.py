@@ -32,11 +32,11 @@ def check_episodes(data: Any, where: str) -> None:
         return
     got, remedy = type(data).__name__, "Pass what algo.sample() returns, or a list of episodes."
     if isinstance(data, Mapping):
-        got, remedy = (
-            f"a dict with {', '.join(map(repr, data)) or 'nothing'}",
-            "Pass the data of one module, module_id=",
+        got = f"a dict with {', '.join(map(repr, data)) or 'nothing'}"
+        remedy = (
+            "Pass the data of one module, module_id= names it; rows that are ready to train on go to the "
+            "update_from_batch() of a BatchLearner."
         )
-        remedy += " says of which; rows that are ready to train on go to the update_from_batch() of a BatchLearner."
     elif isinstance(data, Sequence):
         kinds = dict.fromkeys(type(item).__name__ for item in data)
         got = f"a {type(data).__name__} of {', '.join(kinds)}"
