@@ -1,4 +1,4 @@
-"""Ctrl-C where nothing is half done: it waits for the end of what must be whole, and interrupts what only waits."""
+"""Ctrl-C without half-done work: it waits for the end of what must be whole, and interrupts what only waits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any]
 
 _held_back: Handler | None = None
-"""What Ctrl-C called before it was made to wait; None while it need not."""
+"""The handler of Ctrl-C while it is replaced by :func:`_note`, else None."""
 _heard = False
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Have Ctrl-C wait for the end of the block, or for the next part of it that is :func:`interruptible`."""
-    if _held_back is not None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Delay Ctrl-C to the end of the block, or to the next part of it that is :func:`interruptible`."""
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):
+    is_main = threading.current_thread() is threading.main_thread()
+    if _held_back is not None or not is_main or not callable(handler):
         yield
         return
     _hold_back(handler)
@@ -35,7 +33,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within :func:`uninterrupted`, let Ctrl-C interrupt what only waits."""
+    """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block, which only waits."""
     handler = _held_back
     if handler is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -50,14 +48,14 @@ def interruptible() -> Iterator[None]:
 def _hold_back(handler: Handler) -> None:
     global _held_back, _heard
     _heard = False
-    signal.signal(signal.SIGINT, _note)  # up to here it raises with nothing changed, and from here on it is noted
+    signal.signal(signal.SIGINT, _note)  # before, Ctrl-C raises with nothing changed; from here on it is noted
     _held_back = handler
 
 
 def _let_through() -> None:
     global _held_back
     handler, _held_back = _held_back, None
-    if handler is None:  # it interrupted what was interruptible
+    if handler is None:  # Ctrl-C interrupted an interruptible part
         return
     signal.signal(signal.SIGINT, handler)
     if _heard:

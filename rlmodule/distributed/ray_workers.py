@@ -418,18 +418,15 @@ class RayWorkers:
         for worker, state in enumerate(self._states):
             if not state.calls:
                 continue
-            now = time.monotonic()
-            waited = now - state.sign_of_life_at
+            now, waited = time.monotonic(), time.monotonic() - state.sign_of_life_at
             if state.placed is not None:
                 if ray.wait([state.placed], timeout=0)[0]:
                     with contextlib.suppress(RayError):  # the call that makes it will fail as well
                         self._note_place(state)
+                        waited = 0.0
                 elif waited > PLACING_TIMEOUT_S and not self._has_room(state):
                     answers += self._lose(worker, Failure("unplaced", "TimeoutError", no_room(self._resources)))
-                elif waited > SPAWNING_TIMEOUT_S:
-                    message = f"no process within {SPAWNING_TIMEOUT_S:g} s, though there is room for it"
-                    answers += self._lose(worker, Failure("hung", "TimeoutError", message))
-                continue
+                    continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
                 with contextlib.suppress(RayError):  # the call itself will fail as well
                     progress: Any = ray.get(state.asked)

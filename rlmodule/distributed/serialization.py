@@ -44,10 +44,7 @@ def unpack(packed: Packed) -> Any:
 
 def num_bytes(packed: Packed) -> int:
     """The bytes to send."""
-    if isinstance(packed, bytes):
-        return len(packed)
-    structure, *arrays = packed
-    return len(structure) + sum(array.nbytes for array in arrays)
+    return len(packed) if isinstance(packed, bytes) else sum(memoryview(part).nbytes for part in packed)
 
 
 def check_portable(where: str, value: Any) -> None:

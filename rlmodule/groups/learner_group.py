@@ -22,6 +22,7 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModul
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import LearnerSettings
 
+Kwargs = dict[str, Any]
 Reduce = Callable[[list[Any]], Any]
 
 
@@ -179,12 +180,7 @@ class LearnerGroup(ABC):
 
     @abstractmethod
     def _update(
-        self,
-        method: str,
-        data: Any,
-        kwargs: dict[str, Any],
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
+        self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         """Call the ``method`` of the learners that updates them, each with its part of ``data``."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
-from rlmodule.groups.learner_group import LearnerGroup, Reduce
+from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
 from rlmodule.learning.learner import EpisodeLearner, Learner
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.settings import LearnerSettings
@@ -52,12 +52,7 @@ class LocalLearnerGroup(LearnerGroup):
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _update(
-        self,
-        method: str,
-        data: Any,
-        kwargs: dict[str, Any],
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
+        self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         result = getattr(self._learner, method)(data, **kwargs)
         return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)

@@ -363,10 +363,7 @@ class _RunnerActor:
     ) -> None:
         if env_spec is not None:
             gym.registry.setdefault(env_spec.id, env_spec)
-        is_read = machine == this_machine()
-        self._step_counter = (
-            SharedCounter.create(f"{counter_prefix}-{index}-{incarnation}") if is_read else SharedCounter()
-        )
+        path = f"{counter_prefix}-{index}-{incarnation}"
         self._runner = EnvRunner(
             settings,
             run_seed=run_seed,
@@ -374,8 +371,10 @@ class _RunnerActor:
             role=role,
             on_env=on_env,
             incarnation=incarnation,
-            step_counter=self._step_counter,
+            step_counter=SharedCounter.create(path) if machine == this_machine() else SharedCounter(),
         )
+        self.reset, self.stop = self._runner.reset, self._runner.stop
+        self.get_state, self.set_state = self._runner.get_state, self._runner.set_state
 
     @property
     def progress(self) -> int:
@@ -402,18 +401,6 @@ class _RunnerActor:
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
-
-    def reset(self) -> None:
-        self._runner.reset()
-
-    def get_state(self) -> dict[str, Any]:
-        return self._runner.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._runner.set_state(state)
-
-    def stop(self) -> None:
-        self._runner.stop()
 
 
 def _memory_folder() -> str:

@@ -1,41 +1,121 @@
-"""RemoteLearnerGroup: learners in processes of their own, each with a part of the data."""
+"""RemoteLearnerGroup: learners in processes of their own that step together and survive each other's failures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+import functools
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from rlmodule.collective import CollectiveError
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.remote_learners import RemoteLearners, State
-from rlmodule.groups.learner_group import LearnerGroup, Reduce
+from rlmodule.distributed.failures import RestartPolicy, WorkerFailed
+from rlmodule.distributed.interrupts import uninterrupted
+from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
+from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
+from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
 from rlmodule.modules.spec import MultiRLModuleSpec
+from rlmodule.seeding import int_seed
 from rlmodule.settings import LearnerSettings
+
+State = dict[str, Any]
+
+MAX_TO_REPEAT = 64
+"""Single steps after which the learners return their state; the data since then is kept, to repeat the steps."""
+
+COLLECTIVE_TIMEOUT = 0.8
+"""The part of ``learner_timeout_s`` for which learners wait for each other."""
+
+MOMENT_S = 0.02
+"""Seconds that a caller who does not wait spends on learners that restart: most calls of a restart take less."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Task:
+    """A call of all learners.
+
+    Attributes:
+        method: Of :class:`_LearnerActor`.
+        args: Those of each learner.
+        returns_state: Whether the first learner returns its state with the result.
+        num_rows: Rows of data.
+        reduce_fn: Makes one result of those of all learners for a later call; None if somebody waits.
+        tickets: Ranks by ticket, once it is submitted to the learners that run now.
+        answers: Values by rank, from the learners that run now.
+        results: What each returned, maybe before a restart; None until it is done. Then it is repeated for the state.
+    """
+
+    method: str
+    args: Sequence[tuple[Any, ...]]
+    returns_state: bool = False
+    num_rows: int = 0
+    reduce_fn: Reduce | None = None
+    tickets: dict[int, int] = field(default_factory=dict)
+    answers: dict[int, Any] = field(default_factory=dict)
+    results: list[Any] | None = None
+
+    def submit(self, workers: RayWorkers) -> None:
+        for rank, args in enumerate(self.args):
+            self.tickets[workers.submit(rank, self.method, *args)] = rank
 
 
 class RemoteLearnerGroup(LearnerGroup):
-    """Learners on Ray; see :class:`LearnerGroup`.
+    """Learners in processes of their own, on Ray; see :class:`LearnerGroup`. All have the same state at any time.
+
+    They return it now and then. If one of them dies or hangs, all are restarted from the state that they returned last,
+    and repeat the tasks since then: the same bits result.
 
     Attributes:
-        processes: The learners.
+        workers: The processes.
+        num_env_steps_dropped: Rows for which the learners had no room, or on which they raised.
+        seconds_waited: For learners, in all.
     """
 
     def __init__(
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         super().__init__(learner_class, spec.build(), is_copy=True)
-        self.processes = RemoteLearners(settings, learner_class, spec, run_seed=run_seed, keep=self._update_module)
-
-    def _update_module(self, state: State) -> None:
-        """Copy the weights of the learners from their ``state``."""
-        self._num_updates: int = state["num_updates"]
-        self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
+        self._timeout_s = settings.learner_timeout_s
+        self.num_env_steps_dropped, self.seconds_waited = 0, 0.0
+        self._policy = RestartPolicy(settings.restart_failed_learners, settings.max_restarts_in_a_row)
+        self._restarts_in_a_row = 0
+        self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # calls since the learners were first made
+        self._tasks: list[_Task] = []  # since the state was returned, in order
+        self._finished: list[tuple[Reduce, list[Any]]] = []  # updates that nobody waited for
+        self._failed: list[Answer] = []  # failures whose cause is not known yet
+        self._must_restart = False
+        self._end: WorkerFailed | None = None
+        self._ranks = range(settings.num_learners)
+        self._state: State = {}  # that the learners returned last
+        self.workers = RayWorkers(
+            "learner",
+            settings.num_learners,
+            functools.partial(_LearnerActor, learner_class, settings, spec, run_seed),
+            num_cpus=settings.num_cpus_per_learner,
+            num_gpus=settings.num_gpus_per_learner,
+            num_threads=settings.torch_num_threads,
+            timeout_s=settings.learner_timeout_s,
+            policy=RestartPolicy(enabled=False),  # one alone cannot be restarted: the others are ahead of it
+        )
+        self._setup: Iterator[_Task] | None = self._setup_tasks()
+        self._setup_task: _Task | None = None
+        try:
+            self._keep_state(self._latest_state())
+        except BaseException:
+            self.workers.stop()
+            raise
 
     @property
     def learner(self) -> Learner:
@@ -46,7 +126,7 @@ class RemoteLearnerGroup(LearnerGroup):
 
     @property
     def num_updates(self) -> int:
-        return self._num_updates
+        return self._state["num_updates"]
 
     def update_from_episodes(
         self,
@@ -60,52 +140,277 @@ class RemoteLearnerGroup(LearnerGroup):
         return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
 
     def _update(
-        self,
-        method: str,
-        data: Any,
-        kwargs: dict[str, Any],
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
+        self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         if (module_id := kwargs.get("module_id")) is not None:
             self.module[module_id]  # raises if there is none
-        size, default, where = self.processes.workers.size, _first, f"LearnerGroup.{method}()"
+        size, default, where = self.workers.size, _first, f"LearnerGroup.{method}()"
+        # the results of single steps are summarized later, which returns the state as well
+        returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
             check_episodes(data, where)
             parts = shard_rollout(data, size) if isinstance(data, Rollout) else shard_episodes(data, size)
             rows = num_steps_in(data)
         else:
             if method == "step_on_batch":
-                default = partial(_merged, data)
+                default = functools.partial(_merged, data)
             else:
                 check_batch(data, where)
             parts, rows = shard_batch(data, size), num_rows(data)
-        return self.processes.update(method, parts, kwargs, rows, reduce_fn or default, async_update)
+        args = [(method, (part,), kwargs, returns_state and rank == 0) for rank, part in enumerate(parts)]
+        task, reduce_fn = _Task("do", args, returns_state, rows), reduce_fn or default
+        if not async_update:
+            return reduce_fn(self._finish(task))
+        task.reduce_fn = reduce_fn
+        self._advance(wait=False)
+        if sum(task.results is None for task in self._tasks) < MAX_IN_FLIGHT:
+            self._tasks.append(task)
+            self._advance(wait=False)
+        else:
+            self.num_env_steps_dropped += rows
+        finished, self._finished = self._finished, []
+        return [reduce_results(results) for reduce_results, results in finished]
 
     def _call(self, method: str, *args: Any) -> Any:
-        return self.processes.call(method, *args)
+        task = _Task("do", [(method, args, {}, rank == 0) for rank in self._ranks], returns_state=True)
+        value = self._finish(task)[0]
+        if method in ("add_module", "remove_module"):
+            self._module_changes.append((method, args))
+        return value
 
     def get_state(self) -> State:
-        state = self.processes.get_state()
+        state = self._latest_state()
         # what this process set in its copy, such as how much to explore, counts
-        return state | {"module": self.module.get_state()} if self.processes.is_current else state
+        return state if self._tasks else state | {"module": self.module.get_state()}
+
+    def _latest_state(self) -> State:
+        """The state of the learners after all tasks. If they failed for good, the one they returned last."""
+        while any(task.results is None for task in self._tasks):
+            self._advance(wait=True)
+        if self._state and not self._tasks:
+            return self._state
+        task = _Task("get_state", [()] * self.workers.size)
+        state = self._finish(task)[0]
+        self._tasks.remove(task)  # which changed nothing
+        return state
+
+    def _keep_state(self, state: State) -> None:
+        self._state = state
+        self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
     def report(self) -> dict[str, Any]:
         counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}
-        return counters | {"waited_for_learners_s": self.processes.seconds_waited}
+        return counters | {"waited_for_learners_s": self.seconds_waited}
 
     def get_counters(self) -> dict[str, int]:
-        return {
-            "num_learner_restarts": self.processes.workers.num_restarts,
-            "num_env_steps_dropped": self.processes.num_env_steps_dropped,
-        }
+        restarts = self.workers.num_restarts
+        return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
-        self.processes.workers.num_restarts = counters["num_learner_restarts"]
-        self.processes.num_env_steps_dropped = counters["num_env_steps_dropped"]
+        self.workers.num_restarts = counters["num_learner_restarts"]
+        self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def stop(self) -> None:
-        self.processes.stop()
+        self.workers.stop()
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _finish(self, task: _Task) -> list[Any]:
+        """Let all learners do ``task``, and wait for the result of each."""
+        if self._end is not None:
+            raise self._end
+        self._tasks.append(task)
+        while task.results is None:
+            self._advance(wait=True)
+        return task.results
+
+    def _advance(self, wait: bool) -> None:
+        """Submit tasks and take answers; restart the learners if one failed.
+
+        Raises:
+            WorkerFailed: If a learner raised, or they failed too often.
+        """
+        if self._end is not None:
+            raise self._end
+        with uninterrupted():  # what was submitted, and what was answered, is noted with it
+            if self._must_restart:
+                self._restart()
+            if not self._failed:
+                self._submit_tasks()
+            start = time.perf_counter()
+            is_starting = self._setup is not None or bool(self._failed)
+            answers = self.workers.collect(None if wait else MOMENT_S if is_starting else 0.0)
+            self.seconds_waited += time.perf_counter() - start
+            for answer in answers:
+                if answer.failure is None:
+                    self._take(answer)
+                else:
+                    self._failed.append(answer)
+            if self._failed:
+                self._restart_if_cause_is_known()
+            else:
+                self._submit_tasks()
+
+    def _submit_tasks(self) -> None:
+        if not all(self.workers.is_up(rank) for rank in self._ranks):
+            return
+        while self._setup is not None and (self._setup_task is None or self._setup_task.results is not None):
+            self._setup_task = next(self._setup, None)
+            if self._setup_task is None:
+                self._setup = None
+            else:
+                self._setup_task.submit(self.workers)
+        if self._setup is not None:
+            return
+        for task in self._tasks:
+            if task.tickets:
+                continue
+            if any(self.workers.in_flight(rank) >= MAX_IN_FLIGHT for rank in self._ranks):
+                return
+            try:
+                task.submit(self.workers)
+            except BaseException:  # such as for arguments that cannot be pickled
+                self._tasks.remove(task)
+                self._must_restart = bool(task.tickets)  # some learners have it and others do not
+                raise
+
+    def _take(self, answer: Answer) -> None:
+        tasks = self._tasks if self._setup_task is None else [self._setup_task]
+        task = next(task for task in tasks if answer.ticket in task.tickets)
+        task.answers[task.tickets[answer.ticket]] = answer.value
+        if len(task.answers) < len(task.args):
+            return
+        values = [task.answers[rank] for rank in range(len(task.args))]
+        if task.results is None:
+            task.results = [result for result, _ in values] if task.method == "do" else values
+            if task is not self._setup_task:
+                self._restarts_in_a_row = 0  # a repeated task proves no progress
+            if task.reduce_fn is not None:
+                self._finished.append((task.reduce_fn, task.results))
+        if task.returns_state:
+            self._tasks = self._tasks[self._tasks.index(task) + 1 :]
+            self._keep_state(values[0][1])
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _restart_if_cause_is_known(self) -> None:
+        """Restart the learners if that can help.
+
+        Raises:
+            WorkerFailed: If not: a learner's code raised, or they failed too often.
+        """
+        ranks = {answer.worker for answer in self._failed}
+        # those that lost a peer raise, too; the peer is found when it has made no progress for too long
+        causes = [answer for answer in self._failed if not _lost_a_peer(answer)]
+        if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in ranks):
+            return
+        cause = (causes or self._failed)[0]
+        failure = cause.failure
+        assert failure is not None
+        if failure.kind == "raised" and causes:
+            self._drop_updates()
+            self._failed, self._must_restart = [], True  # some learners are ahead of others
+            raise WorkerFailed(f"learner {cause.worker}", failure, "num_learners=0 debugs it in this process.")
+        self._restarts_in_a_row += 1
+        delay = self._policy.delay_after(self._restarts_in_a_row)
+        if delay is not None:
+            logger.warning("all learners are restarted and continue from where they were")
+            self._restart(delay)
+            return
+        remedy = "Load the last checkpoint: from_checkpoint(path)."
+        if failure.kind == "hung":
+            remedy = f"If a step may take that long, raise .learners(learner_timeout_s=...). {remedy}"
+        if not self._policy.enabled:
+            remedy = f"Let learners be replaced: .fault_tolerance(restart_failed_learners=True). {remedy}"
+        self._end = WorkerFailed(f"learner {cause.worker}", failure, remedy)
+        self._drop_updates()
+        self._tasks = []  # their results were lost with the learners
+        raise self._end
+
+    def _drop_updates(self) -> None:
+        """Drop the updates that are not done."""
+        self.num_env_steps_dropped += sum(task.num_rows for task in self._tasks if task.results is None)
+        self._tasks = [task for task in self._tasks if task.results is not None]
+
+    def _restart(self, delay: float = 0.0) -> None:
+        """Begin to restart the learners, which then repeat all tasks."""
+        for rank in self._ranks:
+            self.workers.restart(rank, delay=delay)
+        for task in self._tasks:
+            task.tickets, task.answers = {}, {}
+        self._failed, self._must_restart = [], False
+        self._setup, self._setup_task = self._setup_tasks(), None
+
+    def _setup_tasks(self) -> Iterator[_Task]:
+        """Yield what brings new learners to where they were when they returned their state, each task once the one
+        before is done."""
+        size = self.workers.size
+        if size > 1:
+            serve = _Task("serve", [(self.workers.address,)])
+            yield serve
+            assert serve.results is not None
+            # one that waits for a stuck one has to say so before it counts as stuck itself
+            timeout_s = COLLECTIVE_TIMEOUT * self._timeout_s
+            yield _Task("connect", [(size, *serve.results[0], timeout_s)] * size)
+        for method, args in self._module_changes:
+            yield _Task("do", [(method, args, {}, False)] * size)
+        if self._state:
+            yield _Task("set_state", [(self._state,)] * size)
+
+
+def _lost_a_peer(answer: Answer) -> bool:
+    return answer.failure is not None and answer.failure.type == CollectiveError.__name__
+
+
+class _LearnerActor:
+    """A learner in a process of its own.
+
+    Args:
+        learner_class, settings, spec, run_seed: Of the learner.
+        rank: Which of the group's.
+        incarnation: How often it was made before.
+    """
+
+    def __init__(
+        self,
+        learner_class: type[Learner],
+        settings: LearnerSettings,
+        spec: MultiRLModuleSpec,
+        run_seed: int,
+        rank: int,
+        incarnation: int,
+    ) -> None:
+        self._rank = rank
+        torch.manual_seed(int_seed(run_seed, "module"))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # orthogonal weights differ by the number of threads
+        self.learner = learner_class(settings, spec, run_seed=run_seed)
+        torch.set_num_threads(threads)
+        self.get_state, self.set_state = self.learner.get_state, self.learner.set_state
+
+    @property
+    def progress(self) -> int:
+        return self.learner.progress
+
+    def serve(self, host: str) -> tuple[str, int]:
+        """Open the rendezvous of the learners; the first of them does."""
+        self._rendezvous = Rendezvous(host)
+        return self._rendezvous.host, self._rendezvous.port
+
+    def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
+        """Train together with the others from now on."""
+        learner = self.learner
+        learner.connect(
+            ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device)
+        )
+
+    def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
+        """Return the result of the learner's ``method``, and maybe the state after it."""
+        result = getattr(self.learner, method)(*args, **kwargs)
+        return result, self.learner.get_state() if returns_state else None
+
+    def stop(self) -> None:
+        self.learner.collective.close()
 
 
 def _first(results: list[Any]) -> Any:

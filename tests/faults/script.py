@@ -40,7 +40,7 @@ def main(folder: Path, num_epochs: int) -> None:
         algorithm.train = and_tell  # type: ignore[method-assign]
         assert isinstance(algorithm.learner_group, RemoteLearnerGroup)
         runners: Any = algorithm.env_runner_group.workers
-        tell("built", pids=[*runners.pids(), *algorithm.learner_group.processes.workers.pids()])
+        tell("built", pids=[*runners.pids(), *algorithm.learner_group.workers.pids()])
         try:
             algorithm.learn(num_env_steps=10**9)
             tell("returned")

@@ -87,7 +87,7 @@ from tests.together import listening
 config = PPOConfig(env="CartPole-v1", num_env_runners=1, num_learners=2, num_cpus_per_learner=0.1)
 with config.build() as algorithm:
     algorithm.train()
-    pids = algorithm.env_runner_group.workers.pids() + algorithm.learner_group.processes.workers.pids()
+    pids = algorithm.env_runner_group.workers.pids() + algorithm.learner_group.workers.pids()
     print(json.dumps([sorted(listening(pid)) for pid in pids]))
 """
 

@@ -20,7 +20,6 @@ DRIVER = tuple(
     for name in (
         "distributed/interrupts",
         "distributed/ray_workers",
-        "distributed/remote_learners",
         "groups/remote_env_runner_group",
         "groups/remote_learner_group",
     )
@@ -76,7 +75,7 @@ def pids(algorithm: Algorithm) -> list[int | None]:
     runners: Any = algorithm.env_runner_group.workers
     learners = algorithm.learner_group
     found = [] if algorithm.config.num_env_runners == 0 else runners.pids()
-    return [*found, *learners.processes.workers.pids()] if isinstance(learners, RemoteLearnerGroup) else found
+    return [*found, *learners.workers.pids()] if isinstance(learners, RemoteLearnerGroup) else found
 
 
 @pytest.mark.faults

@@ -43,7 +43,7 @@ class Run:
     @property
     def processes(self) -> Any:
         assert isinstance(self.group, RemoteLearnerGroup)
-        return self.group.processes
+        return self.group
 
     def learn(self, data: Sequence[Rollout | dict[str, Any]], first: int = 0) -> list[Any]:
         """The results of an update with each of ``data``."""
@@ -57,7 +57,7 @@ class Run:
     def digests(self) -> list[str]:
         """Those of the states of each learner."""
         # which changes nothing, after all that is still to be done
-        self.processes.call("load_module_state", ID, clone(self.group.get_state()["module"][ID]))
+        self.processes._call("load_module_state", ID, clone(self.group.get_state()["module"][ID]))
         workers = self.processes.workers
         return [digest(state) for state in workers.values(workers.call("get_state"))]
 

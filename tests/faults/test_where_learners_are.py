@@ -108,7 +108,7 @@ def test_dqn_can_be_saved_after_its_learners_failed_for_good(tmp_path: Path) -> 
         batch = algorithm.replay.sample(16, beta=0.4).batch  # type: ignore[attr-defined]
         group.step_on_batch(batch, env_steps=500)  # which is never handed over
         assert isinstance(group, RemoteLearnerGroup)
-        (pid,) = group.processes.workers.pids()
+        (pid,) = group.workers.pids()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkerFailed, match="learner 0"):

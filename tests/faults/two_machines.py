@@ -47,7 +47,7 @@ def main(folder: Path, how: str) -> None:
         weights, learners = [], algorithm.learner_group
         groups: list[Any] = [algorithm.env_runner_group.workers]
         if isinstance(learners, RemoteLearnerGroup):
-            groups.append(learners.processes.workers)
+            groups.append(learners.workers)
         while True:
             result = algorithm.train()
             weights.append(digest(algorithm.get_module()))

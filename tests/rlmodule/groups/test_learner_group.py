@@ -329,4 +329,4 @@ def test_learners_elsewhere_compute_on_as_many_threads_as_the_settings_say(
 ) -> None:
     group = remote[FaultReinforce]
     assert isinstance(group, RemoteLearnerGroup)
-    assert group.processes.call("num_threads") == 3
+    assert group._call("num_threads") == 3
