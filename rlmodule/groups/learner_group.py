@@ -16,7 +16,7 @@ from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learning.learner import Batch, Learner
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -89,14 +89,13 @@ class LearnerGroup(ABC):
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _check_kind(self, kind: type[Learner], called: str) -> None:
-        """Check that the learner is of the kind that has the method ``called``."""
-        if not issubclass(self._learner_class, kind):
-            right = "update_from_batch" if kind is EpisodeLearner else "update_from_episodes"
-            raise TypeError(
-                f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
-                f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
-            )
+    def _wrong_kind(self, called: str) -> TypeError:
+        """Return the error of a method that groups of the other kind of learner have."""
+        right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
+        return TypeError(
+            f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
+            f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
+        )
 
     @abstractmethod
     def update_from_episodes(
@@ -149,7 +148,8 @@ class LearnerGroup(ABC):
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "update_from_batch")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("update_from_batch")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
@@ -164,7 +164,8 @@ class LearnerGroup(ABC):
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "step_on_batch")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("step_on_batch")
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
@@ -175,7 +176,8 @@ class LearnerGroup(ABC):
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "summarize_updates")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
     @abstractmethod

@@ -47,8 +47,8 @@ class LocalLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        self._check_kind(EpisodeLearner, "update_from_episodes")
-        assert isinstance(self._learner, EpisodeLearner)
+        if not isinstance(self._learner, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _update(

@@ -455,10 +455,10 @@ class EpisodeLearner(Learner):
             CollectiveError: If another learner raised, ended or hangs.
         """
         self.module[module_id]  # raises if there is none
-        check_episodes(episodes, f"{type(self).__name__}.update_from_episodes()")
-        if episodes is not None and not isinstance(episodes, Rollout):
-            episodes = Rollout.from_episodes(episodes) if episodes else None
         rollout = episodes
+        if not isinstance(rollout, Rollout):
+            check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
+            rollout = Rollout.from_episodes(rollout) if rollout else None
         with self._together:
             self.env_steps = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
             if self._is_scheduled:

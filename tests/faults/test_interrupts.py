@@ -13,6 +13,7 @@ import pytest
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
+from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
 DRIVER = tuple(
@@ -72,9 +73,8 @@ def check_accounts(algorithm: Algorithm, where: str) -> None:
 
 
 def pids(algorithm: Algorithm) -> list[int | None]:
-    runners: Any = algorithm.env_runner_group.workers
-    learners = algorithm.learner_group
-    found = [] if algorithm.config.num_env_runners == 0 else runners.pids()
+    runners, learners = algorithm.env_runner_group, algorithm.learner_group
+    found = runners.workers.pids() if isinstance(runners, RemoteEnvRunnerGroup) else []
     return [*found, *learners.workers.pids()] if isinstance(learners, RemoteLearnerGroup) else found
 
 
