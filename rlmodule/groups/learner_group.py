@@ -50,7 +50,8 @@ class LearnerGroup(ABC):
     """
 
     def __init__(self, learner_class: type[Learner], module: MultiRLModule, is_copy: bool) -> None:
-        self._learner_class, self.module, self._is_copy = learner_class, module, is_copy
+        self._learner_class, self._is_copy = learner_class, is_copy
+        self.module = module
 
     @staticmethod
     def create(
