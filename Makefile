@@ -7,6 +7,10 @@ DEV := $(VENV)/.installed-dev
 # The first release of every minor version that pyproject.toml names.
 PYTHONS := 3.10.0 3.11.0 3.12.0 3.13.0
 PYTEST := $(BIN)/python -m pytest
+# On two processes, the one that is done first taking over half of what the other has left.
+SUITE := $(PYTEST) -m "not slow and not faults" -n 2 --dist worksteal
+# Folders whose tests start no process and train nothing.
+FAST := tests/catalog tests/rlmodule/data tests/rlmodule/modules tests/algorithms/ops tests/algorithms/settings
 
 # No display is needed, and the type checker does not look for newer versions of itself.
 export SDL_VIDEODRIVER ?= dummy
@@ -18,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning test-faults check check-pins format docs bench bench-peers clean
+.PHONY: help install train test test-fast test-learning test-faults check check-pins format docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +46,10 @@ train: $(CORE) ## train PPO on CartPole until it is solved: the first thing to t
 	$(BIN)/rlmodule train ppo CartPole-v1 --num-env-steps 200000 --target-return 475 --evaluation-interval 5 --seed 1
 
 test: $(DEV) ## the tests, but for the slow ones
-	$(PYTEST) -m "not slow and not faults" -n 2
+	$(SUITE)
+
+test-fast: $(DEV) ## the tests that start no process and train nothing, in a minute
+	$(SUITE) $(FAST)
 
 test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow
@@ -54,7 +61,7 @@ check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, t
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST) -m "not slow and not faults" -n 2
+	$(SUITE)
 
 # uv reads what the index says of each package: it installs nothing, needs no other Python, and sees no local files of pip.
 check-pins: $(DEV) ## whether constraints.txt holds on the first release of every supported Python

@@ -21,8 +21,14 @@ settings.register_profile("project", deadline=None, suppress_health_check=[Healt
 settings.load_profile("project")
 
 
-def asks_for_ray(item: pytest.Function | None) -> bool:
-    return item is not None and "ray_started" in item.fixturenames
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share Ray first and those that share a fleet next, so that a single process of pytest-xdist
+    starts each of the two, once."""
+    items.sort(key=lambda item: [name not in getattr(item, "fixturenames", ()) for name in ("ray_started", "fleet")])
+
+
+def asks_for_ray(item: pytest.Item | None) -> bool:
+    return isinstance(item, pytest.Function) and "ray_started" in item.fixturenames
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> Iterator[None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     result = yield
     if asks_for_ray(item) and not asks_for_ray(nextitem):  # now that fixtures of the file have ended, too
         import ray

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import timeit
 from pathlib import Path
 
 import pytest
@@ -118,8 +117,3 @@ def test_symlinked_root_is_ours(installed: Path, tmp_path: Path) -> None:
         f"import sys, catalog\nsys.path.insert(0, {str(link)!r})\nimport algorithms", tmp_path / "user", installed
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_cheap() -> None:
-    file = str(ROOT / "catalog" / "__init__.py")
-    assert min(timeit.repeat(lambda: catalog_rl.check_siblings(file), number=10, repeat=5)) / 10 < 1e-3

@@ -48,7 +48,7 @@ def numbers(result: dict[str, Any]) -> dict[str, Any]:
     return {"learners": result["learners"], "return": result["env_runners"]["episode_return_mean"]}
 
 
-def test_ppo_learns_alike_wherever_its_learners_are() -> None:
+def test_ppo_learns_alike_wherever_its_learners_are_and_its_checkpoint_is_good_anywhere(tmp_path: Path) -> None:
     results, states = {}, {}
     for num_learners in (0, 1, 2):
         with ppo(num_learners).build() as algorithm:
@@ -58,6 +58,8 @@ def test_ppo_learns_alike_wherever_its_learners_are() -> None:
             if num_learners < 2:
                 results[num_learners].append(numbers(algorithm.train()))
                 states[num_learners].append(clone(algorithm.get_state()["learners"]))
+            if num_learners == 1:
+                goes_on_alike(algorithm, tmp_path, num_learners=0)
     assert results[1] == results[0]
     assert differences(states[1], states[0]) == []
     ours, theirs = (states[n][0]["module"]["default_policy"] for n in (2, 0))
@@ -78,12 +80,6 @@ def goes_on_alike(algorithm: Algorithm, path: Path, **settings: Any) -> None:
             assert numbers(algorithm.train())["learners"] == numbers(other.train())["learners"]
         assert differences(other.get_state()["learners"], algorithm.get_state()["learners"]) == []
         assert other.learner_group.num_updates == algorithm.learner_group.num_updates
-
-
-def test_a_checkpoint_of_ppo_is_good_for_learners_anywhere(tmp_path: Path) -> None:
-    with ppo(1).build() as algorithm:
-        algorithm.train()
-        goes_on_alike(algorithm, tmp_path, num_learners=0)
 
 
 @pytest.mark.faults

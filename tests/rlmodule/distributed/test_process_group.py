@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +23,6 @@ from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvou
 from rlmodule.testing.data import differences
 from tests.together import LOOPBACK, Fleet, fleet_of, listening
 from tests.waiting import PATIENCE_S, wait_for
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with fleet_of(3) as fleet:
-        yield fleet
-
 
 # --- what they tell each other ----------------------------------------------------------------------------------------
 

@@ -555,13 +555,10 @@ def make():
     runner = EnvRunner(config, run_seed=1)
     runner.set_module(Small(observation_space=runner.observation_space, action_space=runner.action_space))
 
-if sys.argv[2] == "main":
-    make()
-else:  # one that ends, which must not end the processes that it made
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    time.sleep(0.3)
+thread = threading.Thread(target=make)  # one that ends, which must not end the processes that it made
+thread.start()
+thread.join()
+time.sleep(0.3)
 print(*[process.pid for process in runner.env.processes], flush=True)
 runner.sample(2)
 print(*[process.pid for process in runner.env.processes], flush=True)
@@ -570,10 +567,9 @@ runner.sample(2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a promise of Linux")
-@pytest.mark.parametrize("thread", ["main", "other"])
-def test_processes_of_envs_end_with_a_parent_that_is_killed(folders: Any, thread: str) -> None:
+def test_processes_of_envs_end_with_a_parent_that_is_killed(folders: Any) -> None:
     folder = next(folders)
-    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, str(folder), thread]
+    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None

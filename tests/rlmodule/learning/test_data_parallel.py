@@ -1,7 +1,7 @@
 """Learners that train together: faults on one, hooks that go by their own mind, nets with statistics, modules."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import clone, differences, random_rollout
 from tests.rlmodule.toys import Regression, Reinforce, Settings, Small
-from tests.together import Fleet, digest, fleet_of, weights
+from tests.together import Fleet, digest, weights
 from tests.waiting import PATIENCE_S, wait_for
 
 ID = "default_policy"
@@ -81,12 +81,6 @@ def rollout_of(seed: int, slots: int = 4) -> Rollout:
 def batch_of(target: float = 1.0, seed: int = 0, rows: int = 8) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     return {Columns.OBS: torch.rand(rows, 4, generator=generator), "target": torch.full((rows, 3), target)}
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with fleet_of(2) as fleet:
-        yield fleet
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------------
