@@ -178,7 +178,8 @@ def test_every_hook_is_tried() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_overriding_one_hook_never_disables_another(name: str) -> None:
     setting = SETTINGS[name]
-    for hooks in [*itertools.combinations(HOOKS, 1), *itertools.combinations(HOOKS, 2), tuple(HOOKS)]:
+    pairs = [*itertools.combinations(HOOKS, 2)][[*SETTINGS].index(name) % 3 :: 3]  # each pair in two or three settings
+    for hooks in [*itertools.combinations(HOOKS, 1), *pairs, tuple(HOOKS)]:
         catalog_class, called = override(hooks)
         module = build(setting, catalog_class)
         for hook in HOOKS:

@@ -87,8 +87,8 @@ def check_equal(one: dict[str, Any], several: list[dict[str, Any]], tolerance: f
             assert mine == pytest.approx(expected, rel=1e-4, abs=2e-6)
 
 
-@pytest.mark.parametrize("sizes", [[3, 3], [2, 2, 2], [4, 1, 1]], ids=str)
-@pytest.mark.parametrize("model", MODELS)
+# every model and every split once; test_shards_may_be_of_any_shape draws pairs of the two
+@pytest.mark.parametrize(("model", "sizes"), [*zip(MODELS, ([3, 3], [2, 2, 2], [4, 1, 1]), strict=True)], ids=str)
 def test_several_learners_come_to_what_one_does(fleet: Fleet, model: str, sizes: list[int]) -> None:
     one, several = together(fleet, model, rollouts(model, 10), sizes)
     assert one["num_updates"] >= 40
@@ -96,8 +96,9 @@ def test_several_learners_come_to_what_one_does(fleet: Fleet, model: str, sizes:
     check_equal(one, several)
 
 
-@pytest.mark.parametrize("sizes", [[6, 0], [0, 6], [0, 4, 2], [0, 0, 6]], ids=str)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "sizes"), [*zip([*MODELS, "mlp"], ([6, 0], [0, 6], [0, 4, 2], [0, 0, 6]), strict=True)], ids=str
+)
 def test_a_learner_without_data_goes_along(fleet: Fleet, model: str, sizes: list[int]) -> None:
     one, several = together(fleet, model, rollouts(model, 3), sizes)
     check_equal(one, several)
@@ -115,7 +116,7 @@ def test_epochs_end_for_all_or_for_none(fleet: Fleet, target_kl: float) -> None:
 def test_shards_may_be_of_any_shape(fleet: Fleet) -> None:
     seen = []
 
-    @hypothesis.settings(max_examples=50, deadline=None, derandomize=True, database=None)
+    @hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
     @hypothesis.given(
         model=strategies.sampled_from(sorted(MODELS)),
         first=strategies.integers(0, 5),
@@ -131,7 +132,7 @@ def test_shards_may_be_of_any_shape(fleet: Fleet) -> None:
         seen.append(first)
 
     check()
-    assert len(seen) >= 50
+    assert len(seen) >= 25
     assert {0, 5} <= {*seen}
 
 

@@ -9,8 +9,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -149,13 +147,6 @@ def test_new_defaults_keep_the_rest() -> None:
 def test_the_base_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         AlgorithmConfig()  # type: ignore[abstract]
-
-
-def test_import_is_light() -> None:
-    late = ("rich", "matplotlib", "safetensors", "ray")
-    code = f"import sys, algorithms.config, algorithms.settings; print([m for m in {late} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"
 
 
 # --- making config classes -------------------------------------------------------------------------------------------
