@@ -186,6 +186,26 @@ def test_epochs_can_stop_early() -> None:
     assert learner.num_updates == 2
 
 
+class NeverAsked(Reinforce):
+    def may_stop(self) -> bool:
+        return False
+
+
+def test_an_update_that_may_stop_joins_the_metrics_of_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for cls, epochs_joined in ((Reinforce, [1, 1, 1]), (NeverAsked, [3])):
+        learner, sizes = make(cls, num_epochs=3, minibatch_size=None), list[int]()
+
+        def joined(module_id: str, steps: Any, real: Any = learner._joined, sizes: list[int] = sizes) -> Any:
+            sizes.append(len(steps))
+            return real(module_id, steps)
+
+        monkeypatch.setattr(learner, "_joined", joined)
+        results.append(learner.update_from_episodes(numbered_rollout(learner)[0], env_steps=0)["default_policy"])
+        assert sizes == epochs_joined
+    assert results[0] == results[1]
+
+
 def test_hooks_run_in_order_and_see_the_whole_batch() -> None:
     calls: list[Any] = []
 
