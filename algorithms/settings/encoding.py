@@ -365,7 +365,8 @@ def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space[Any]:
     dtype = np.dtype(data["dtype"]).type
     if cls is gym.spaces.Discrete:
         # A Gymnasium whose Discrete is always int64 does not know the keyword.
-        return cls(data["n"], start=data["start"], **({} if dtype is np.int64 else {"dtype": dtype}))
+        extra: dict[str, Any] = {} if dtype is np.int64 else {"dtype": dtype}
+        return cls(data["n"], start=data["start"], **extra)
     if cls is gym.spaces.MultiDiscrete:
         return cls(np.array(data["nvec"], dtype), dtype=dtype, start=np.array(data["start"], dtype))
     low, high = (np.broadcast_to(np.array(data[end], dtype), data["shape"]) for end in ("low", "high"))
