@@ -111,6 +111,7 @@ class EnvRunner:
         self.progress = 0
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = settings.num_envs_per_env_runner
+        self._records_infos = settings.records_episode_infos
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         self._make_env()
         self.observation_space = self.env.single_observation_space
@@ -372,7 +373,7 @@ class EnvRunner:
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """What reads the ``info`` of each step, by autoreset mode."""
-        notes = [data.note_infos] if self._settings.records_episode_infos else []
+        notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next observation is the final one
             return notes
         if self._mode is AutoresetMode.DISABLED:
