@@ -71,27 +71,19 @@ class ModelConfig(Hooks, ABC):
         """A new net with fresh weights."""
 
 
-class Explained(nn.Module):
-    """Base of nets that say how to call them where they got a whole batch, or arrays."""
-
-    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
-
-        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return super().__call__(obs, *args, **kwargs)
-            except (AttributeError, KeyError, TypeError) as error:
-                is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
-                is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
-                if not (is_batch or is_numpy) or ": expected " in str(error):  # explained by an encoder within
-                    raise
-                got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
-                raise TypeError(
-                    f"{type(self).__name__}(): expected tensors in the structure of the observation space, got {got}. "
-                    f"{remedy_for('encoder', 'obs' if is_batch else 'numpy')}"
-                ) from error
+def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
+    """Raise a ``TypeError`` that says how to call ``encoder``, if ``error`` came of a whole batch or of arrays."""
+    is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
+    is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
+    if (is_batch or is_numpy) and ": expected " not in str(error):  # else explained by an encoder within
+        got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
+        raise TypeError(
+            f"{type(encoder).__name__}(): expected tensors in the structure of the observation space, got {got}. "
+            f"{remedy_for('encoder', 'obs' if is_batch else 'numpy')}"
+        ) from error
 
 
-class Encoder(Explained, ABC):
+class Encoder(nn.Module, ABC):
     """A net from observations to latents.
 
     Stateless encoders take observations with any leading dims. Stateful ones take ``[T, B, ...]`` with ``starts``
@@ -109,6 +101,15 @@ class Encoder(Explained, ABC):
     def parts(self) -> Sequence[nn.Module]:
         """The encoders this one is made of, in the order of the tree's nodes; none by default."""
         return ()
+
+    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return nn.Module.__call__(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                explain_input(self, obs, error)
+                raise
 
 
 class ModuleEncoder(Encoder):

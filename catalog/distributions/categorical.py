@@ -41,6 +41,13 @@ _TINY = float(np.finfo(np.float32).tiny)
 class Choices(ArrayDistribution):
     """Base of distributions over one choice or several, from their unnormalised log-probabilities side by side."""
 
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> Self:  # with what a step of acting runs, to be read in one place
+        return cls(logits)
+
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
         cls.check(space)

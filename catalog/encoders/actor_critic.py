@@ -2,11 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, Explained, ModelConfig, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
 from catalog.encoders.memory import encode_steps
+
+_call = nn.Module.__call__
+"""Calls an encoder and its hooks; the one that is called from outside explains wrong inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class ActorCriticEncoderConfig(ModelConfig):
         return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
 
 
-class ActorCriticEncoder(Explained):
+class ActorCriticEncoder(nn.Module):
     """Latents for the policy and the value function.
 
     The state of a shared encoder is that encoder's own. Separate ones have a dict of the states of those that are
@@ -78,6 +83,15 @@ class ActorCriticEncoder(Explained):
             return actor
         return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
 
+    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return _call(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                explain_input(self, obs, error)
+                raise
+
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> ActorCriticOutput:
@@ -90,13 +104,13 @@ class ActorCriticEncoder(Explained):
             critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
         """
         if self.shared:
-            latent, state = self.actor_encoder(obs, state, starts=starts)
+            latent, state = _call(self.actor_encoder, obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
-        actor = self._run(self.actor_encoder, "actor", obs, state, starts)
+        actor = self._run(partial(_call, self.actor_encoder), "actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
         seen = obs if critic_obs is None else critic_obs
-        critic = self._run(self._critic(), "critic", seen, state, starts)
+        critic = self._run(partial(_call, self._critic()), "critic", seen, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(
@@ -114,7 +128,7 @@ class ActorCriticEncoder(Explained):
         critic_state = None
         if self.critic_is_stateful:
             seen = obs if critic_obs is None else critic_obs
-            critic_state = self._run(self._critic(), "critic", seen, state, starts).state
+            critic_state = self._run(partial(_call, self._critic()), "critic", seen, state, starts).state
         return EncoderOutput(latent, self._joined(actor_state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
@@ -124,8 +138,8 @@ class ActorCriticEncoder(Explained):
             RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
         """
         if self.shared:
-            return self.actor_encoder(obs, state, starts=starts).latent
-        return self._run(self._critic(), "critic", obs, state, starts).latent
+            return _call(self.actor_encoder, obs, state, starts=starts).latent
+        return self._run(partial(_call, self._critic()), "critic", obs, state, starts).latent
 
     def _critic(self) -> Encoder:
         """Return the critic's own encoder."""

@@ -75,20 +75,15 @@ class DenseStack(nn.Module):
                 if dropout and hidden:
                     x = functional.dropout(x, dropout)
         except RuntimeError as error:  # looked at only once something failed: a check beforehand would cost every call
-            self._explain(given, error)
-            raise
-        return x
-
-    def _explain(self, x: Tensor, error: RuntimeError) -> None:
-        """Say so where ``x`` itself was wrong."""
-        dtype = self.linears[0].weight.dtype
-        if x.shape[-1:] != (self.input_dim,) or x.dtype != dtype:
+            dtype = self.linears[0].weight.dtype
+            if given.shape[-1:] == (self.input_dim,) and given.dtype == dtype:
+                raise
             raise ValueError(
-                f"{type(self).__name__}: expected an input of shape (..., {self.input_dim}) and "
-                f"{dtype}, got shape {tuple(x.shape)} and {x.dtype}. Give it what it was built "
-                "for, or build it with other input_dims: for a head, the output_dims of the "
-                "encoder before it."
+                f"{type(self).__name__}: expected an input of shape (..., {self.input_dim}) and {dtype}, got shape "
+                f"{tuple(given.shape)} and {given.dtype}. Give it what it was built for, or build it with other "
+                "input_dims: for a head, the output_dims of the encoder before it."
             ) from error
+        return x
 
 
 LARGE = 10_000_000

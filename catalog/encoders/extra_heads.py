@@ -42,8 +42,13 @@ class ExtraOutputs(nn.Module):
         sequences = next(iter(latents.values())).dim() == 3
         out: dict[str, Tensor] = {}
         for name, trunk in self.trunks.items():
-            seen = raw_obs if name in self.raw and raw_obs is not None else obs
-            out[name] = self.heads[_key(name)](self._encode(name, seen, sequences) if trunk == name else latents[trunk])
+            if trunk == name:
+                encoder = self.encoders[_key(name)]
+                seen = raw_obs if name in self.raw and raw_obs is not None else obs
+                latent = encode_steps(encoder, seen) if sequences else encoder(seen).latent
+            else:
+                latent = latents[trunk]
+            out[name] = self.heads[_key(name)](latent)
         return out
 
     def parts(self) -> dict[str, nn.Module]:
@@ -51,10 +56,6 @@ class ExtraOutputs(nn.Module):
         own = [name for name, trunk in self.trunks.items() if trunk == name]
         encoders = {f"{name!r} encoder": self.encoders[_key(name)] for name in own}
         return encoders | {f"{name!r} head": self.heads[_key(name)] for name in self.trunks}
-
-    def _encode(self, name: str, obs: Tree, sequences: bool) -> Tensor:
-        encoder = self.encoders[_key(name)]
-        return encode_steps(encoder, obs) if sequences else encoder(obs).latent
 
 
 def _key(name: str) -> str:
