@@ -191,7 +191,7 @@ def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
         .training(train_batch_size_per_learner=FRAGMENT)
     )
     with settings.copy().training(minibatch_size=FRAGMENT).build() as algorithm:
-        packed = [pack(next(algorithm.env_runner_group.sample(FRAGMENT))) for _ in range(many)]
+        packed = [pack(algorithm.env_runner_group.sample(FRAGMENT)[0]) for _ in range(many)]
     batch = Rollout.concat([unpack(one) for one in packed])
     job = JOBS["cartpole"]
     with config(job, seed=0).environment(Instant).build() as algorithm:
