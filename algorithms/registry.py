@@ -51,7 +51,7 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
         raise ValueError(
             f"algorithm: expected one of {', '.join(ALGORITHMS)}, got {name!r}. Use a name from "
             f"this list.{closest(name.upper(), ALGORITHMS)} One of yours: import its module, which "
-            "calls register_algorithm(name, config_class)."
+            "calls register_algorithm(name, config_class), or in a shell type my_module:MyConfig."
         )
     found = ALGORITHMS[name.upper()]
     if not isinstance(found, str):

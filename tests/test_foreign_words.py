@@ -185,7 +185,7 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "got callback=. Call learn(num_env_steps=...). Use config.callbacks(...) before build().",
     ),
     "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
-    "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected an int >= 1, got 0"),
+    "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected finite int, >= 1, got 0"),
     "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
     "set_env": (lambda algo: algo.set_env(None), "Call Algorithm.from_checkpoint(path, env=...)."),
 }

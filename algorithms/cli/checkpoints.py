@@ -74,6 +74,10 @@ def allowing(allow: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except NotReadable as error:
-        modules = modules_in([*allow, *error.modules])
-        flags = f"type --allow {' '.join(dict.fromkeys(modules))}; " if error.modules else ""
-        raise ValueError(f"{error} In a shell, {flags}setting=... is --setting.") from error
+        modules = dict.fromkeys(modules_in([*allow, *error.modules]))
+        remedy = (
+            f"type --allow {' '.join(modules)}; setting=... is --setting" if modules else "setting=... is --setting"
+        )
+        if "__main__" in error.modules:
+            remedy = "the script that trained it cannot be imported: move that code to a module, and train again"
+        raise ValueError(f"{error} In a shell, {remedy}.") from error

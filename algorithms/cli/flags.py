@@ -336,7 +336,7 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
     try:
         return config_class(name)
     except ValueError as error:
-        raise UsageError(f"ALGO: {error}") from None
+        raise UsageError(str(error)) from None
 
 
 def is_config_class(thing: Any) -> bool:

@@ -14,10 +14,9 @@ from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
-from algorithms.registry import ALGORITHMS, name_of
+from algorithms.registry import ALGORITHMS
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.run_folder import RunFolder, run_folder_of
-from algorithms.settings.encoding import encode
 from catalog.errors import closest
 from catalog.settings import settings_of
 
@@ -50,38 +49,33 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         SystemExit: After --help.
     """
     early = parse_early(TrainFlags(), args)
-    allow, content = modules_in(early.allow), dict[str, Any]()
+    allow = modules_in(early.allow)
     checkpoint = None if early.load is None else find_checkpoint(early.load)
+    content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
     if checkpoint is not None:
-        content = read_checkpoint(checkpoint)
-    if args and not args[0].startswith("-"):
+        algo, prog, words, most = saved_config_class(content, allow), "rlmodule train", "--load CKPT", 0
+    elif args and not args[0].startswith("-"):
         name, args = args[0], args[1:]
-        algo, prog = algorithm_config(name), f"rlmodule train {name if ':' in name else name.lower()}"
-    elif checkpoint is not None:
-        algo, prog = saved_config_class(content, allow), "rlmodule train"
+        algo, prog, words, most = algorithm_config(name), f"rlmodule train {name}", "ENV", 1
     else:
         got = repr(args[0]) if args else "nothing"
         raise UsageError(f"rlmodule train: expected ALGO first, got {got}. rlmodule --help shows how.")
     known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
-    flags, words, typed = parse(TrainFlags(), prog, "ENV", args, least=0, settings=settings_in(algo(), known))
-    seeds, env = seeds_of(flags.seed), environment(words[0]) if words else None
-    preset, run_dir = None, flags.run_dir
-    if checkpoint is not None:
-        _refuse_contradictions(algo, env, flags, len(seeds), content, allow)
-        given = {name: typed[name] for name in typed if name in known} | ({} if env is None else {"env": env})
-        with allowing(allow):
-            config = algo.from_dict(content["config"], allow=allow, **given)
-        begun = str(checkpoint)
-        if run_dir == NEW_RUN_DIR:
-            run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
-    elif env is None:
-        raise UsageError(
-            f"{prog}: expected an environment, ENV, got none. Name one, such as CartPole-v1 or my_module:make_env; "
-            "--load CKPT goes on with a run."
-        )
-    else:
+    settings = settings_in(algo(), known)
+    flags, envs, typed = parse(TrainFlags(), prog, words, args, least=most, most=most, settings=settings)
+    seeds, preset, run_dir = seeds_of(flags.seed), None, flags.run_dir
+    if checkpoint is None:
+        env = environment(envs[0])
         preset, begun = _preset(algo, env, flags.preset)
         config = algo(**(preset.settings if preset else {})).update({"env": env})
+    else:
+        with allowing(allow):  # what was typed is not looked for in the checkpoint
+            given = {name: value for name, value in typed.items() if name in known}
+            config, begun = algo.from_dict(content["config"], allow=allow, **given), str(checkpoint)
+        if run_dir == NEW_RUN_DIR:
+            run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
+        if flags.preset not in ("auto", "none") or len(seeds) > 1:
+            raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
     if flags.jobs > 1 and len(seeds) < 2:
         raise UsageError(
             "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
@@ -109,22 +103,3 @@ def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset 
     raise UsageError(
         f"--preset: expected one of {', '.join(choices)}, got {chosen!r}. Choose one.{closest(chosen, choices)}"
     )
-
-
-def _refuse_contradictions(
-    algo: type[AlgorithmConfig],
-    env: Any,
-    flags: TrainFlags,
-    num_seeds: int,
-    content: dict[str, Any],
-    allow: Sequence[str],
-) -> None:
-    """Raise ``UsageError`` for what a run to go on with has already."""
-    for wrong, what, got in (
-        (algo is not saved_config_class(content, allow), "its own algorithm", name_of(algo())),
-        (env is not None and encode(env) != content["config"]["env"], "its own env", "another ENV"),
-        (flags.preset not in ("auto", "none"), "its own settings", f"--preset {flags.preset}"),
-        (num_seeds > 1, "one seed, its own", f"--seed {flags.seed}"),
-    ):
-        if wrong:
-            raise UsageError(f"--load {flags.load}: expected a run to go on with {what}, got {got}. Leave that out.")

@@ -133,7 +133,7 @@ def _writer() -> Any:
         from moviepy import ImageSequenceClip
     except ImportError as error:
         raise ImportError(
-            f'videos: expected the package moviepy, got {error}. Run: pip install "catalog-rl[video]"'
+            'videos: expected the package moviepy, got none. Run: pip install "catalog-rl[video]"'
         ) from error
     return ImageSequenceClip
 

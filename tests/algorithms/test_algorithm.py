@@ -316,7 +316,7 @@ def test_a_run_without_a_seed_keeps_the_one_it_drew(tmp_path: Path) -> None:
 
 
 def test_what_a_checkpoint_of_another_algorithm_says(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "c", {"algorithm": "PPOO", "run_seed": 0, "config": {}, "state": {}})
+    save_checkpoint(tmp_path / "c", {"algorithm": "PPOO", "run_seed": 0, "config": {}, "modules": {}, "state": {}})
     with pytest.raises(ValueError, match=r"expected one of DQN, PPO.*'PPOO'.*Did you mean"):
         Algorithm.from_checkpoint(tmp_path / "c")
 
@@ -547,7 +547,7 @@ def test_steps_that_were_lost_are_told_when_a_run_goes_on_without_runners(tmp_pa
 
 def test_a_checkpoint_that_is_no_algorithms_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "other", {"weights": [1, 2]})
-    with pytest.raises(ValueError, match="expected the checkpoint of an algorithm, got one with weights"):
+    with pytest.raises(ValueError, match=r"expected what algo.save\(path\) writes, got one without algorithm"):
         Algorithm.from_checkpoint(tmp_path / "other")
 
 

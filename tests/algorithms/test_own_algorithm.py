@@ -259,6 +259,6 @@ def test_the_shell_names_a_remedy_for_code_of_a_script_that_works(
     for more in ([], ["--allow", "__main__"]):
         assert main(["evaluate", "saved", *more]) == 1
         told = " ".join(capsys.readouterr().err.split())
-        assert "got code of the script that trained it (for rl_module_spec)" in told
-        assert "Load it in that script, by Algorithm.from_checkpoint('saved', allow=['__main__']); or move" in told
+        assert "If you trust it, pass allow=['__main__'], or pass it again" in told
+        assert "In a shell, the script that trained it cannot be imported: move that code to a module" in told
         assert "--allow" not in told

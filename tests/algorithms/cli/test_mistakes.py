@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train"], 2, ["ALGO first, got nothing"]),
         (["train", "--lr", "3"], 2, ["ALGO first", "rlmodule --help"]),
         (["train", "ppp", "CartPole-v1"], 2, ["'ppp'", "Did you mean 'PPO'?"]),
-        (["train", "ppo"], 2, ["rlmodule train ppo: expected an environment, ENV"]),
+        (["train", "ppo"], 2, ["rlmodule train ppo: expected ENV, got nothing"]),
         (["train", "ppo", "--loggers", "csv", "CartPole-v1"], 2, ["ENV"]),  # it is taken for a logger
         ([*PPO, "again"], 2, ["expected ENV, got CartPole-v1 again."]),
         ([*PPO, "--use-kl-loss", "True"], 2, ["got CartPole-v1 True.", "takes no value: --x or --no-x."]),
