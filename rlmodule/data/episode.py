@@ -1,5 +1,5 @@
 """Episode: one episode of one agent, or a chunk of one, for users, offline data and custom code; ``L`` steps long.
-``Rollout.from_episodes`` and ``Rollout.to_episodes`` convert to what runners and learners work on, and back."""
+``Rollout.from_episodes`` and ``Rollout.to_episodes`` lead to what runners and learners work on, and back."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ RESERVED = (
 class Episode:
     """Observations ``o_0 … o_L``, actions ``a_0 … a_{L-1}``, rewards and further columns of one episode or chunk.
 
-    Whole arrays given here are kept, not copied; Python lists are read step by step. Getters and slices are views:
-    what is written to them changes the episode.
+    Whole arrays given here are kept, not copied; Python lists are taken step by step. ``Episode()`` is empty, to be
+    filled with :meth:`add_reset` and :meth:`add_step`. Getters and slices are views: what is written to them changes
+    the episode, until steps are added.
 
     Args:
         observations: Tree of arrays ``[L+1, ...]``, or a list of ``L+1`` observations.
@@ -43,15 +44,17 @@ class Episode:
         id: Common to all chunks of an episode; a new one by default.
         t_started: Number of steps of the episode before this chunk.
 
-    Raises:
-        ValueError: If the lengths or the entries of a list do not fit, or a column has a name in :data:`RESERVED`.
+    ValueError if the lengths or the entries of a list do not fit, steps come without observations, an end without
+    steps, or a column has a name in :data:`RESERVED`.
     """
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # compared by content, which changes
 
     def __init__(
         self,
-        observations: Tree,
-        actions: Tree,
-        rewards: Sequence[float] | np.ndarray | Tensor,
+        observations: Tree | None = None,
+        actions: Tree | None = None,
+        rewards: Sequence[float] | np.ndarray | Tensor | None = None,
         *,
         columns: Mapping[str, Tree] | None = None,
         terminated: bool = False,
@@ -62,29 +65,68 @@ class Episode:
         self.id = uuid4().hex if id is None else id
         self.t_started = int(t_started)
         self.terminated, self.truncated = bool(terminated), bool(truncated)
-        given = {} if columns is None else columns
-        if taken := sorted({*given} & {*RESERVED}):
-            raise ValueError(f"Episode: columns: expected other names than {RESERVED}, got {taken}. Rename them.")
-        self.column_names = sorted(given)
-        """Names of the further columns."""
-        values = np.asarray(rewards)
-        if values.dtype.kind != "f":
-            values = values.astype(np.float64)
-        self._length = len(values)
-        self._columns: dict[str, Tree] = {Columns.REWARDS: values}
-        for name, value in {Columns.OBS: observations, Columns.ACTIONS: actions, **given}.items():
-            self._columns[name] = _as_column(value)
+        _check_names(columns or {})
+        self._columns: dict[str, Tree] = {Columns.REWARDS: _as_rewards([] if rewards is None else rewards)}
+        self._length = len(self._columns[Columns.REWARDS])
+        for name, value in {Columns.OBS: observations, Columns.ACTIONS: actions, **(columns or {})}.items():
+            empty = value is None or (isinstance(value, list) and not value)
+            if empty and not self._length:
+                continue
+            self._columns[name] = np.empty(0) if empty else _as_column(name, value)
             expected = self._length + (name == Columns.OBS)
             lengths = {x.shape[0] if x.ndim else "no" for x in tree.flatten(self._columns[name])}
-            if lengths != {expected} or values.ndim != 1:
-                raise ValueError(
-                    f"Episode: {name}: expected {expected} entries for rewards of shape {values.shape}, got "
-                    f"{' or '.join(map(str, lengths))}. A step has one reward, an action and so on; observations "
-                    "are one more."
-                )
+            if lengths != {expected}:
+                remedy = "A step has a reward, an action and so on; observations are one more."
+                got = " or ".join(map(str, lengths))
+                raise ValueError(_explain(name, f"{expected} entries for {self._length} rewards", got, remedy))
+        if self.is_finished and not self._length:
+            raise ValueError(_explain("an end", "at least one step before it", "none", "Leave out the flag."))
+
+    def add_reset(self, obs: Tree) -> None:
+        """Begin with the observation that ``env.reset()`` gave. RuntimeError if there is one already."""
+        if self.is_reset:
+            raise RuntimeError(_explain("add_reset()", "an empty episode", self, "Begin another with Episode()."))
+        first = _as_arrays(obs)
+        self._columns[Columns.OBS] = _append(_no_rows(first), 0, first)
+
+    def add_step(
+        self, action: Tree, obs: Tree, reward: float, terminated: bool = False, truncated: bool = False, **columns: Tree
+    ) -> None:
+        """Add a step: ``action`` on the last observation gave ``reward`` and ``obs``, and perhaps ended the episode, in
+        the task's own terms or for outer reasons. Further columns have the same names at every step. On average it
+        costs the same however long the episode is.
+
+        RuntimeError if the episode is finished or lacks a first observation; ValueError if the columns differ from
+        those of earlier steps in name, structure or shape.
+        """
+        self._check_begun("add_step()", may_be_finished=False)
+        _check_names(columns)
+        known = self.column_names
+        if known != sorted(columns) and (known or self._length):
+            remedy = "Give the same columns at every step."
+            raise ValueError(_explain("add_step()", f"the columns {known}", sorted(columns), remedy))
+        row = {Columns.OBS: obs, Columns.ACTIONS: action, Columns.REWARDS: float(reward), **columns}
+        row = {name: _as_arrays(value) for name, value in row.items()}
+        grown = {name: self._columns.get(name, _no_rows(value)) for name, value in row.items()}
+        for name, value in row.items():  # all are checked before one is written
+            _check_fits(name, grown[name], value)
+        for name, value in row.items():
+            self._columns[name] = _append(grown[name], self._length + (name == Columns.OBS), value)
+        self._length += 1
+        self.terminated, self.truncated = bool(terminated), bool(truncated)
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def is_reset(self) -> bool:
+        """It has a first observation."""
+        return Columns.OBS in self._columns
+
+    @property
+    def is_finished(self) -> bool:
+        """Its last step terminated or truncated the episode."""
+        return self.terminated or self.truncated
 
     @property
     def t(self) -> int:
@@ -92,9 +134,9 @@ class Episode:
         return self.t_started + self._length
 
     @property
-    def total_reward(self) -> float:
-        """Sum of the rewards."""
-        return float(np.sum(self.get_rewards(), dtype=np.float64))
+    def column_names(self) -> list[str]:
+        """Names of the further columns, sorted."""
+        return sorted(name for name in self._columns if name not in RESERVED)
 
     def get_observations(self, indices: Indices = None) -> Tree:
         """Observations ``[L+1, ...]``, or those at ``indices``; see :meth:`get_columns`."""
@@ -112,36 +154,112 @@ class Episode:
         """The column ``name`` (``"obs"``, ``"actions"``, ``"rewards"`` or a further one), whole or in part.
 
         An int gives one entry without a leading dim, a list a copy of the entries in that order, a slice or None a
-        view. Negative indices count from the end of the column. KeyError if there is no such column, IndexError if an
-        index is out of range.
+        view. Negative indices count from the end of the column. KeyError if there is no such column (yet), IndexError
+        or TypeError if an index is out of range or none.
         """
         if name not in self._columns:
-            known = sorted(self._columns)
-            raise KeyError(f"Episode: expected a column of {known}, got {name!r}.{closest(name, known)}")
-        return tree.map_structure(lambda x: x[slice(None) if indices is None else indices], self._columns[name])
+            remedy = f"It comes with add_reset() or add_step().{closest(name, self._columns)}"
+            raise KeyError(_explain("get_columns()", f"one of {sorted(self._columns)}", repr(name), remedy))
+        index = _as_index(name, indices, length := self._length + (name == Columns.OBS))
+        return tree.map_structure(lambda x: x[:length][index], self._columns[name])
 
     def __getitem__(self, steps: slice) -> Episode:
         """Steps ``[a:b]`` as a chunk, a view, with the observation that followed them. It ends as the episode does only
         if the last step is in it. TypeError for anything but a slice with step 1."""
         if not isinstance(steps, slice) or steps.step not in (None, 1):
-            raise TypeError(f"Episode: expected a slice [a:b], got {steps}. Read single entries by get_actions(i) etc.")
+            raise TypeError(_explain("[...]", "a slice [a:b]", steps, "Single entries come from get_actions(i) etc."))
+        self._check_begun("[a:b]")
         start, stop, _ = steps.indices(self._length)
         stop = max(start, stop)
+        columns = {n: self.get_columns(n, slice(start, stop + (n == Columns.OBS))) for n in self._columns}
         to_end = start < stop == self._length
-        return Episode(
-            self.get_observations(slice(start, stop + 1)),
-            self.get_actions(slice(start, stop)),
-            self.get_rewards(slice(start, stop)),
-            columns={name: self.get_columns(name, slice(start, stop)) for name in self.column_names},
-            terminated=self.terminated and to_end,
-            truncated=self.truncated and to_end,
-            id=self.id,
-            t_started=self.t_started + start,
-        )
+        return self._like_this(columns, self.t_started + start, self.terminated and to_end, self.truncated and to_end)
+
+    def cut(self, lookback: int = 0) -> Episode:
+        """The chunk to go on with: it begins at the last observation, where this one ends. RuntimeError if the episode
+        is finished or has no observation yet.
+
+        The last ``lookback`` steps are repeated in it (ValueError if there are fewer). They are steps like any other:
+        :meth:`concat` leaves them out again, but who trains on both chunks trains on them twice.
+        """
+        self._check_begun("cut()", may_be_finished=False)
+        if not 0 <= lookback <= self._length:
+            raise ValueError(_explain("cut(lookback)", f"0 to {self._length}", lookback, "Repeat fewer steps."))
+        return self[self._length - lookback :]
+
+    def concat(self, *others: Episode) -> Episode:
+        """This chunk and those that follow it as a new one. Steps that a chunk repeats are taken once. ValueError if
+        one does not continue the one before: another id, a gap, another observation at the seam, other columns."""
+        self._check_begun("concat()")
+        parts: list[Episode] = [self]
+        for other in others:
+            parts.append(_continuation(parts[-1], other))
+        filled = [part for part in parts if len(part)] or [self]  # an empty chunk may not know its columns yet
+        steps = [{n: part.get_columns(n, slice(len(part))) for n in part._columns} for part in filled]
+        expected = _shapes(steps[0])
+        if other := [shapes for shapes in map(_shapes, steps) if shapes != expected]:
+            raise ValueError(_explain("concat()", f"columns {expected}", other[0], "Record the same in all chunks."))
+        columns = _concatenate(*steps)
+        columns[Columns.OBS] = _concatenate(columns[Columns.OBS], parts[-1].get_observations(slice(-1, None)))
+        return self._like_this(columns, self.t_started, parts[-1].terminated, parts[-1].truncated)
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the rewards."""
+        return self.get_return()
+
+    def get_return(self, gamma: float = 1.0) -> float:
+        """``Σ gamma^t · r_t``, with ``t`` counted from the first step of the chunk."""
+        return float(np.sum(self.get_rewards() * float(gamma) ** np.arange(self._length), dtype=np.float64))
+
+    def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
+        """``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. Nothing is assumed to follow the last step."""
+        result = self.get_rewards().astype(np.float64)
+        for t in range(self._length - 2, -1, -1):
+            result[t] += gamma * result[t + 1]
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """A copy of everything, as plain values and trees of arrays."""
+        plain = {name: getattr(self, name) for name in ("id", "t_started", "terminated", "truncated")}
+        return plain | {"columns": {n: tree.map_structure(np.copy, self.get_columns(n)) for n in self._columns}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Episode:
+        """The episode that :meth:`get_state` gave; its arrays are kept, not copied."""
+        rest = [state[name] for name in ("columns", "t_started", "terminated", "truncated")]
+        return cls(id=state["id"])._like_this(*rest)
+
+    def __eq__(self, other: object) -> bool:
+        """Same id, place, end and content; NaN equals NaN, dtypes may differ."""
+        return isinstance(other, Episode) and _same(self.get_state(), other.get_state())
 
     def __repr__(self) -> str:
-        end = " and ".join(name for name in ("terminated", "truncated") if getattr(self, name)) or "unfinished"
+        ends = " and ".join(name for name in ("terminated", "truncated") if getattr(self, name))
+        end = ends or ("unfinished" if self.is_reset else "not reset")
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
+
+    def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
+        """An episode of the same id; ``columns`` are known to fit together."""
+        episode = Episode(id=self.id, t_started=t_started)
+        episode._columns, episode._length = dict(columns), len(columns[Columns.REWARDS])
+        episode.terminated, episode.truncated = terminated, truncated
+        return episode
+
+    def _check_begun(self, where: str, *, may_be_finished: bool = True) -> None:
+        if not self.is_reset or (self.is_finished and not may_be_finished):
+            remedy = "Begin another with Episode()." if self.is_reset else "Call add_reset() first."
+            raise RuntimeError(_explain(where, "an episode that was reset and may go on", self, remedy))
+
+
+def _explain(where: str, expected: str, got: object, remedy: str) -> str:
+    return f"Episode: {where}: expected {expected}, got {got}. {remedy}"
+
+
+def _check_names(columns: Mapping[str, Tree]) -> None:
+    for name in sorted({*columns} & {*RESERVED}):
+        remedy = "Choose another name, or give it by its own argument."
+        raise ValueError(_explain("columns", f"no names out of {RESERVED}", repr(name), remedy))
 
 
 def _as_arrays(value: Tree) -> Tree:
@@ -153,8 +271,88 @@ def _as_arrays(value: Tree) -> Tree:
     return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _as_column(value: Tree) -> Tree:
+def _as_rewards(values: Any) -> np.ndarray:
+    rewards = np.asarray(values)
+    if rewards.ndim != 1 or rewards.dtype.kind not in "fiub":
+        got = f"{rewards.dtype} of shape {rewards.shape}"
+        raise ValueError(_explain("rewards", "numbers of shape [L]", got, "Give one number per step."))
+    return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+
+
+def _as_column(name: str, value: Tree) -> Tree:
     """Tree of arrays with a leading dim, also from a list with an entry per step."""
-    if isinstance(value, list) and value:
-        return tree.map_structure(lambda *entries: np.stack(entries), *map(_as_arrays, value))
-    return _as_arrays(value)
+    if not isinstance(value, list):
+        return _as_arrays(value)
+    column = _no_rows(_as_arrays(value[0]))
+    for row, entry in enumerate(map(_as_arrays, value)):
+        _check_fits(f"{name}[{row}]", column, entry)
+        column = _append(column, row, entry)
+    return tree.map_structure(lambda x: x[: len(value)], column)
+
+
+def _as_index(name: str, indices: Any, length: int) -> Any:
+    if indices is None or isinstance(indices, slice):
+        return indices or slice(None)
+    index, where = np.asarray(indices), f"indices of {name!r}"
+    if index.size and index.dtype.kind not in "iu":
+        remedy = "Turn a mask into indices with np.flatnonzero()."
+        raise TypeError(_explain(where, "an int, a list of ints, a slice or None", repr(indices), remedy))
+    if ((index < -length) | (index >= length)).any():
+        raise IndexError(
+            _explain(where, f"at least {-length} and below {length}", repr(indices), "Look at its length.")
+        )
+    return index.astype(np.int64) if index.ndim else int(index)
+
+
+def _no_rows(entry: Tree) -> Tree:
+    return tree.map_structure(lambda x: np.empty((0, *x.shape), x.dtype), entry)
+
+
+def _append(column: Tree, row: int, entry: Tree) -> Tree:
+    """The column with ``entry`` in row ``row``: the same arrays, or copies twice as long or of a wider dtype."""
+
+    def write(array: np.ndarray, value: np.ndarray) -> np.ndarray:
+        dtype = np.promote_types(array.dtype, value.dtype)
+        if row >= len(array) or dtype != array.dtype:
+            grown = np.empty((max(8, 2 * row), *array.shape[1:]), dtype)
+            grown[:row] = array[:row]
+            array = grown
+        array[row] = value
+        return array
+
+    return tree.map_structure(write, column, entry)
+
+
+def _check_fits(name: str, column: Tree, entry: Tree) -> None:
+    if (expected := _shapes(column)) != (got := tree.map_structure(np.shape, entry)):
+        raise ValueError(_explain(name, f"shape {expected}", got, "All entries of a column are shaped alike."))
+
+
+def _shapes(column: Tree) -> Tree:
+    return tree.map_structure(lambda x: x.shape[1:], column)
+
+
+def _concatenate(*parts: Tree) -> Tree:
+    return tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def _same(a: Tree, b: Tree) -> bool:
+    try:
+        pairs = zip(tree.flatten(a), tree.flatten_up_to(a, b), strict=True)
+        return all(np.array_equal(x, y, equal_nan=np.asarray(x).dtype.kind == "f") for x, y in pairs)
+    except (TypeError, ValueError):  # other structures
+        return False
+
+
+def _continuation(before: Episode, after: Episode) -> Episode:
+    """The steps of ``after`` that follow ``before``; ValueError if it does not continue it."""
+    overlap = before.t - after.t_started
+    fits = after.is_reset and before.id == after.id and before.t_started <= after.t_started
+    if before.is_finished or not fits or not 0 <= overlap <= len(after) - after.is_finished:
+        expected = f"a chunk of the unfinished episode {before.id!r} from step {before.t} on"
+        problem = expected, f"{after!r} after {before!r}"
+    elif not _same(before.get_observations(-1), after.get_observations(overlap)):
+        problem = f"the same observation at step {before.t} in both", "different ones"
+    else:
+        return after[overlap:]
+    raise ValueError(_explain("concat()", *problem, "Pass the chunks of one episode, in their order."))

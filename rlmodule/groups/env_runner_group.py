@@ -139,13 +139,18 @@ class EnvRunnerGroup(ABC):
         before are dropped."""
 
     def _keep_the_rest(self, state: Mapping[str, Mapping[str, Any]], num_runners: int) -> None:
-        """Keep the state of envs that none of ``num_runners`` continues."""
-        num_envs = num_runners * self._settings.num_envs_per_env_runner
-        self._at_rest = {env: dict(one) for env, one in state.items() if int(env) >= num_envs}
+        """Keep what none of ``num_runners`` continues: the states of envs that none has, and generators of envs that
+        are not the first of a runner."""
+        num_envs, self._at_rest = self._settings.num_envs_per_env_runner, {}
+        for env, one in state.items():
+            if int(env) >= num_runners * num_envs:
+                self._at_rest[env] = dict(one)
+            elif int(env) % num_envs and "generator" in one:
+                self._at_rest[env] = {"generator": one["generator"]}
 
     def _with_the_rest(self, state: Mapping[str, Mapping[str, Any]]) -> State:
         """``state`` of the runners, and what :meth:`_keep_the_rest` kept."""
-        return self._at_rest | {env: dict(one) for env, one in state.items()}
+        return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
         """Steps that were lost, as :meth:`report` has them."""

@@ -325,7 +325,8 @@ class EnvRunner:
         if not explore:
             return lambda logits, t: greedy_actions(module, {Columns.ACTION_DIST_INPUTS: logits})
         if noise.is_drawn and not resets_in_a_step:
-            return lambda logits, t: from_logits(logits).sample_from(noise.take())
+            rows = iter(noise.take(num_steps))
+            return lambda logits, t: from_logits(logits).sample_from(next(rows))
         if noise.is_drawn:  # envs that only reset use none
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
         if not resets_in_a_step:

@@ -22,6 +22,7 @@ from rlmodule.distributed.processes import this_machine
 from rlmodule.distributed.ray_workers import Answer
 from rlmodule.envs.make import spec_to_send
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
+from rlmodule.sampling.random_streams import RandomStreams
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.toys import Settings, Small
 
@@ -153,9 +154,9 @@ def test_a_state_from_before_an_accident_gets_weights(remote: EnvRunnerGroup) ->
 
 def test_a_state_that_no_runner_takes_is_told_at_once(remote: EnvRunnerGroup) -> None:
     state = remote.get_state()
-    bad = {key: {"incarnation": one["incarnation"], "resets": "one"} for key, one in state.items()}
+    bad = {key: {"incarnation": one["incarnation"], "noise": {"used": 0}} for key, one in state.items()}
     restarts = remote.workers.num_restarts
-    with pytest.raises(WorkerFailed, match=r"env runner 0: .*ValueError(.|\n)*set_state\(\) raises"):
+    with pytest.raises(WorkerFailed, match=r"env runner 0: .*KeyError(.|\n)*set_state\(\) raises"):
         remote.set_state(bad)
     assert remote.workers.num_restarts == restarts
     remote.set_state(state)
@@ -408,11 +409,15 @@ def test_envs_go_on_in_other_runners(remote: EnvRunnerGroup, before: tuple[int, 
         assert {*same} <= {*other} == {*range(max(1, after[0]) * after[1])}
         for env, columns in same.items():
             assert differences(columns, other[env]) == []
+        states = [group.get_state() for group in groups]
+        assert {index: one["noise"] for index, one in states[0].items()}.items() <= {
+            index: one["noise"] for index, one in states[1].items()
+        }.items()
 
 
-def drawn_from(state: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """How far the streams of each env are used: incarnation and resets."""
-    return {index: (one["incarnation"], one["resets"]) for index, one in state.items()}
+def drawn_from(state: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """How far the streams of each env are used: incarnation, resets, rows of noise."""
+    return {index: (one["incarnation"], one["resets"], one["noise"]["used"]) for index, one in state.items()}
 
 
 def test_envs_that_come_back_go_on_and_repeat_nothing() -> None:
@@ -426,13 +431,26 @@ def test_envs_that_come_back_go_on_and_repeat_nothing() -> None:
     two.set_state(state)
     seen(two, 8)
     state = clone(two.get_state())
-    assert drawn_from(state) == {"0": (0, 2), "1": (0, 2), "2": (0, 1), "3": (0, 1)}
+    assert drawn_from(state) == {"0": (0, 2, 16), "1": (0, 2, 16), "2": (0, 1, 8), "3": (0, 1, 8)}
     four.set_state(state)
     last = seen(four, 8)
-    assert drawn_from(four.get_state()) == {str(env): (0, 3) for env in range(4)}
+    assert drawn_from(four.get_state()) == {str(env): (0, 3, 24) for env in range(4)}
     begun = [columns[Columns.OBS][0] for rollouts in (first, last) for columns in rollouts.values()]
     assert len({tuple(obs.tolist()) for obs in begun}) == 8
     for group in groups.values():
+        group.stop()
+
+
+def test_generators_of_runners_that_are_no_more_wait_for_them() -> None:
+    one, two = group_of(num_envs_per_env_runner=4), group_of(num_env_runners=2, num_envs_per_env_runner=2)
+    seen(two, 3)
+    state = clone(two.get_state())
+    one.set_state(state)
+    seen(one, 3)
+    assert {index for index, env in one.get_state().items() if "generator" in env} == {"0", "2"}
+    assert torch.equal(one.get_state()["2"]["generator"]["state"], state["2"]["generator"]["state"])
+    two.set_state(one.get_state())
+    for group in (one, two):
         group.stop()
 
 
@@ -447,9 +465,21 @@ def test_runners_that_were_made_again_repeat_nothing_elsewhere(remote: EnvRunner
     local.set_state(state)
     seen(local, 2)
     # the first env goes on under the number of the second, where it has drawn nothing yet
-    assert drawn_from(local.get_state()) == {str(env): (again, resets + 1) for env in range(2)}
+    assert drawn_from(local.get_state()) == {
+        str(env): (again, resets + 1, max(one["noise"]["used"] for one in state.values()) + 2) for env in range(2)
+    }
     remote.set_state(local.get_state())
     assert [remote.workers.incarnation(worker) for worker in range(2)] == [again, again]
+
+
+def test_envs_of_a_runner_that_is_gone_begin_other_streams(local: EnvRunnerGroup) -> None:
+    state: dict[str, Any] = {"0": clone(local.get_state())["0"], "1": {"incarnation": 3}}
+    local.set_state(state)
+    fresh = RandomStreams(0, "env", range(2), incarnation=3).get_state()
+    told = local.get_state()
+    assert told["1"]["noise"]["block_start"] == fresh["1"]["noise"]["block_start"]
+    assert told["0"]["noise"] == state["0"]["noise"]
+    assert told["0"]["incarnation"] == told["1"]["incarnation"] == 3
 
 
 # --- a state that is set in place -------------------------------------------------------------------------------------
@@ -459,7 +489,6 @@ def test_rollouts_from_before_a_state_are_not_handed_out(remote: EnvRunnerGroup)
     remote.reset()
     list(remote.sample(5))
     state = clone(remote.get_state())
-    remote.set_state(state)
     expected = {env: columns[Columns.ACTIONS] for env, columns in seen(remote, 5).items()}
     lost = dict(remote.num_env_steps_lost)
     remote.set_state(state)

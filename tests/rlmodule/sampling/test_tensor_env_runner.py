@@ -300,14 +300,28 @@ def test_noise_of_weights_is_drawn_for_exploration_alone() -> None:
     assert len(Noisy.draws) == 5
 
 
-def test_runners_with_one_state_sample_the_same() -> None:
+def test_state_round_trip_goes_on_with_the_same_stream() -> None:
     runner, other = tensor_runner(cartpoles()), tensor_runner(cartpoles())
     runner.sample(9)
-    state = runner.get_state()
-    for each in (runner, other):
-        each.set_state(state)
-        assert differences(each.get_state(), state) == []
+    other.set_state(runner.get_state())
+    assert differences(other.get_state(), runner.get_state()) == []
+    runner.reset()  # as a runner does whose state was set
     assert differences(told(runner.sample(30)), told(other.sample(30))) == []
+
+
+def test_the_state_of_another_kind_of_runner_is_refused() -> None:
+    runner = tensor_runner(cartpoles())
+    state = runner.get_state()
+    state["0"]["generator"]["draws"] = "cuda"
+    with pytest.raises(
+        ValueError, match="expected one for tensors of a cpu device, got one for tensors of a cuda device"
+    ):
+        runner.set_state(state)
+    arrays = EnvRunner(Settings(), run_seed=1)
+    with pytest.raises(ValueError, match="got one for arrays"):
+        runner.set_state(arrays.get_state())
+    with pytest.raises(ValueError, match="expected one for arrays, got one for tensors of a cpu device"):
+        arrays.set_state(runner.get_state())
 
 
 # --- the device is asked for nothing ----------------------------------------------------------------------------------
