@@ -48,7 +48,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
-            from rlmodule.distributed.cluster import check_resources_of  # with much that only workers need
+            from rlmodule.distributed.ray_workers import check_resources_of  # with much that only workers need
 
             check_resources_of(config, config)
         with ExitStack() as opened:

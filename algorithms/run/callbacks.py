@@ -145,6 +145,11 @@ class CallbackCaller:
         self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
     ) -> None:
         made = None if callbacks_class is None else callbacks_class()
+        if assigned := [name for name in CALLBACKS if made is not None and name in vars(made)]:
+            raise TypeError(
+                f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
+                f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."
+            )
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         for name, function in functions.items():
             own = [("callbacks_class", getattr(made, name))] if listens(name, callbacks_class, None) else []

@@ -6,7 +6,10 @@ Workers are started, watched and restarted from here; each lives in a :class:`Ra
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import logging
+import os
+import sys
 import time
 import weakref
 from collections import deque
@@ -16,12 +19,16 @@ from typing import Any
 
 import psutil
 
-from rlmodule.distributed.cluster import check_resources, no_room, room_remedy
 from rlmodule.distributed.crash_report import CrashReport
 from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed, failure_of
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
 from rlmodule.distributed.ray_actor import RayActor
+from rlmodule.distributed.resources import Resources, check_room, no_room, room_remedy
 from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
+from rlmodule.settings import LearnerSettings, RunnerSettings
+
+OLDEST_RAY = (2, 55)
+"""Before it, a Ray cluster could be taken over by a web page (CVE-2026-27482, CVE-2026-41486)."""
 
 MAX_IN_FLIGHT = 2
 """Calls that a worker may have: the one it is at, and the next, so that it never waits for its caller."""
@@ -34,6 +41,73 @@ STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
 """Seconds that a worker has to close what it holds, and then to end by itself."""
 
 logger = logging.getLogger(__name__)
+
+
+def start_ray() -> None:
+    """Connect to the Ray that ``RAY_ADDRESS`` names, or start one on this machine; do nothing if it is connected.
+
+    Raises:
+        ImportError: If Ray is missing or too old.
+        ConnectionError: If the cluster does not answer, or asks for a token.
+    """
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    if version is None or tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
+        raise ImportError(
+            f"ray: expected version {oldest} or later, got {version or 'none'}. Run: pip install "
+            f'"ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
+        )
+    # not what Ray finds running on this machine, which may be somebody else's
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":
+        # Ray starts workers at a niceness of 15, at which they get next to nothing of cores that others use
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        if "ray" not in sys.modules:
+            # Ray's switch for one machine alone: its processes then listen on 127.0.0.1. Ray reads it when it is
+            # imported, and its processes when they start, which must agree.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+    from ray.exceptions import RayError
+
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
+    except (ConnectionError, RayError) as error:
+        if address == "local":
+            raise
+        got = (str(error).splitlines() or ["(no message)"])[0].rstrip(".")
+        remedy = "`ray status` shows whether it runs; without RAY_ADDRESS, a Ray of its own starts on this machine."
+        if "authentication" in f"{error} {error.__cause__}".lower():
+            got = "one that asks for its token"
+            remedy = "In the shell of the script: export RAY_AUTH_MODE=token, with the cluster's token in "
+            remedy += "~/.ray/auth_token. `ray start` asks for tokens wherever it finds that file."
+        raise ConnectionError(
+            f"RAY_ADDRESS={address}: expected a Ray cluster that lets this process in, got {got}. {remedy}"
+        ) from None
+
+
+def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
+    """Check that the cluster has what workers ask for; start Ray if there are any. See :func:`check_room`."""
+    asked = [(number, each) for number, each in workers if number]
+    if asked:
+        start_ray()
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        check_room(settings, asked, present=ray.cluster_resources(), nodes=nodes)
+
+
+def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
+    """Check that the cluster has what all workers of a run ask for together; see :func:`check_resources`."""
+    check_resources(
+        f"num_env_runners={runners.num_env_runners}, num_learners={learners.num_learners}",
+        (runners.num_env_runners, {"CPU": runners.num_cpus_per_env_runner}),
+        (learners.num_learners, {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}),
+    )
 
 
 @dataclass(frozen=True)
@@ -425,7 +499,8 @@ class RayWorkers:
                         self._note_place(state)
                         waited = 0.0
                 elif waited > PLACING_TIMEOUT_S and not self._has_room(state):
-                    answers += self._lose(worker, Failure("unplaced", "TimeoutError", no_room(self._resources)))
+                    message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
+                    answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
                     continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
                 with contextlib.suppress(RayError):  # the call itself will fail as well

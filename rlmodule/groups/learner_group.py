@@ -16,7 +16,7 @@ from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, Learner
+from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
@@ -97,6 +97,14 @@ class LearnerGroup(ABC):
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
             f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
         )
+
+    def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
+        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
+        from_episodes = issubclass(self._learner_class, EpisodeLearner)
+        right = self.update_from_episodes if from_episodes else self.update_from_batch
+        warn_of_update(type(self), right.__name__)
+        given = [one for one in (data, batch, episodes) if one is not None]
+        return right(*given, **kwargs)
 
     @abstractmethod
     def update_from_episodes(

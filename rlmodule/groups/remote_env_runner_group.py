@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -19,11 +19,11 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.cluster import room_remedy
 from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.processes import file_prefix, remove_leftovers, this_machine
 from rlmodule.distributed.ray_workers import Answer, RayWorkers
+from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
@@ -59,6 +59,10 @@ class _Known:
         else:
             lost, self.accounted = self.counter.count - self.accounted, self.counter.count
         return lost
+
+
+MOMENT_S = 1.0
+"""Seconds within which the end of a process is noticed, whatever else happens."""
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
@@ -218,9 +222,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
                 raise WorkerFailed(name, failure, f"{self._cure_of(failure)}num_env_runners=0 debugs it here.")
             failure = self.workers.restart_later(worker, failure)
-        num_left = self.workers.size - sum(map(self.workers.is_gone, range(self.workers.size)))
-        if not failure.final or (settings.ignore_env_runner_failures and num_left):
+        if not failure.final or (settings.ignore_env_runner_failures and self._num_left()):
             return
+        self._wait_for_failures()
+        num_left = self._num_left()
         remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
             remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
@@ -230,6 +235,16 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         remedy += "num_env_runners=0 debugs it here; from_checkpoint(path) continues from the last checkpoint."
         self._lost_for_good = WorkerFailed(name, failure, remedy)
         raise self._lost_for_good
+
+    def _num_left(self) -> int:
+        return sum(not self.workers.is_gone(worker) for worker in range(self.workers.size))
+
+    def _wait_for_failures(self) -> None:
+        """Wait a moment for the failures of runners that ended together with another."""
+        deadline, answers = monotonic() + MOMENT_S, list[Answer]()
+        while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
+            answers += self.workers.collect(left)
+        self.workers.keep(answers)
 
     def _cure_of(self, failure: Failure) -> str:
         """Which settings may help after ``failure``, in sentences."""

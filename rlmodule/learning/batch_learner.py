@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Batch, Learner, join_metrics
+from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
@@ -38,6 +39,11 @@ class BatchLearner(Learner):
 
     def after_gradient_step(self, module_id: str) -> None:
         """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
+
+    def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Deprecated: call :meth:`update_from_batch`."""
+        warn_of_update(type(self), "update_from_batch")
+        return self.update_from_batch(batch, **kwargs)
 
     def update_from_batch(
         self, batch: Batch | None, *, env_steps: int | None = None, module_id: str = DEFAULT_MODULE_ID

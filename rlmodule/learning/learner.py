@@ -8,6 +8,7 @@ together have a :class:`DataParallel`; a single one has None.
 from __future__ import annotations
 
 import itertools
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -430,6 +431,11 @@ class EpisodeLearner(Learner):
         """Adapt what is adapted once per iteration, given the train batch, which may be empty; :meth:`forward_rows`
         makes rows of it and of the module's present outputs. Default: nothing."""
 
+    def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Deprecated: call :meth:`update_from_episodes`."""
+        warn_of_update(type(self), "update_from_episodes")
+        return self.update_from_episodes(episodes, **kwargs)
+
     def update_from_episodes(
         self,
         episodes: Rollout | Sequence[Episode] | None,
@@ -551,3 +557,8 @@ def row_minibatches(
     shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
     for start, stop in itertools.pairwise(bounds):
         yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
+
+
+def warn_of_update(owner: type, right: str) -> None:
+    """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
+    warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)

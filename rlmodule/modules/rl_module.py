@@ -109,7 +109,13 @@ class RLModule(Hooks, nn.Module, ABC):
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
                 owner, _, leaf = name.rpartition(".")
-                setattr(self.get_submodule(owner), leaf, None)
+                part = self.get_submodule(owner)
+                if leaf not in dir(part):
+                    raise AttributeError(
+                        f"{type(self).__name__}.get_non_inference_attributes(): expected names of attributes, "
+                        f"got {name!r}. Correct what it returns."
+                    )
+                setattr(part, leaf, None)
 
     def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
         """Let ``action_dist_cls`` be that of this module; see :meth:`Distribution.for_module`."""

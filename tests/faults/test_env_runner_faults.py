@@ -193,6 +193,15 @@ def test_who_is_lost_for_good_ends_the_run(frail: Crowd) -> None:
         frail.sample()
 
 
+def test_runners_that_end_together_are_all_counted(tmp_path: Path) -> None:
+    with crowd(tmp_path, restart_failed_env_runners=False) as made:
+        workers: Any = made.group.workers
+        for pid in workers.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerFailed, match=r"SIGKILL.*; 0 of \d env runners are left\."):
+            made.sample()
+
+
 @pytest.mark.faults
 def test_failures_are_ignored_as_long_as_one_is_left(tmp_path: Path) -> None:
     ignoring: Any = {"restart_failed_env_runners": False, "ignore_env_runner_failures": True}

@@ -576,3 +576,14 @@ def test_a_coroutine_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"callback on_train_result: expected a def .*: an async def"):
         PPOConfig(env="CartPole-v1", on_train_result=later).validate()
+
+
+def test_callbacks_that_are_assigned_are_refused_since_nobody_would_hear_them() -> None:
+    class Assigning(Callbacks):
+        def __init__(self) -> None:
+            self.on_train_result = print
+
+    with pytest.raises(
+        TypeError, match=r"Assigning: expected callbacks that are methods, got on_train_result assigned"
+    ):
+        PPOConfig(env="CartPole-v1", callbacks_class=Assigning).build()

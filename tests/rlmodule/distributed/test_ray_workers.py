@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlmodule.distributed.cluster import check_resources, start_ray
 from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
-from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
+from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers, check_resources, start_ray
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
@@ -362,7 +361,7 @@ def test_workers_meet_on_the_loopback_if_they_are_on_one_machine(
 
 NICENESS = """
 import os
-from rlmodule.distributed.cluster import start_ray
+from rlmodule.distributed.ray_workers import start_ray
 
 os.nice(2)
 start_ray()

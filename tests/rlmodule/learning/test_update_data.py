@@ -1,6 +1,7 @@
 """What users pass to updates and what comes back: data, counts, keywords, columns of their own, errors that help."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,20 @@ def test_numbers_of_an_update_are_those_of_its_step() -> None:
     numbers = one.update_from_batch(data, env_steps=0)
     assert numbers == two.summarize_updates([two.step_on_batch(data, env_steps=0)])
     assert differences(one.get_state(), two.get_state()) == []
+
+
+@pytest.mark.parametrize("of", [lambda cls: make(Small, cls), group_of], ids=["learner", "group"])
+def test_update_warns_once_and_forwards_by_the_kind_of_learner(of: Callable[[type[Learner]], Any]) -> None:
+    rollout = random_rollout(make(Small).module[ID], 16, 4)
+    for cls, data, name in ((Reinforce, rollout, "episodes"), (Regression, batch(), "batch")):
+        learner = of(cls)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results = [learner.update(data), learner.update(**{name: data})]
+        assert [warning.category for warning in caught] == [DeprecationWarning] * 2
+        assert f"update() is deprecated: call update_from_{name}()" in str(caught[0].message)
+        assert caught[0].filename == __file__
+        assert all(type(each[ID]["total_loss"]) is float for each in results)
 
 
 # --- data that is wrong -----------------------------------------------------------------------------------------------

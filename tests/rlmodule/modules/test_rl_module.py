@@ -24,6 +24,11 @@ VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 TWO = spaces.Discrete(2)
 
 
+class DropsNothing(Small):
+    def get_non_inference_attributes(self) -> list[str]:
+        return ["vff"]
+
+
 class TestSmall(RLModuleContract):
     def make(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=Small, observation_space=VECTOR, action_space=TWO)
@@ -378,6 +383,14 @@ def test_contract_notices_of_recurrent_modules(cls: type[RLModule], test: str) -
 
     with pytest.raises(AssertionError):
         getattr(Contract(), test)()
+
+
+def test_a_part_that_does_not_exist_cannot_be_dropped() -> None:
+    assert hasattr(small(cls=DropsNothing), "vf")
+    with pytest.raises(
+        AttributeError, match=r"'vff'.*get_non_inference_attributes|get_non_inference_attributes.*'vff'"
+    ):
+        small(cls=DropsNothing, inference_only=True)
 
 
 def small(seed: int = 0, cls: type[RLModule] = Small, **settings: Any) -> Any:

@@ -1,0 +1,65 @@
+"""Resources: what workers ask for and what the machines of a cluster have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Resources = Mapping[str, float]
+"""Numbers by the name of a resource: ``CPU``, ``GPU``."""
+
+
+def check_room(
+    settings: str, workers: Sequence[tuple[int, Resources]], *, present: Resources, nodes: Sequence[Resources]
+) -> None:
+    """Check that a cluster has what workers ask for, whether it is free or not.
+
+    Args:
+        settings: The settings that ask for it, for the error.
+        workers: How many of each kind, and what one of the kind asks for, which it must find on one node.
+        present: What all nodes have.
+        nodes: What each has.
+
+    Raises:
+        ValueError: If the cluster has less; names what is asked for and what there is.
+    """
+    for name in ("CPU", "GPU"):
+        asked = sum(number * each.get(name, 0.0) for number, each in workers)
+        if asked > present.get(name, 0.0) + 1e-9:
+            remedy = "Take fewer learners, or num_gpus_per_learner=0. `ray status` shows which GPUs Ray has found."
+            if name == "CPU":
+                remedy = (
+                    "Ask for fewer processes or for fractions, num_cpus_per_env_runner=0.5 and "
+                    f"num_cpus_per_learner=0.5, or begin with ray.init(num_cpus={asked:g}), as if there were so many."
+                )
+            raise ValueError(
+                f"{settings}: expected at most the {present.get(name, 0.0):g} {name}s of the cluster, "
+                f"got {asked:g} {name}s. {remedy}"
+            )
+    for _, each in workers:
+        if not any(all(node.get(name, 0.0) + 1e-9 >= number for name, number in each.items()) for node in nodes):
+            there = "; ".join(sorted({_listed(node, each) for node in nodes}))
+            raise ValueError(
+                f"{settings}: expected workers that each fit on one node: {there}, got one with "
+                f"{_listed(each, each)}. Ask for less for each, or add a larger node."
+            )
+
+
+def no_room(asked: Resources, *, free: Resources, present: Resources) -> str:
+    """Describe what a worker that found no room asks for, and what is free."""
+    named = [name for name, number in asked.items() if number]
+    there = ", ".join(f"{free.get(name, 0.0):g} of {present.get(name, 0.0):g} {name}s" for name in named)
+    return f"no room in time: it asks for {_listed(asked, asked)}, and {there} are free"
+
+
+def room_remedy(name: str) -> str:
+    """Say what to do if others hold what workers called ``name`` ask for."""
+    name = name.replace(" ", "_")
+    return (
+        f"Wait until what holds them has ended, lower num_{name}s, or ask for a fraction of a CPU, "
+        f"num_cpus_per_{name}=0.5."
+    )
+
+
+def _listed(numbers: Resources, asked: Resources) -> str:
+    """List those of ``numbers`` that are asked for."""
+    return ", ".join(f"{numbers.get(name, 0.0):g} {name}s" for name, number in asked.items() if number)
