@@ -21,7 +21,7 @@ def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     config, allow, run = algorithm.config, allow_flag(algorithm.config), str(folder.path)
     acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
-    return f"\nNext:\n\n{shell}\n\nand in Python:\n\n{_in_python(config, acting, allow[1:])}"
+    return f"\nNext:\n\n{shell}\n\nand in Python:\n\n{in_python(config, acting, allow[1:])}"
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
@@ -38,7 +38,7 @@ def commands(*each: Sequence[str]) -> str:
     return "\n".join(f"  {shlex.join([*program, *words])}" for words in each)
 
 
-def _in_python(config: AlgorithmConfig, checkpoint: Path, modules: list[str]) -> str:
+def in_python(config: AlgorithmConfig, checkpoint: Path, modules: list[str]) -> str:
     """Format lines that act with the policy of ``checkpoint``."""
     env: Any = config.env
     env_config = dict(config.env_config)

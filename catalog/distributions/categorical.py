@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import abstractmethod
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -43,6 +42,7 @@ class Choices(ArrayDistribution):
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
+        self._log_probs: Tensor | None = None
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Self:  # with what a step of acting runs, to be read in one place
@@ -53,9 +53,15 @@ class Choices(ArrayDistribution):
         cls.check(space)
         return sum(choice_counts(space))
 
-    @cached_property
+    @property
     def log_probs(self) -> Tensor:
-        """Normalised log-probabilities, shaped like the logits; of one choice, unless a subclass has several."""
+        """Normalised log-probabilities, shaped like the logits."""
+        if self._log_probs is None:  # torch.compile does not take cached_property, which holds a lock
+            self._log_probs = self._log_softmax()
+        return self._log_probs
+
+    def _log_softmax(self) -> Tensor:
+        """Normalise the logits: of one choice, unless a subclass has several."""
         return self.logits.log_softmax(-1)
 
     @abstractmethod
@@ -165,8 +171,7 @@ class MultiCategorical(Choices):
         pieces = x.split([count * size for count, size in self.runs], dim=-1)
         return [piece.unflatten(-1, run) for piece, run in zip(pieces, self.runs, strict=True)]
 
-    @cached_property
-    def log_probs(self) -> Tensor:
+    def _log_softmax(self) -> Tensor:
         return _cat([run.log_softmax(-1).flatten(-2) for run in self._split(self.logits)])
 
     def _best(self, scores: Tensor) -> Tensor:

@@ -340,8 +340,9 @@ class MultiRLModule(nn.Module):
         """Forget the module called ``module_id``.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: If there is none; names those there are.
         """
+        self[module_id]
         del self.rl_modules[module_id], self._by_id[module_id]
 
     def __getitem__(self, module_id: str) -> RLModule:

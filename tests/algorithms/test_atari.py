@@ -123,7 +123,7 @@ def test_the_shell_begins_with_them() -> None:
     assert plan.config.update({"run_dir": None}) == PPOConfig.preset("ALE/Pong-v5").training(num_epochs=2)
     assert plan.num_env_steps == 10_000_000
     assert plan.begun_with == (
-        "ALE/Pong-v5: 8 settings of its own as published (Schulman et al. 2017), not measured here, after 10,000,000 "
+        "the preset of ALE/Pong-v5: 8 settings of its own as published (Schulman et al. 2017), not measured here, after 10,000,000 "
         "steps"
     )
 
@@ -175,7 +175,8 @@ def test_games_are_recorded_as_the_policy_sees_them(tmp_path: Path) -> None:
 
 def test_the_python_that_is_told_after_a_run_makes_the_game() -> None:
     pytest.importorskip("ale_py")
-    told = textwrap.dedent(in_python("ALE/Pong-v5", "", {"stack_num": 2}, Path("checkpoint"), []))
+    config = PPOConfig().environment("ALE/Pong-v5", env_config={"stack_num": 2})
+    told = textwrap.dedent(in_python(config, Path("checkpoint"), []))
     names: dict[str, Any] = {}
     exec(told.partition("with ")[0], names)
     assert names["env"].reset(seed=1)[0].shape == (2, 84, 84)

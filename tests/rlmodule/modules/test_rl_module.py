@@ -387,9 +387,7 @@ def test_contract_notices_of_recurrent_modules(cls: type[RLModule], test: str) -
 
 def test_a_part_that_does_not_exist_cannot_be_dropped() -> None:
     assert hasattr(small(cls=DropsNothing), "vf")
-    with pytest.raises(
-        AttributeError, match=r"'vff'.*get_non_inference_attributes|get_non_inference_attributes.*'vff'"
-    ):
+    with pytest.raises(AttributeError, match=r"get_non_inference_attributes.*'vff'"):
         small(cls=DropsNothing, inference_only=True)
 
 
