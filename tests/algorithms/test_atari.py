@@ -123,8 +123,8 @@ def test_the_shell_begins_with_them() -> None:
     assert plan.config.update({"run_dir": None}) == PPOConfig.preset("ALE/Pong-v5").training(num_epochs=2)
     assert plan.num_env_steps == 10_000_000
     assert plan.begun_with == (
-        "the preset of ALE/Pong-v5: 8 settings of its own as published (Schulman et al. 2017), not measured here, after 10,000,000 "
-        "steps"
+        "the preset of ALE/Pong-v5: 8 settings of its own as published (Schulman et al. 2017), not measured here, "
+        "after 10,000,000 steps"
     )
 
 
