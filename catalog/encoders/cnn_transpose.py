@@ -61,8 +61,16 @@ class CNNTransposeHeadConfig(ModelConfig):
         Args:
             encoder: What made the latent.
             input_dims: Of the latent; None takes the encoder's own.
-            **changed: Further fields, or others than the encoder's. Its filters have each their own padding.
+            **changed: Further fields, or others than the encoder's.
+
+        Raises:
+            ValueError: If there is a padding without filters: each of the encoder's has its own.
         """
+        if "padding" in changed and "filters" not in changed:
+            raise ValueError(
+                f"{cls.__name__}.mirror(padding=): expected none, since each of the encoder's filters has "
+                f"its own, got {changed['padding']!r}. Leave it out, or give filters too."
+            )
         same = {
             "input_dims": encoder.output_dims if input_dims is None else input_dims,
             "image_dims": encoder.input_dims,

@@ -89,7 +89,8 @@ class MLPHeadConfig(ModelConfig):
     those at ``log_std_indices``, or the second half if it is None.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width.
+        ValueError: If ``input_dims`` is not one positive width, or there are no outputs, or an odd number of which half
+            are to be log standard deviations.
     """
 
     input_dims: tuple[int, ...]
@@ -105,12 +106,24 @@ class MLPHeadConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         require_width(self)
+        if self.output_layer_dim < 1:
+            raise self._wrong_width("an int > 0")
+
+    def _wrong_width(self, expected: str) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__}.output_layer_dim: expected {expected}, got {self.output_layer_dim}. "
+            "Count the outputs, or say in log_std_indices which are log-stds."
+        )
 
     @property
     def log_stds(self) -> tuple[int, ...]:
         """Indices of the outputs that are log standard deviations, where the head treats them in a way of their own."""
-        dim = self.output_layer_dim
-        return tuple(range(dim // 2, dim)) if self.log_std_indices is None else self.log_std_indices
+        if self.log_std_indices is not None:
+            return self.log_std_indices
+        half, odd = divmod(self.output_layer_dim, 2)
+        if odd:
+            raise self._wrong_width("an even number (means and log-stds)")
+        return tuple(range(half, 2 * half))
 
     def with_log_stds(self, indices: tuple[int, ...], model_config: DefaultModelConfig) -> "MLPHeadConfig":
         """This head, treating the outputs at ``indices`` as log standard deviations the way the settings say.

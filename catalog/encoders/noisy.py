@@ -18,11 +18,22 @@ from catalog.encoders.mlp import MLPHeadConfig, head_layers
 class NoisyHeadConfig(MLPHeadConfig):
     """Like :class:`MLPHeadConfig`, but every linear layer has factorised Gaussian noise on weights and biases, whose
     scales are learned. Means start as torch's linear layers do, uniform within ``±1/√inputs``, and scales at
-    ``sigma0/√inputs`` (section 3.2), so ``init`` and ``output_init`` have no
-    effect, nor has ``clip_log_std``.
+    ``sigma0/√inputs`` (section 3.2), so there is no ``init``.
+
+    Raises:
+        ValueError: As :class:`MLPHeadConfig`; for an ``init``, an ``output_init`` or ``clip_log_std``.
     """
 
     sigma0: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, only in (("init", Init()), ("output_init", Init()), ("clip_log_std", False)):
+            if (given := vars(self)[name]) != only:
+                raise ValueError(
+                    f"NoisyHeadConfig.{name}: expected {only!r}, got {given!r}. Leave it out: noisy layers "
+                    "have a start of their own, and give no log standard deviations."
+                )
 
     @classmethod
     def of(cls, head: MLPHeadConfig, sigma0: float) -> NoisyHeadConfig:

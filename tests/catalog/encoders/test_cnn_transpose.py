@@ -123,3 +123,11 @@ def test_an_autoencoder_learns_to_reproduce_eight_images() -> None:
         optimizer.step()
     # guessing the mean of each pixel leaves more than 0.2
     assert functional.mse_loss(decoder(encoder(images).latent), images) < 0.02
+
+
+def test_a_padding_that_would_have_no_effect_is_refused() -> None:
+    encoder = CNNEncoderConfig(input_dims=(8, 8, 3), filters=[[4, 3, 2]])
+    with pytest.raises(ValueError, match=r"CNNTransposeHeadConfig\.mirror\(padding=\): expected none.*, got 'valid'\."):
+        CNNTransposeHeadConfig.mirror(encoder, padding="valid")
+    back = CNNTransposeHeadConfig.mirror(encoder, filters=[[4, 3, 2]], padding="valid")
+    assert back.mirrored.layers == ((4, (3, 3), (2, 2), "valid"),)

@@ -329,3 +329,13 @@ def test_a_head_keeps_everything_else_when_told_of_log_stds() -> None:
 
 def test_an_odd_head_without_log_stds_is_fine() -> None:
     assert MLPHeadConfig(input_dims=(4,), output_layer_dim=5).build()(torch.zeros(1, 4)).shape == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("config_cls", "kwargs"), [(FreeLogStdMLPHeadConfig, {}), (MLPHeadConfig, {"clip_log_std": True})]
+)
+def test_an_odd_number_of_gaussian_inputs_is_refused(config_cls: type[MLPHeadConfig], kwargs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{config_cls.__name__}\.output_layer_dim: expected an even number .* got 5"):
+        config_cls(input_dims=(4,), output_layer_dim=5, **kwargs).build()
+    with pytest.raises(ValueError, match=rf"{config_cls.__name__}\.output_layer_dim: expected an int > 0, got 0"):
+        config_cls(input_dims=(4,), output_layer_dim=0, **kwargs)

@@ -151,3 +151,17 @@ def test_double_precision_is_kept() -> None:
 def test_a_head_reads_one_width() -> None:
     with pytest.raises(ValueError, match=r"NoisyHeadConfig\.input_dims: expected one positive width"):
         NoisyHeadConfig(input_dims=(), output_layer_dim=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"init": Init(kernel="zeros_")}, r"NoisyHeadConfig\.init: expected Init\(.*start of their own"),
+        ({"output_init": Init(bias="zeros_")}, r"NoisyHeadConfig\.output_init"),
+        ({"output_layer_dim": 2, "clip_log_std": True}, r"NoisyHeadConfig\.clip_log_std: expected False, got True"),
+        ({"input_dims": ()}, r"NoisyHeadConfig\.input_dims: expected one positive width"),
+    ],
+)
+def test_bad_settings(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NoisyHeadConfig(**{"input_dims": (9,), "output_layer_dim": 4} | settings)
