@@ -39,6 +39,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
 _PLAIN = (float, int, np.float64, np.float32)
+_LARGEST = float(np.finfo(np.float64).max)
 
 # The text of an error is sent, logged and read, whatever the env raised.
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
@@ -144,6 +145,11 @@ def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, inf
     if not isinstance(number, _NUMBERS):
         remedy = remedy_for("setting", "multi_agent") if isinstance(reward, dict) else "Return float(reward)."
         raise TypeError(f"{where}, reward: expected one real number, got {_describe(reward)}. {remedy}")
+    if abs(number) > _LARGEST and isinstance(number, int):  # which NumPy cannot store
+        raise ValueError(
+            f"{where}, reward: expected one real number, at most {_LARGEST:.1e}, got {_describe(reward)}. "
+            "Scale the reward down."
+        )
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, _BOOLS):
             raise TypeError(f"{where}, {name}: expected a bool, got {_describe(flag)}. Return bool({name}).")

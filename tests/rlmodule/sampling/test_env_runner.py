@@ -644,6 +644,7 @@ LATE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "obs None": (replaced(0, None), ValueError, ", obs: .* got NoneType"),
     "a long number in obs": (replaced(0, [10**400] * 3), ValueError, ", obs: .* got list"),
     "of the old gym": (lambda good: (good[0], *good[2:]), ValueError, r", step\(\): .* got a tuple of 4"),
+    "a long number as reward": (replaced(1, 10**400), ValueError, ", reward: .* at most .* got int 1000"),
     "nothing": (lambda good: None, ValueError, r", step\(\): .* got NoneType"),
     "text reward": (replaced(1, "1"), TypeError, ", reward: .* got str '1'"),
     "text as flag": (replaced(2, "False"), TypeError, ", terminated: expected a bool, got str 'False'"),
