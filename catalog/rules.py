@@ -3,6 +3,9 @@
 A table is an ordered list of rules. The newest rule that knows the space wins, so a registration in user code takes
 precedence over the built-in one, and a new space or net is a new file with one registration, never an edit here.
 A rule for a nested space decides its parts through the :class:`Node` it is given, which leaves a record of the path.
+
+The rules stand next to what they choose, in ``catalog/encoders/``, ``catalog/distributions/`` and ``catalog/actions/``;
+:class:`~catalog.catalog.Catalog` asks them. ``rlmodule list`` prints all of them, in their order.
 """
 
 from __future__ import annotations
