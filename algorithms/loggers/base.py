@@ -115,7 +115,13 @@ class LoggerGroup:
         self._loggers: list[Logger] = []
         try:
             for one in chosen:
-                self._loggers.append(_factory(one)(run))
+                made = _factory(one)(run)
+                if not isinstance(made, Logger):
+                    raise TypeError(
+                        f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return one of a class "
+                        "derived from algorithms.loggers.Logger."
+                    )
+                self._loggers.append(made)
         except BaseException:
             with suppress(RuntimeError):  # the first error is the one to raise
                 self.close()
@@ -155,8 +161,12 @@ class LoggerGroup:
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
-    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as names and classes show before the run."""
-    for one in chosen or ():
+    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as names and classes show before the run, or for a
+    name that is there twice."""
+    chosen = [*(chosen or ())]
+    for one in chosen:
+        if isinstance(one, str) and chosen.count(one) > 1:
+            raise ValueError(f"loggers: expected each name once, got {chosen!r}. Leave the second one out.")
         if needs_folder(one) and run_dir is None:
             raise _no_folder(one)
 

@@ -194,3 +194,14 @@ def test_numbers_are_picked_out_and_truth_is_one() -> None:
     picked = numbers_of(values)
     assert picked == {"a": 1, "b": 0.5, "f": 1}
     assert type(picked["f"]) is int
+
+
+def test_what_is_no_logger_is_refused(begin: Begin) -> None:
+    nothing: Any = lambda run: None  # noqa: E731
+    with pytest.raises(TypeError, match=r"expected a Logger, got NoneType\. Return one of a class derived from"):
+        LoggerGroup([nothing], begin())
+
+
+def test_a_name_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"loggers: expected each name once, got \['csv', 'csv'\]"):
+        check_loggers(["csv", "csv"], "runs/mine")
