@@ -117,7 +117,16 @@ class RuleTable(Generic[T]):
             name: One line for ``explain()``, such as "Box of rank 1 → MLP".
             when: Further condition on ``(space, model_config)``.
             settings: Names of the model settings that shape the result.
+
+        Raises:
+            TypeError: If ``space_type`` is no class of spaces.
         """
+        if not (isinstance(space_type, type) and issubclass(space_type, Space)):
+            where = f"{self.what.replace(' ', '_')}_rules.register()"
+            raise TypeError(
+                f"{where}: expected a class of gymnasium.Space, got {space_type!r}. Pass the class "
+                "itself, such as gymnasium.spaces.Box."
+            )
 
         def add(build: Build[T]) -> Build[T]:
             self._rules.append(Rule(name, space_type, when, settings, build))

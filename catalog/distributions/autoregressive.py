@@ -21,6 +21,7 @@ from catalog.distributions.base import (
     action_distribution_rules,
     bound,
     flattened,
+    incomparable,
     shaped,
     subclass,
     wrong_space,
@@ -257,6 +258,8 @@ class AutoregressiveDistribution(Distribution):
 
     def kl(self, other: Self) -> Tensor:
         """KL(self ‖ other), where ``other`` may be of another module; see :class:`AutoregressiveDistribution`."""
+        if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
+            raise incomparable(self, other)
         if self.num_prefixes is not None:
             prefixes, code = self._prefixes(self.num_prefixes)
             (p, p_last), (q, q_last) = self._along(prefixes, code), other._along(prefixes, code)
@@ -338,6 +341,10 @@ def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
     # what a user derived from these may be no product of its components
     unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
     return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)
+
+
+def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
+    return [(part.name, part.inputs, part.code) for part in dist.parts]
 
 
 def _write(part: Part, value: Tensor, code: Tensor) -> None:

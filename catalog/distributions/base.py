@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from typing_extensions import Self
 from catalog.base import Tree
 from catalog.hooks import Hooks
 from catalog.rules import RuleTable, When
+
+D = TypeVar("D", bound="Distribution")
 
 
 class Distribution(Hooks, ABC):
@@ -157,6 +159,25 @@ def bound(cls: type[Any], **attributes: Any) -> type[Any]:
 def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
     """A new subclass of ``cls`` that has its name."""
     return type(cls.__name__, (cls,), {**attributes, "__doc__": cls.__doc__})
+
+
+def same_class(mine: D, other: Any) -> D:
+    """Return ``other``, which must be of the class of ``mine``.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if type(other) is not type(mine):
+        raise incomparable(mine, other, f"another {type(mine).__name__}")
+    return other
+
+
+def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
+    """Return the error for the KL between distributions that cannot be compared."""
+    return TypeError(
+        f"{type(mine).__name__}.kl: expected {expected}, got {type(other).__name__}. "
+        "Compare distributions of one class."
+    )
 
 
 def wrong_space(cls: type[Distribution], path: str, expected: str, space: Space, remedy: str = "") -> ValueError:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import Deterministic, flattened, shaped
+from catalog.distributions.base import Deterministic, flattened, same_class, shaped
 from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
@@ -76,7 +76,7 @@ class Beta(BoxDistribution):
         return (_log_beta(a, b) - excess + _LOG_2).sum(-1).to(self.alpha.dtype)
 
     def kl(self, other: Self) -> Tensor:
-        (less_a, less_b), (theirs_a, theirs_b) = self._doubles(), other._doubles()
+        (less_a, less_b), (theirs_a, theirs_b) = self._doubles(), same_class(self, other)._doubles()
         a, b, more_a, more_b = 1 + less_a, 1 + less_b, less_a - theirs_a, less_b - theirs_b
         shift = more_a * a.digamma() + more_b * b.digamma() - (more_a + more_b) * (a + b).digamma()
         return (_log_beta(1 + theirs_a, 1 + theirs_b) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)

@@ -25,6 +25,7 @@ from catalog.distributions.base import (
     bound,
     choose,
     flattened,
+    same_class,
     shaped,
     wrong_space,
 )
@@ -95,7 +96,7 @@ class Choices(ArrayDistribution):
         return _entropy(self.log_probs)
 
     def kl(self, other: Self) -> Tensor:
-        return _kl(self.log_probs, other.log_probs)
+        return _kl(self.log_probs, same_class(self, other).log_probs)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._best(self.logits))
@@ -227,7 +228,7 @@ class Bernoulli(ArrayDistribution):
         return _entropy(self.log_probs).sum(-1)
 
     def kl(self, other: Self) -> Tensor:
-        return _kl(self.log_probs, other.log_probs).sum(-1)
+        return _kl(self.log_probs, same_class(self, other).log_probs).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._bits(self.logits))

@@ -13,7 +13,15 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import ArrayDistribution, Deterministic, choose, flattened, shaped, wrong_space
+from catalog.distributions.base import (
+    ArrayDistribution,
+    Deterministic,
+    choose,
+    flattened,
+    same_class,
+    shaped,
+    wrong_space,
+)
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 
@@ -77,6 +85,7 @@ class DiagGaussian(BoxDistribution):
         return self.log_std.sum(-1) + (0.5 + _LOG_SQRT_2PI) * self.mean.shape[-1]
 
     def kl(self, other: Self) -> Tensor:
+        other = same_class(self, other)
         log_ratio = 2 * (self.log_std - other.log_std)
         shift = (self.mean - other.mean) * (-other.log_std).exp()
         return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio).sum(-1)

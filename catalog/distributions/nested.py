@@ -19,6 +19,7 @@ from catalog.distributions.base import (
     Distribution,
     action_distribution_rules,
     bound,
+    incomparable,
     subclass,
     wrong_space,
 )
@@ -147,6 +148,9 @@ class MultiDistribution(Distribution):
         return total(part.entropy() for part in self.parts)
 
     def kl(self, other: Self) -> Tensor:
+        # a class made for another module is as good, if its parts are
+        if not isinstance(other, MultiDistribution) or (other.keys, other.widths) != (self.keys, self.widths):
+            raise incomparable(self, other)
         return total(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
 
     def to_deterministic(self) -> Deterministic:

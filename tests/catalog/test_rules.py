@@ -175,3 +175,8 @@ def test_a_new_space_class_gets_its_own_rules() -> None:
     assert {"Points → mine", "MineConfig", "Mine, 7 inputs"} <= {
         part.strip() for line in catalog.explain().splitlines() for part in (line, line[25:])
     }
+
+
+def test_a_rule_is_for_a_class_of_spaces() -> None:
+    with pytest.raises(TypeError, match=r"toy_rules\.register\(\): expected a class of gymnasium\.Space, got 'Text'"):
+        table().register("Text", name="text")  # type: ignore[arg-type]

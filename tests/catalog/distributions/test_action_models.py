@@ -547,6 +547,12 @@ def test_a_class_without_an_action_model_says_so() -> None:
         dist_cls.for_module(Owner(nn.Linear(2, 2)))
 
 
+def test_distributions_of_other_parts_are_not_compared() -> None:
+    one, two = (bound(spaces.MultiDiscrete(nvec)) for nvec in ([2, 3], [3, 2]))
+    with pytest.raises(TypeError, match="of the same parts"):
+        one.from_logits(torch.zeros(10).double()).kl(two.from_logits(torch.zeros(10).double()))
+
+
 def test_explain_tells_the_order() -> None:
     text = Catalog(OBS, ROBOT, {"autoregressive_actions": True}).explain()
     order = "walk → hand.0 → hand.1[0] → hand.1[1] → hand.1[2] → hand.1[3] → arm.bend[0] → arm.bend[1] → arm.grip[0]"

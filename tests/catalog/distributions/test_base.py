@@ -129,6 +129,13 @@ def test_kl_to_itself_is_nothing(dist_cls: type[Distribution], width: int) -> No
     assert (dist_cls.from_logits(logits).kl(dist_cls.from_logits(other)) > 0).all()
 
 
+def test_a_kl_between_classes_raises() -> None:
+    for mine, other in ((Categorical, DiagGaussian), (DiagGaussian, SquashedGaussian)):
+        expected = rf"{mine.__name__}\.kl: expected another {mine.__name__}, got {other.__name__}\. Compare"
+        with pytest.raises(TypeError, match=expected):
+            mine.from_logits(torch.zeros(4)).kl(other.from_logits(torch.zeros(4)))
+
+
 # of one's own ---------------------------------------------------------------------------------------------------------
 
 

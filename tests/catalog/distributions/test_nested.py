@@ -142,6 +142,14 @@ def test_without_children_binding_asks_the_table() -> None:
     assert MultiDistribution.bind(ROBOT) is chosen(ROBOT)
 
 
+def test_kl_needs_the_same_parts() -> None:
+    one, two = (chosen(spaces.Tuple([spaces.Discrete(n), spaces.Discrete(2)])) for n in (2, 3))
+    with pytest.raises(TypeError, match=r"MultiDistribution\.kl: expected another one of the same parts"):
+        one.from_logits(torch.zeros(4)).kl(two.from_logits(torch.zeros(5)))
+    with pytest.raises(TypeError, match=r"MultiDistribution\.kl: .* got Categorical"):
+        one.from_logits(torch.zeros(4)).kl(Categorical.from_logits(torch.zeros(4)))
+
+
 @pytest.mark.parametrize(
     ("space", "wrong"),
     [
