@@ -13,7 +13,7 @@ from torch import nn
 from typing_extensions import Self
 
 from catalog.actions.converters import ActionConverter, action_converter_rules, check_reach
-from catalog.actions.embeddings import ActionEmbeddings, check_action_fields, find_action_embeddings
+from catalog.actions.embeddings import ActionEmbeddings, action_fields, find_action_embeddings
 from catalog.actions.masks import ActionMask, find_action_mask, observation_space_without
 from catalog.activations import Init
 from catalog.base import Encoder, ModelConfig, as_encoder, encoder_rules, mark
@@ -117,6 +117,10 @@ class Catalog(Hooks):
         self.observation_space = observation_space
         self.action_space = action_space
         self._whole_config = self.model_config = self.model_config_class.from_any(model_config)
+        self._mask_field, self._embeddings_field = action_fields(observation_space, self.model_config)
+        fields = (self._mask_field, self._embeddings_field)
+        self._action_fields = tuple(key for key, _ in filter(None, fields))  # which nets do not read
+        self._can_normalize = can_normalize(observation_space, self._action_fields)
         self._check_model_config()
         open_settings = self._open_settings()
         self.setting_reasons = {
@@ -175,11 +179,10 @@ class Catalog(Hooks):
                 "it, or leave autoregressive_actions out."
             )
         check_reach(dist_cls, self.action_space, config)
-        fields, space = self._fields, self.action_space
-        if (key := self._mask_key) is not None:
-            self.action_mask = find_action_mask(key, fields[key], space, dist_cls)
-        if (key := self._embeddings_key) is not None:
-            self.action_embeddings = find_action_embeddings(key, fields[key], space, dist_cls)
+        if self._mask_field is not None:
+            self.action_mask = find_action_mask(*self._mask_field, self.action_space, dist_cls)
+        if self._embeddings_field is not None:
+            self.action_embeddings = find_action_embeddings(*self._embeddings_field, self.action_space, dist_cls)
         try:
             self.encoder_config = self._tree_config = self._decide_encoder_config()
         except ValueError as error:
@@ -303,10 +306,10 @@ class Catalog(Hooks):
 
     def _make_view(self, function: str) -> Self:
         config = self._whole_config.for_function(function)
-        alone = function in self.extra_outputs and self._has_own_trunk(function)
+        own = self._has_own_trunk(function)
+        alone = own and function in self.extra_outputs
         if alone:
             config = config.without_memory()  # it has no state of its own
-        own = self._has_own_trunk(function)
         trunk = self if own else self.for_function(self._trunk_name(function))._trunk
         if config == self.model_config and trunk is self:
             return self
@@ -502,32 +505,6 @@ class Catalog(Hooks):
         """Whether the module standardises observations before the encoder sees them."""
         return bool(self.model_config.normalize_observations) and self._can_normalize
 
-    @property
-    def _can_normalize(self) -> bool:
-        return can_normalize(self.observation_space, self._action_fields)
-
-    @property
-    def _fields(self) -> Mapping[str, Space]:
-        """The spaces of the fields of a Dict observation; none of another."""
-        return self.observation_space.spaces if isinstance(self.observation_space, Dict) else {}
-
-    @property
-    def _mask_key(self) -> str | None:
-        """The field that is an action mask; None if the observation has no such field."""
-        key = self.model_config.action_mask_key
-        return key if key in self._fields else None
-
-    @property
-    def _embeddings_key(self) -> str | None:
-        """The field with the vectors of the actions; None if the observation has no such field, or it is the mask."""
-        key = self.model_config.action_embeddings_key
-        return key if key in self._fields and key != self._mask_key else None
-
-    @property
-    def _action_fields(self) -> tuple[str, ...]:
-        """The fields of the observation that are about the actions: nets do not read them."""
-        return tuple(key for key in (self._mask_key, self._embeddings_key) if key is not None)
-
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
         """An :class:`ObservationNormalizer`, or None where the settings or the space want none."""
         if not self.normalizes_observations:
@@ -582,7 +559,6 @@ class Catalog(Hooks):
                 f"got {self.observation_space}. Leave it None, which standardises where that makes "
                 "sense, or set it to False."
             )
-        check_action_fields(self.observation_space, config)
 
     def _check_paths(self, setting: str, given: Mapping[str, Any], root: Node[Any]) -> None:
         known = [node.name for node in root.walk() if node.keys]

@@ -39,7 +39,7 @@ class Hooks:
 def definers(cls: type, hook: str) -> list[str]:
     """Return the names of the classes that define ``hook``, from the last that overrides it to the one that has it
     first."""
-    return [base.__qualname__.rpartition(".")[2] for base in cls.__mro__ if hook in vars(base)]
+    return [base.__name__ for base in cls.__mro__ if hook in vars(base)]
 
 
 def overrider(item: object, hook: str) -> str | None:

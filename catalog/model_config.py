@@ -30,6 +30,23 @@ _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)
 
+Keywords = Mapping[str, Any] | None
+_FUNCTION_KEYS = ("output_dim", "trunk")
+"""What ``functions`` says of a function besides the settings of its nets."""
+
+
+def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
+    """A field that says how the weights or biases ``of`` a net start."""
+    return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's own.", part=part)
+
+
+def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
+    """A field with the keywords for the initializer ``of`` weights or biases."""
+    return setting(None, f"Keywords for {of}_initializer; None means {unset}.", part=part)
+
+
+_GAIN = "gain=√2 for orthogonal_, else none"
+
 
 class DefaultModelConfig(Settings):
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
@@ -54,18 +71,10 @@ class DefaultModelConfig(Settings):
     fcnet_dropout: float = _encoder(
         0.0, "Share of the MLP encoder's activations that is dropped in training.", ge=0, lt=1
     )
-    fcnet_kernel_initializer: Initializer = _encoder(
-        "orthogonal_", "In-place torch.nn.init function for weights; None keeps torch's own."
-    )
-    fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for fcnet_kernel_initializer; None means gain=√2 for orthogonal_, else none."
-    )
-    fcnet_bias_initializer: Initializer = _encoder(
-        "zeros_", "In-place torch.nn.init function for biases; None keeps torch's own."
-    )
-    fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for fcnet_bias_initializer; None means none."
-    )
+    fcnet_kernel_initializer: Initializer = _start("weights")
+    fcnet_kernel_initializer_kwargs: Keywords = _keywords("fcnet_kernel", _GAIN)
+    fcnet_bias_initializer: Initializer = _start("biases", "zeros_")
+    fcnet_bias_initializer_kwargs: Keywords = _keywords("fcnet_bias")
 
     # how spaces are read
     discrete_embedding_dim: int | None = _encoder(
@@ -101,18 +110,10 @@ class DefaultModelConfig(Settings):
         False, "Whether a LayerNorm over channels, height and width stands before each activation of the CNN."
     )
     conv_dense_dim: int | None = _encoder(512, "Width of a dense layer after the convolutions; None adds none.", ge=1)
-    conv_kernel_initializer: Initializer = _encoder(
-        "orthogonal_", "In-place torch.nn.init function for the CNN's weights; None keeps torch's own."
-    )
-    conv_kernel_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for conv_kernel_initializer; None means gain=√2 for orthogonal_, else none."
-    )
-    conv_bias_initializer: Initializer = _encoder(
-        "zeros_", "In-place torch.nn.init function for the CNN's biases; None keeps torch's own."
-    )
-    conv_bias_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for conv_bias_initializer; None means none."
-    )
+    conv_kernel_initializer: Initializer = _start("the CNN's weights")
+    conv_kernel_initializer_kwargs: Keywords = _keywords("conv_kernel", _GAIN)
+    conv_bias_initializer: Initializer = _start("the CNN's biases", "zeros_")
+    conv_bias_initializer_kwargs: Keywords = _keywords("conv_bias")
 
     # several streams
     fusionnet_hiddens: tuple[int, ...] = _encoder(
@@ -137,18 +138,10 @@ class DefaultModelConfig(Settings):
     lstm_use_prev_reward: bool = setting(
         False, "Whether the nets also see the previous reward, with a memory or without one."
     )
-    lstm_kernel_initializer: Initializer = _encoder(
-        "orthogonal_", "In-place torch.nn.init function for recurrent weights; None keeps torch's own."
-    )
-    lstm_kernel_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for lstm_kernel_initializer; None means none."
-    )
-    lstm_bias_initializer: Initializer = _encoder(
-        "zeros_", "In-place torch.nn.init function for recurrent biases; None keeps torch's own."
-    )
-    lstm_bias_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for lstm_bias_initializer; None means none."
-    )
+    lstm_kernel_initializer: Initializer = _start("recurrent weights")
+    lstm_kernel_initializer_kwargs: Keywords = _keywords("lstm_kernel")
+    lstm_bias_initializer: Initializer = _start("recurrent biases", "zeros_")
+    lstm_bias_initializer_kwargs: Keywords = _keywords("lstm_bias")
     attention_num_transformer_units: int = _encoder(1, "Number of attention layers.", ge=1)
     attention_dim: int = _encoder(64, "Width of the attention layers, and of their output.", ge=1)
     attention_num_heads: int = _encoder(2, "Heads of each attention layer.", ge=1)
@@ -165,18 +158,10 @@ class DefaultModelConfig(Settings):
         2.0,
         "Start of the bias that keeps the gates of attention layers closed: the greater, the nearer to the identity.",
     )
-    attention_kernel_initializer: Initializer = _encoder(
-        "orthogonal_", "In-place torch.nn.init function for attention weights; None keeps torch's own."
-    )
-    attention_kernel_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for attention_kernel_initializer; None means none."
-    )
-    attention_bias_initializer: Initializer = _encoder(
-        None, "In-place torch.nn.init function for attention biases; None keeps torch's own."
-    )
-    attention_bias_initializer_kwargs: Mapping[str, Any] | None = _encoder(
-        None, "Keywords for attention_bias_initializer; None means none."
-    )
+    attention_kernel_initializer: Initializer = _start("attention weights")
+    attention_kernel_initializer_kwargs: Keywords = _keywords("attention_kernel")
+    attention_bias_initializer: Initializer = _start("attention biases", None)
+    attention_bias_initializer_kwargs: Keywords = _keywords("attention_bias")
 
     # heads
     head_fcnet_hiddens: tuple[int, ...] = _head(
@@ -186,18 +171,10 @@ class DefaultModelConfig(Settings):
     head_fcnet_use_layernorm: bool = _head(
         False, "Whether a LayerNorm stands before each activation of the heads' hidden layers."
     )
-    head_fcnet_kernel_initializer: Initializer = _head(
-        "orthogonal_", "In-place torch.nn.init function for the heads' hidden weights; None keeps torch's own."
-    )
-    head_fcnet_kernel_initializer_kwargs: Mapping[str, Any] | None = _head(
-        None, "Keywords for head_fcnet_kernel_initializer; None means gain=√2 for orthogonal_, else none."
-    )
-    head_fcnet_bias_initializer: Initializer = _head(
-        "zeros_", "In-place torch.nn.init function for the heads' hidden biases; None keeps torch's own."
-    )
-    head_fcnet_bias_initializer_kwargs: Mapping[str, Any] | None = _head(
-        None, "Keywords for head_fcnet_bias_initializer; None means none."
-    )
+    head_fcnet_kernel_initializer: Initializer = _start("the heads' hidden weights", part=HEAD)
+    head_fcnet_kernel_initializer_kwargs: Keywords = _keywords("head_fcnet_kernel", _GAIN, HEAD)
+    head_fcnet_bias_initializer: Initializer = _start("the heads' hidden biases", "zeros_", HEAD)
+    head_fcnet_bias_initializer_kwargs: Keywords = _keywords("head_fcnet_bias", part=HEAD)
 
     # functions: policy, value, Q, and outputs of one's own
     vf_share_layers: bool | None = setting(
@@ -306,53 +283,44 @@ class DefaultModelConfig(Settings):
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
             raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
         for path, given in self.leaf_overrides.items():
-            where = f"leaf_overrides[{path!r}]"
-            self._check_names(where, given, (ENCODER,), excluded=self._never_at_a_leaf(given))
-            self._check_values(where, given)
+            never = [*self._of_memory(given), "leaf_overrides"]
+            self._check_given(f"leaf_overrides[{path!r}]", given, (ENCODER,), never)
         for function, given in self.functions.items():
-            where = f"functions[{function!r}]"
-            own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
-            alone = self._never_at_a_leaf(given)[:-1] if given.get("trunk") == "own" else ()
-            self._check_names(where, own, (ENCODER, HEAD), excluded=alone, extra=("output_dim", "trunk"))
-            self._check_values(where, own)
+            where, has_own_trunk = f"functions[{function!r}]", given.get("trunk") == "own"
+            never = self._of_memory(given) if has_own_trunk else []
+            self._check_given(where, given, (ENCODER, HEAD), never, _FUNCTION_KEYS)
             check_value(f"model_config.{where}['output_dim']", given.get("output_dim", 1), int, Bounds(ge=1), "")
 
-    def _never_at_a_leaf(self, given: Mapping[str, Any]) -> tuple[str, ...]:
-        """Settings of encoders that stand behind those of all parts, and that one with ``given`` does not read too."""
+    def _of_memory(self, given: Mapping[str, Any]) -> list[str]:
+        """Settings of nets with a memory, but those that an encoder with the settings ``given`` reads too."""
         of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
-        behind = [
-            name
-            for name in self._names(ENCODER)
-            if name.startswith(_BEHIND) and not (of_rows and name.startswith(_OF_ROWS))
-        ]
-        return *MEMORIES, *behind, "leaf_overrides"
+        behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_BEHIND)]
+        return [name for name in behind if not (of_rows and name.startswith(_OF_ROWS))]
 
-    def _check_values(self, where: str, given: Mapping[str, Any]) -> None:
-        """Whether ``given`` could be in force at ``where``."""
-        try:
-            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **given})
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"model_config.{where}, {str(error).removeprefix('model_config.')}") from error
-
-    def _check_names(
+    def _check_given(
         self,
         where: str,
         given: Mapping[str, Any],
         parts: tuple[str, ...],
-        *,
-        excluded: tuple[str, ...] = (),
+        never: Sequence[str],
         extra: tuple[str, ...] = (),
     ) -> None:
-        known = [name for name in self._names(*parts) if name not in excluded]
+        """Check that ``given``, besides ``extra``, could be in force at ``where``."""
+        known = [*extra, *(name for name in self._names(*parts) if name not in never)]
         for name in given:
             if name not in known:
-                remedy = closest(name, [*extra, *known]).strip() or f"Use one of {', '.join([*extra, *known])}."
-                if name in excluded and parts != (ENCODER,):
+                remedy = closest(name, known).strip() or f"Use one of {', '.join(known)}."
+                if name in never and HEAD in parts:
                     remedy = "A further output with a trunk of its own has no memory: leave it out."
                 elif name in settings_of(type(self)):
                     remedy = "It cannot differ by part or function: set it for the whole module."
                 expected = f"settings of {' and '.join(f'{part}s' for part in parts)}"
                 raise ValueError(f"model_config.{where}: expected {expected}, got {name!r}. {remedy}")
+        own = {name: value for name, value in given.items() if name not in extra}
+        try:
+            dataclasses.replace(self, **{"leaf_overrides": {}, "functions": {}, **own})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"model_config.{where}, {str(error).removeprefix('model_config.')}") from error
 
     @classmethod
     def _names(cls, *parts: str) -> list[str]:
@@ -405,11 +373,9 @@ class DefaultModelConfig(Settings):
 
     def without_memory(self) -> Self:
         """These settings for nets that remember nothing."""
-        return (
-            dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})
-            if self.is_recurrent
-            else self
-        )
+        if not self.is_recurrent:
+            return self
+        return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})
 
     def at_leaf(self, path: str) -> Self:
         """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
@@ -419,7 +385,7 @@ class DefaultModelConfig(Settings):
     def for_function(self, function: str) -> Self:
         """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
         given = self.functions.get(function, {})
-        own = {name: value for name, value in given.items() if name not in ("output_dim", "trunk")}
+        own = {name: value for name, value in given.items() if name not in _FUNCTION_KEYS}
         return dataclasses.replace(self, **{**own, "functions": {}}) if own else self
 
     @property

@@ -81,19 +81,27 @@ def find_action_embeddings(
     return ActionEmbeddings(key, int(shape[1]))
 
 
-def check_action_fields(observation_space: Space, model_config: DefaultModelConfig) -> None:
-    """Whether the fields that the settings name for the mask and for the vectors of the actions are there. The names
-    by default need not be.
+Field = tuple[str, Space]
+"""Name of a field of the observation, and its space."""
+
+
+def action_fields(observation_space: Space, model_config: DefaultModelConfig) -> list[Field | None]:
+    """Return the field of the mask and that of the vectors of the actions, each None if the observation has none.
+
+    Fields that the settings name must be there, unless the name is the default.
 
     Raises:
         ValueError: If one is not; names the closest field.
     """
-    fields = [*observation_space.spaces] if isinstance(observation_space, spaces.Dict) else []
+    fields = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
+    keys: list[str | None] = []
     for name, what in (("action_mask_key", "the mask"), ("action_embeddings_key", "the vectors of the actions")):
-        key, default = getattr(model_config, name), DefaultModelConfig.__dataclass_fields__[name].default
-        if key not in (None, default, *fields):
+        key = getattr(model_config, name)
+        if key not in (None, vars(DefaultModelConfig)[name], *fields):
             raise ValueError(
                 f"model_config.{name}: expected a field of the observation "
                 f"({', '.join(map(repr, fields)) or 'it has none'}), got {key!r}. Name the field "
                 f"with {what}.{closest(key, fields)}"
             )
+        keys.append(None if key in keys else key)  # the mask's field has no vectors
+    return [(key, fields[key]) if key in fields else None for key in keys]
