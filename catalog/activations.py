@@ -136,24 +136,20 @@ class Init:
         """
         self.fill(layer.weight, layer.bias)
 
+    @torch.no_grad()
     def fill(self, weight: Tensor, bias: Tensor | None) -> None:
         """Fill the tensors in place; see :meth:`apply`."""
-        _fill("kernel", weight, self.kernel, self.kernel_kwargs, self.settings)
-        if bias is not None:
-            _fill("bias", bias, self.bias, self.bias_kwargs, self.settings)
-
-
-@torch.no_grad()
-def _fill(what: str, tensor: Tensor, initializer: Initializer, kwargs: Mapping[str, Any], settings: str) -> None:
-    where = f"model_config.{settings}_{what}_initializer" if settings else f"{what} initializer"
-    function = initializer_by_name(initializer, where)
-    if function is None:
-        return
-    try:
-        function(tensor, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{where}: expected a function for shape {tuple(tensor.shape)} that takes the keywords "
-            f"{dict(kwargs)}, got {initializer!r}, which says: {error}. Choose another {what} "
-            "initializer or other keywords for it."
-        ) from error
+        for what, tensor in (("kernel", weight), ("bias", bias)):
+            initializer, kwargs = vars(self)[what], vars(self)[f"{what}_kwargs"]
+            where = f"model_config.{self.settings}_{what}_initializer" if self.settings else f"{what} initializer"
+            function = initializer_by_name(initializer, where)
+            if function is None or tensor is None:
+                continue
+            try:
+                function(tensor, **kwargs)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{where}: expected a function for shape {tuple(tensor.shape)} that takes the keywords "
+                    f"{dict(kwargs)}, got {initializer!r}, which says: {error}. Choose another {what} "
+                    "initializer or other keywords for it."
+                ) from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import itertools
 import math
 import numbers
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +23,16 @@ Size = int | tuple[int, int]
 Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
-_TEXTS = {Filters: "[[channels, kernel, stride], [channels, kernel, stride, 'same' | 'valid'], ...]"}
+_TEXTS = {
+    Filters: "[[channels, kernel, stride], [channels, kernel, stride, 'same' | 'valid'], ...]",
+    NoneType: "None",
+    None: "None",
+    Ellipsis: "...",
+}
 """Annotations that a reader would write otherwise."""
+
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_HOLDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -35,16 +45,10 @@ class Bounds:
     lt: float | None = None
 
     def __str__(self) -> str:
-        ends = ((">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt))
-        return " and ".join(f"{sign} {end:g}" for sign, end in ends if end is not None)
+        return " and ".join(f"{_SIGNS[name]} {end:g}" for name, end in vars(self).items() if end is not None)
 
     def __contains__(self, number: float) -> bool:
-        return (
-            (self.ge is None or number >= self.ge)
-            and (self.gt is None or number > self.gt)
-            and (self.le is None or number <= self.le)
-            and (self.lt is None or number < self.lt)
-        )
+        return all(_HOLDS[name](number, end) for name, end in vars(self).items() if end is not None)
 
 
 def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> Any:
@@ -109,10 +113,6 @@ def type_text(hint: Any) -> str:
         return "callable"
     if origin is not None:
         return f"{origin.__name__}[{', '.join(type_text(arg) for arg in args)}]"
-    if hint is NoneType or hint is None:
-        return "None"
-    if hint is Ellipsis:
-        return "..."
     return hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
 
 
@@ -151,10 +151,8 @@ def _fit(value: Any, hint: Any) -> Any:
 def _fit_union(value: Any, members: tuple[Any, ...]) -> Any:
     found = []
     for member in members:
-        try:
+        with contextlib.suppress(_MisfitError):
             found.append(_fit(value, member))
-        except _MisfitError:
-            continue
     if not found:
         raise _MisfitError
     # `int | float` must not turn 3 into 3.0, nor `list | tuple` a tuple into a list.

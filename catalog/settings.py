@@ -70,25 +70,16 @@ class Setting:
         return check_value(where, value, self.hint, self.bounds, self.doc)
 
 
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    part: str = "module",
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-) -> Any:
+def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) -> Any:
     """A field of a class of settings.
 
     Args:
         default: Value of a new config; a list or dict is copied for each.
         doc: One sentence: meaning, unit, and what None stands for.
         part: What it shapes, if it is a model setting: encoders, heads or the whole module.
-        ge, gt, le, lt: Range of the number, of all numbers in a list, or of a schedule's values.
+        **bounds: Range of the number, of all numbers in a list, or of a schedule's values, as in :class:`Bounds`.
     """
-    metadata = {"doc": doc, "part": part, "bounds": Bounds(ge=ge, gt=gt, le=le, lt=lt)}
+    metadata = {"doc": doc, "part": part, "bounds": Bounds(**bounds)}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: mutable_copy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -235,8 +226,8 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
         for name in own:
             if known[name].metadata or name not in declared:  # another default leaves a setting what it is
                 declared[name] = known[name]
-            make = known[name].default_factory
-            defaults[name] = known[name].default if make is MISSING else make()
+            if (make := known[name].default_factory) is not MISSING:
+                defaults[name] = make()
         # Not of the class: KW_ONLY, which may stand there too, is no type for Python 3.10.
         hints |= get_type_hints(SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
@@ -256,7 +247,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             hints[name],
             section_of.get(name, ""),
             positional=not declared[name].kw_only,
-            default=check_value(f"{cls.__name__}.{name}", defaults[name], hints[name], said["bounds"], said["doc"]),
+            default=check_value(f"{cls.__name__}.{name}", defaults.get(name, MISSING), hints[name], said["bounds"], said["doc"]),
             **said,
         )
     return found

@@ -359,10 +359,10 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
 
 
 @functools.cache
+@torch.inference_mode(False)  # else, once acting made it, no gradient could use it
 def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """All of them, ``[K, len(sizes)]``."""
-    with torch.inference_mode(False):  # else, once acting made it, no gradient could use it
-        return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
+    return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:

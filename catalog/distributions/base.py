@@ -191,14 +191,15 @@ class ArrayDistribution(Distribution):
 
     expected: ClassVar[str]
     """The spaces it is for, in messages."""
+    space_type: ClassVar[type[Space]] = Space
     shape: ClassVar[tuple[int, ...] | None] = None
     """Shape of one action; None is for any vector."""
     inputs_per_entry: ClassVar[int] = 1
 
     @classmethod
-    @abstractmethod
     def fits(cls, space: Space) -> bool:
         """Return whether the class is for spaces such as ``space``."""
+        return isinstance(space, cls.space_type)
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:

@@ -107,16 +107,8 @@ class Categorical(Choices):
     """Over ``{0 … n-1}``, from unnormalised log-probabilities ``[..., n]``. A Discrete's ``start`` is added on the way
     to the env, not here."""
 
-    expected = "a Discrete"
-
-    @classmethod
-    def fits(cls, space: Space) -> bool:
-        return isinstance(space, spaces.Discrete)
-
-    @classmethod
-    def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        cls.check(space, path)
-        return cls
+    expected, space_type = "a Discrete", spaces.Discrete
+    shape = ()
 
     def _best(self, scores: Tensor) -> Tensor:
         return scores.argmax(-1)
@@ -189,11 +181,7 @@ class MultiCategorical(Choices):
 class Bernoulli(ArrayDistribution):
     """Independent bits of a MultiBinary, from the log-odds of a 1 ``[..., prod(shape)]``. Actions are int8."""
 
-    expected = "a MultiBinary"
-
-    @classmethod
-    def fits(cls, space: Space) -> bool:
-        return isinstance(space, spaces.MultiBinary)
+    expected, space_type = "a MultiBinary", spaces.MultiBinary
 
     def _bits(self, scores: Tensor) -> Tensor:
         return shaped((scores > 0).to(torch.int8), self.shape)
@@ -262,10 +250,10 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 @functools.cache
+@torch.inference_mode(False)  # else, once acting made it, no gradient could use it
 def part_starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
     """Where each part begins among the logits."""
-    with torch.inference_mode(False):  # else, once acting made it, no gradient could use it
-        return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
+    return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 
 def _gumbel(like: Tensor, generator: torch.Generator | None) -> Tensor:

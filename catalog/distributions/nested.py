@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -112,12 +113,9 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
-        indices: list[int] = []
-        start = 0
-        for child, width, part in zip(cls.children, cls.widths, _parts(space).values(), strict=True):
-            indices += [start + index for index in child.log_std_indices(part)]
-            start += width
-        return tuple(indices)
+        starts = itertools.accumulate(cls.widths, initial=0)
+        parts = zip(starts, cls.children, _parts(space).values(), strict=False)  # one start more, after the last
+        return tuple(start + index for start, child, part in parts for index in child.log_std_indices(part))
 
     @classmethod
     def tree(cls, values: Sequence[Tree]) -> Tree:
