@@ -450,10 +450,9 @@ class Catalog(Hooks):
         Raises:
             ValueError: As :meth:`build_actor_critic_encoder`.
         """
-        heads, trunks, encoders, raw = {}, {}, {}, []
+        heads, encoders = {}, {}
         for name, width in self.extra_outputs.items():
-            trunks[name] = self._trunk_name(name)
-            if trunks[name] == name:
+            if self._has_own_trunk(name):
                 encoders[name] = encoder = self.for_function(name)._trunk.build_trunk()
                 if encoder.get_initial_state() is not None:
                     raise ValueError(
@@ -461,10 +460,9 @@ class Catalog(Hooks):
                         f"outputs with a trunk of their own have no memory, got {type(encoder).__name__}. Share the "
                         "trunk of a function, or give this one a stateless encoder."
                     )
-                if self.reads_raw(name):
-                    raw.append(name)
             heads[name] = self.head_config(name, width).build()
-        return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
+        trunks = {name: self._trunk_name(name) for name in heads}
+        return ExtraOutputs(heads, trunks, encoders, [*filter(self.reads_raw, encoders)]) if heads else None
 
     def build_trunk(self) -> Encoder:
         """A new encoder, tried on zero observations, which sets ``latent_dims``; build heads after it. A stateless

@@ -247,7 +247,9 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             hints[name],
             section_of.get(name, ""),
             positional=not declared[name].kw_only,
-            default=check_value(f"{cls.__name__}.{name}", defaults.get(name, MISSING), hints[name], said["bounds"], said["doc"]),
+            default=check_value(
+                f"{cls.__name__}.{name}", defaults.get(name, MISSING), hints[name], said["bounds"], said["doc"]
+            ),
             **said,
         )
     return found

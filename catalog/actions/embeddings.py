@@ -10,8 +10,6 @@ from catalog.distributions.base import Distribution
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 
-_TO_ORDINARY = "or set action_embeddings_key=None to treat it as an ordinary observation."
-
 
 class ActionEmbeddings(nn.Module):
     """Logits of the actions from the vectors that the field ``key`` of the observation has for them; see
@@ -55,30 +53,27 @@ def find_action_embeddings(
     Raises:
         ValueError: If the field does not fit the action space or its distribution; names the path to it.
     """
-    where = f"observation_space[{key!r}]"
     if not isinstance(action_space, spaces.Discrete):
-        raise ValueError(
-            f"{where}: expected a Discrete action space, whose actions it describes, got "
-            f"{action_space}. Leave it out of the observation, {_TO_ORDINARY}"
-        )
+        expected = "a Discrete action space, whose actions it describes"
+        raise _misfit(key, expected, action_space, "Leave it out of the observation")
     count = int(action_space.n)
     shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
     if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
-        remedy = f"Change its space, {_TO_ORDINARY}"
-        if shape == (count,):
-            remedy += f" If it says which actions are allowed, set action_mask_key={key!r}."
-        raise ValueError(
-            f"{where}: expected a Box of shape ({count}, width), a vector for each of the {count} "
-            f"actions, got {field}. {remedy}"
-        )
+        expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
+        is_mask = shape == (count,)
+        hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if is_mask else ""
+        raise _misfit(key, expected, field, "Change its space", hint)
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
-        raise ValueError(
-            f"{where}: expected a distribution with one input for each of the {count} actions, got "
-            f"{dist_cls.__name__} with {inputs} inputs. Leave custom_action_dist out, "
-            f"{_TO_ORDINARY}"
-        )
+        expected = f"a distribution with one input for each of the {count} actions"
+        raise _misfit(key, expected, f"{dist_cls.__name__} with {inputs} inputs", "Leave custom_action_dist out")
     return ActionEmbeddings(key, int(shape[1]))
+
+
+def _misfit(key: str, expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
+    """Return the error for a field that does not describe the actions."""
+    ordinary = "or set action_embeddings_key=None to treat it as an ordinary observation."
+    return ValueError(f"observation_space[{key!r}]: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
 
 Field = tuple[str, Space]

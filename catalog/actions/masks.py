@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -103,38 +104,35 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
     leaves: list[Leaf] = []
     source: list[int] = []
     groups: list[int] = []
-    num_entries = 0
+    entry, group = itertools.count(), itertools.count()
     for leaf, parts in _pieces(field, action_space, dist_cls, (), path):
         if leaf is not None and any(counts for counts, _ in parts):
             leaves.append(leaf)
         for counts, width in parts:
             is_masked = leaf is not None and counts
-            source += range(num_entries, num_entries + width) if is_masked else [-1] * width
-            num_entries += width if is_masked else 0
+            source += [next(entry) if is_masked else -1 for _ in range(width)]
             for size in counts or (width,):
-                groups += [groups[-1] + 1 if groups else 0] * size
+                groups += [next(group)] * size
     if not leaves:
         raise _misfit(path, (), "a mask for at least one part of the action", field, "Add one")
-    return ActionMask(key, leaves, source + [-1] * context_dim, groups + [groups[-1] + 1] * context_dim)
+    return ActionMask(key, leaves, source + [-1] * context_dim, groups + [next(group)] * context_dim)
 
 
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
-) -> Iterator[tuple[Leaf | None, list[tuple[tuple[int, ...], int]]]]:
-    """Yield the arrays of ``mask`` in the order of the action, each with the parts (see :func:`_parts`) it is about;
+) -> list[tuple[Leaf | None, list[tuple[tuple[int, ...], int]]]]:
+    """Return the arrays of ``mask`` in the order of the action, each with the parts (see :func:`_parts`) it is about;
     None in place of an array for parts that have no mask."""
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts = _parts(action, dist_cls)
         if mask is None:
-            yield None, parts
-            return
+            return [(None, parts)]
         if not _is_mask_array(mask):
             raise _misfit(path, keys, "an array of 0s and 1s (a Box or MultiBinary)", mask, "Change its space")
         leaf, num_choices = Leaf(keys, mask, tuple(mask.shape or ())), sum(sum(counts) for counts, _ in parts)
         if math.prod(leaf.shape) != num_choices:
             raise _misfit(path, keys, f"{num_choices} entries, one for each choice in {action}", mask, "Resize it")
-        yield leaf, parts
-        return
+        return [(leaf, parts)]
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
         raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
     masks = dict(space_parts(mask))
@@ -144,8 +142,11 @@ def _pieces(
         remedy = "Give a Tuple one for each, Box(0, 1, (0,)) for parts without choices"
         hint = closest(str(unknown[0]), map(str, dist_cls.keys)) if unknown else ""
         raise _misfit(path, keys, f"masks for parts of the action ({known})", mask, remedy, hint)
-    for name, child in zip(dist_cls.keys, dist_cls.children, strict=True):
-        yield from _pieces(masks.get(name), action[name], child, (*keys, name), path)
+    return [
+        piece
+        for name, child in zip(dist_cls.keys, dist_cls.children, strict=True)
+        for piece in _pieces(masks.get(name), action[name], child, (*keys, name), path)
+    ]
 
 
 def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:

@@ -53,10 +53,9 @@ class Beta(BoxDistribution):
         gammas = _gammas(torch.cat([self.alpha, self.beta], -1).detach(), normal, torch.special.ndtr(uniform))
         return shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))), self.shape)
 
-    def _doubles(self) -> tuple[Tensor, Tensor]:
+    def _doubles(self) -> tuple[Tensor, ...]:
         """``α - 1`` and ``β - 1`` in float64: where they are large, what counts is small beside what cancels."""
-        less_a, less_b = self._over_one.double().chunk(2, dim=-1)
-        return less_a, less_b
+        return self._over_one.double().chunk(2, dim=-1)
 
     def logp(self, actions: Tree) -> Tensor:
         # the logarithms explode at the bounds, where float32 samples may land
