@@ -20,11 +20,8 @@ from catalog.distributions.base import (
     Distribution,
     action_distribution_rules,
     bound,
-    flattened,
     incomparable,
-    shaped,
     subclass,
-    wrong_space,
 )
 from catalog.distributions.categorical import Bernoulli, Categorical, MultiCategorical, choice_counts, part_starts
 from catalog.distributions.nested import MultiDistribution, at, leaf_classes, noise_width, total
@@ -151,8 +148,7 @@ class AutoregressiveDistribution(Distribution):
             independent = action_distribution_rules.root(space, DefaultModelConfig(), path).run()
         parts = tuple(_parts(space, independent))
         if len(parts) < 2:
-            raise wrong_space(
-                cls,
+            raise cls._wrong_space(
                 path,
                 "a space of at least two parts, of which one can depend on the other",
                 space,
@@ -207,7 +203,8 @@ class AutoregressiveDistribution(Distribution):
     @torch.no_grad()
     def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
         """An action part by part: ``choose`` gets the distribution of each, given those before it."""
-        code = self.inputs.new_zeros((*self.inputs.shape[:-1], self.code_dim))
+        leading = self.inputs.shape[:-1]
+        code = self.inputs.new_zeros((*leading, self.code_dim))
         leaves: dict[tuple[Any, ...], list[Tensor]] = {part.leaf: [] for part in self.parts}
         for part in self.parts:
             inputs = self._model(self.inputs, self.context, code)
@@ -216,11 +213,11 @@ class AutoregressiveDistribution(Distribution):
             is_choice = part.nvec and part.component is not None
             leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
         last = {part.leaf: part for part in self.parts}
-        joined = [
-            values[0] if last[keys].component is None else shaped(torch.cat(values, -1), last[keys].shape)
+        joined = (
+            values[0] if last[keys].component is None else torch.cat(values, -1).reshape(*leading, *last[keys].shape)
             for keys, values in leaves.items()
-        ]
-        return _nested(self.independent, iter(joined))
+        )
+        return _nested(self.independent, joined)
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
         return self._draw(lambda dist, part: dist.sample(generator))
@@ -307,8 +304,8 @@ class AutoregressiveDistribution(Distribution):
         for part in self.parts:
             value, i = at(actions, part.leaf), part.component
             if i is not None:
-                bare = flattened(value, part.shape)
-                value = bare[..., i] if part.nvec else bare[..., i : i + 1]
+                flat = _flat(value, self.inputs.dim())
+                value = flat[..., i] if part.nvec else flat[..., i : i + 1]
             values.append(value)
         return values
 
@@ -347,9 +344,14 @@ def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
     return [(part.name, part.inputs, part.code) for part in dist.parts]
 
 
+def _flat(value: Tensor, dims: int) -> Tensor:
+    """``value`` in ``dims`` dims, the last of which holds all of its numbers."""
+    return value.unsqueeze(-1) if value.dim() < dims else value.flatten(dims - 1)
+
+
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
     """Put the code of ``value`` where that of ``part`` belongs, which must be 0 so far."""
-    flat = value.unsqueeze(-1) if value.dim() < code.dim() else value.flatten(code.dim() - 1)
+    flat = _flat(value, code.dim())
     if part.nvec:
         if len(part.nvec) > 1:
             flat = flat + part_starts(part.nvec, flat.device)

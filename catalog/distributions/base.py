@@ -46,6 +46,12 @@ class Distribution(Hooks, ABC):
         """
 
     @classmethod
+    def _wrong_space(cls, path: str, expected: str, space: Space, remedy: str = "") -> ValueError:
+        """Return the error for a ``space`` the class is not for."""
+        remedy = remedy or "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
+        return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
+
+    @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
         """The class for actions of ``space``: itself, or a subclass that carries what must be known of the space. A
         class that is bound to ``space`` already stays as it is.
@@ -180,12 +186,6 @@ def incomparable(mine: Distribution, other: Any, expected: str = "another one of
     )
 
 
-def wrong_space(cls: type[Distribution], path: str, expected: str, space: Space, remedy: str = "") -> ValueError:
-    """The error for a distribution class that is not for ``space``."""
-    remedy = remedy or "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
-    return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
-
-
 class ArrayDistribution(Distribution):
     """Base of distributions over arrays of one shape; :meth:`bind` makes the class for a shape."""
 
@@ -205,12 +205,12 @@ class ArrayDistribution(Distribution):
     def check(cls, space: Space, path: str = "action_space") -> None:
         shape = tuple(space.shape or ())
         if not cls.fits(space):
-            raise wrong_space(cls, path, cls.expected, space)
+            raise cls._wrong_space(path, cls.expected, space)
         if 0 in shape:
             remedy = "Take the empty part out with an env wrapper."
-            raise wrong_space(cls, path, f"{cls.expected} with at least one element", space, remedy)
+            raise cls._wrong_space(path, f"{cls.expected} with at least one element", space, remedy)
         if cls.shape not in (None, shape):
-            raise wrong_space(cls, path, f"actions of shape {cls.shape}", space, "Bind the class to this space.")
+            raise cls._wrong_space(path, f"actions of shape {cls.shape}", space, "Bind the class to this space.")
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
@@ -224,6 +224,18 @@ class ArrayDistribution(Distribution):
         cls.check(space)
         return cls.inputs_per_entry * math.prod(space.shape or ())
 
+    def _shaped(self, flat: Tensor) -> Tensor:
+        """``[..., prod(shape)]`` → ``[..., *shape]``."""
+        if self.shape is None or len(self.shape) == 1:
+            return flat
+        return flat.reshape((*flat.shape[:-1], *self.shape))
+
+    def _flat(self, actions: Tensor) -> Tensor:
+        """``[..., *shape]`` → ``[..., prod(shape)]``."""
+        if self.shape is None or len(self.shape) == 1:
+            return actions
+        return actions.reshape((*actions.shape[: actions.dim() - len(self.shape)], math.prod(self.shape)))
+
 
 def choose(
     dist_cls: type[Distribution],
@@ -235,15 +247,3 @@ def choose(
     """Register the rule ``name``, which binds ``dist_cls`` to spaces of ``space_type``."""
     rule = action_distribution_rules.register(space_type, name=name, when=when, settings=settings)
     rule(lambda space, model_config, node: dist_cls.bind(space, path=node.path))
-
-
-def shaped(flat: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """``[..., prod(shape)]`` → ``[..., *shape]``; None is for any vector."""
-    return flat if shape is None or len(shape) == 1 else flat.reshape((*flat.shape[:-1], *shape))
-
-
-def flattened(actions: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-    """``[..., *shape]`` → ``[..., prod(shape)]``; None is for any vector."""
-    if shape is None or len(shape) == 1:
-        return actions
-    return actions.reshape((*actions.shape[: actions.dim() - len(shape)], math.prod(shape)))

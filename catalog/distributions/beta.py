@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import Deterministic, flattened, same_class, shaped
+from catalog.distributions.base import Deterministic, same_class
 from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
@@ -42,7 +42,7 @@ class Beta(BoxDistribution):
         # a ratio of gammas; torch's own Beta takes no generator
         shapes = torch.stack([self.alpha, self.beta])
         gammas = torch._standard_gamma(shapes, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
-        return shaped(_stretched(gammas), self.shape)
+        return self._shaped(_stretched(gammas))
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
@@ -51,7 +51,7 @@ class Beta(BoxDistribution):
     def sample_from(self, noise: Tensor) -> Tensor:
         normal, uniform = noise.unflatten(-1, (2, _TRIES, -1)).unbind(-3)
         gammas = _gammas(torch.cat([self.alpha, self.beta], -1).detach(), normal, torch.special.ndtr(uniform))
-        return shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))), self.shape)
+        return self._shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))))
 
     def _doubles(self) -> tuple[Tensor, ...]:
         """``α - 1`` and ``β - 1`` in float64: where they are large, what counts is small beside what cancels."""
@@ -59,7 +59,7 @@ class Beta(BoxDistribution):
 
     def logp(self, actions: Tree) -> Tensor:
         # the logarithms explode at the bounds, where float32 samples may land
-        actions = flattened(actions, self.shape)
+        actions = self._flat(actions)
         eps = torch.finfo(actions.dtype).eps
         actions = actions.clamp(-1 + eps, 1 - eps).double()
         # of u and 1 - u; the last term is the slope of the way from (0, 1) to (-1, 1)
@@ -83,7 +83,7 @@ class Beta(BoxDistribution):
     def to_deterministic(self) -> Deterministic:
         # the mode, (α - 1) / (α + β - 2); where both are 1 in floats all is as likely, and the middle is taken
         a, b = self._over_one.clamp_min(torch.finfo(self._over_one.dtype).tiny).chunk(2, dim=-1)
-        return Deterministic(shaped((a - b) / (a + b), self.shape))
+        return Deterministic(self._shaped((a - b) / (a + b)))
 
 
 def _stretched(gammas: Tensor) -> Tensor:

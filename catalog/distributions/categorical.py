@@ -18,17 +18,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import (
-    ArrayDistribution,
-    Deterministic,
-    Distribution,
-    bound,
-    choose,
-    flattened,
-    same_class,
-    shaped,
-    wrong_space,
-)
+from catalog.distributions.base import ArrayDistribution, Deterministic, Distribution, bound, choose, same_class
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 
@@ -141,11 +131,11 @@ class MultiCategorical(Choices):
         if isinstance(space, spaces.Box):
             remedy = "Narrow the bounds with an env wrapper, or make it a Box of floats and round them in the env."
             if not space.is_bounded():
-                raise wrong_space(cls, path, cls.expected, space, remedy)
+                raise cls._wrong_space(path, cls.expected, space, remedy)
             if sum(choice_counts(space)) > MOST_CHOICES:
-                raise wrong_space(cls, path, f"at most {MOST_CHOICES} choices in all", space, remedy)
+                raise cls._wrong_space(path, f"at most {MOST_CHOICES} choices in all", space, remedy)
         if cls.nvec and choice_counts(space) != cls.nvec:
-            raise wrong_space(cls, path, f"parts of {cls.nvec} choices", space, "Bind the class to this space.")
+            raise cls._wrong_space(path, f"parts of {cls.nvec} choices", space, "Bind the class to this space.")
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
@@ -168,10 +158,10 @@ class MultiCategorical(Choices):
         return _cat([run.log_softmax(-1).flatten(-2) for run in self._split(self.logits)])
 
     def _best(self, scores: Tensor) -> Tensor:
-        return shaped(_cat([run.argmax(-1) for run in self._split(scores)]), self.shape)
+        return self._shaped(_cat([run.argmax(-1) for run in self._split(scores)]))
 
     def _positions(self, actions: Tensor) -> Tensor:
-        return flattened(actions, self.shape) + part_starts(self.nvec, actions.device)
+        return self._flat(actions) + part_starts(self.nvec, actions.device)
 
     def logp(self, actions: Tree) -> Tensor:
         return self.log_probs.gather(-1, self._positions(actions)).sum(-1)
@@ -184,7 +174,7 @@ class Bernoulli(ArrayDistribution):
     expected, space_type = "a MultiBinary", spaces.MultiBinary
 
     def _bits(self, scores: Tensor) -> Tensor:
-        return shaped((scores > 0).to(torch.int8), self.shape)
+        return self._shaped((scores > 0).to(torch.int8))
 
     @property
     def log_probs(self) -> Tensor:
@@ -197,7 +187,7 @@ class Bernoulli(ArrayDistribution):
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample as floats ``[..., *shape]``, straight-through; see :meth:`Categorical.rsample`."""
-        probs = shaped(self.logits.sigmoid(), self.shape)
+        probs = self._shaped(self.logits.sigmoid())
         return self.sample(generator) + (probs - probs.detach())
 
     @classmethod
@@ -209,7 +199,7 @@ class Bernoulli(ArrayDistribution):
         return self._bits(self.logits + noise)
 
     def logp(self, actions: Tree) -> Tensor:
-        bits = flattened(actions, self.shape).bool()
+        bits = self._flat(actions).bool()
         return F.logsigmoid(torch.where(bits, self.logits, -self.logits)).sum(-1)
 
     def entropy(self) -> Tensor:

@@ -13,15 +13,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from catalog.base import Tree
-from catalog.distributions.base import (
-    ArrayDistribution,
-    Deterministic,
-    choose,
-    flattened,
-    same_class,
-    shaped,
-    wrong_space,
-)
+from catalog.distributions.base import ArrayDistribution, Deterministic, choose, same_class
 from catalog.model_config import DefaultModelConfig
 from catalog.registry import register_distribution
 
@@ -44,7 +36,7 @@ class BoxDistribution(ArrayDistribution):
         assert isinstance(space, spaces.Box)
         if cls.bounded and not space.is_bounded():
             remedy = "Give it finite bounds with an env wrapper, or use DiagGaussian."
-            raise wrong_space(cls, path, f"{cls.expected} with finite bounds on all sides", space, remedy)
+            raise cls._wrong_space(path, f"{cls.expected} with finite bounds on all sides", space, remedy)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return self.rsample(generator).detach()
@@ -68,17 +60,17 @@ class DiagGaussian(BoxDistribution):
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Like :meth:`sample`, with the gradient through mean and deviation."""
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
-        return shaped(self.mean + self.log_std.exp() * noise, self.shape)
+        return self._shaped(self.mean + self.log_std.exp() * noise)
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal((steps, input_dim // 2), dtype=np.float32))
 
     def sample_from(self, noise: Tensor) -> Tensor:
-        return shaped(torch.addcmul(self.mean, self.log_std.exp(), noise).detach(), self.shape)
+        return self._shaped(torch.addcmul(self.mean, self.log_std.exp(), noise).detach())
 
     def logp(self, actions: Tree) -> Tensor:
-        z = (flattened(actions, self.shape) - self.mean) * (-self.log_std).exp()
+        z = (self._flat(actions) - self.mean) * (-self.log_std).exp()
         return (-0.5 * z.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
 
     def entropy(self) -> Tensor:
@@ -91,7 +83,7 @@ class DiagGaussian(BoxDistribution):
         return 0.5 * (log_ratio.exp() + shift.square() - 1 - log_ratio).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(shaped(self.mean, self.shape))
+        return Deterministic(self._shaped(self.mean))
 
 
 @register_distribution("SquashedGaussian")
@@ -124,10 +116,10 @@ class SquashedGaussian(DiagGaussian):
 
     def logp(self, actions: Tree) -> Tensor:
         if self._drawn is not None and actions is self._drawn[0]:
-            return self._logp_before(flattened(self._drawn[1], self.shape))
+            return self._logp_before(self._flat(self._drawn[1]))
         # atanh explodes at ±1, where float32 tanh lands for |x| > 9
         eps = torch.finfo(actions.dtype).eps
-        return self._logp_before(flattened(actions, self.shape).clamp(-1 + eps, 1 - eps).atanh())
+        return self._logp_before(self._flat(actions).clamp(-1 + eps, 1 - eps).atanh())
 
     def _logp_before(self, x: Tensor) -> Tensor:
         z = (x - self.mean) * (-self.log_std).exp()
@@ -139,7 +131,7 @@ class SquashedGaussian(DiagGaussian):
         return super().entropy() + (_log_slope_of_tanh(x) * weights).sum((-2, -1)) / math.sqrt(math.pi)
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(shaped(self.mean.tanh(), self.shape))
+        return Deterministic(self._shaped(self.mean.tanh()))
 
 
 def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:

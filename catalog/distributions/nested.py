@@ -22,7 +22,6 @@ from catalog.distributions.base import (
     bound,
     incomparable,
     subclass,
-    wrong_space,
 )
 from catalog.model_config import DefaultModelConfig
 from catalog.rules import Node
@@ -54,15 +53,15 @@ class MultiDistribution(Distribution):
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
         if not isinstance(space, spaces.Dict | spaces.Tuple):
-            raise wrong_space(cls, path, "a Dict or Tuple", space)
+            raise cls._wrong_space(path, "a Dict or Tuple", space)
         if not space.spaces:
             remedy = "Take the empty part out with an env wrapper."
-            raise wrong_space(cls, path, "a Dict or Tuple with at least one part", space, remedy)
+            raise cls._wrong_space(path, "a Dict or Tuple with at least one part", space, remedy)
         if not cls.children:
             return
         parts = _parts(space)
         if isinstance(space, spaces.Tuple) is not cls.as_tuple or tuple(parts) != cls.keys:
-            raise wrong_space(cls, path, f"the parts {list(cls.keys)}", space, "Bind the class to this space.")
+            raise cls._wrong_space(path, f"the parts {list(cls.keys)}", space, "Bind the class to this space.")
         for child, (key, part) in zip(cls.children, parts.items(), strict=True):
             child.check(part, f"{path}[{key!r}]")
 
