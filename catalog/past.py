@@ -61,7 +61,8 @@ def stacked_space(space: Space, steps: int) -> Space:
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return map_parts(lambda part: stacked_space(part, steps), space)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+    is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    if is_choice and np.any(space.start):
         raise ValueError(
             f"past observations: expected choices from 0 on, got {space}. Let an env wrapper count "
             "them from 0, or leave past observations out."
@@ -73,7 +74,7 @@ def stacked_space(space: Space, steps: int) -> Space:
         return spaces.Box(low, high, dtype=space.dtype)
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary((steps, *space.shape))
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    if is_choice:
         nvec = space.n if isinstance(space, spaces.Discrete) else space.nvec
         return spaces.MultiDiscrete(np.stack([np.asarray(nvec)] * steps), dtype=space.dtype)
     return space  # without array form, which the table of encoders says

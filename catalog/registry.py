@@ -42,9 +42,9 @@ class Registry(Generic[T]):
             )
 
         def add(item: R) -> R:
-            known = self._known.get(name)
-            names = [(each.__module__, each.__qualname__) for each in (known or item, item)]
-            if names[0] != names[1]:  # the same one may come again from a cell of a notebook
+            known = self._known.get(name, item)
+            # the same one may come again from a cell of a notebook
+            if (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
                 raise ValueError(
                     f"register_{self.what}({name!r}): expected a name that is free, got that of "
                     f"{known!r}. Choose another name."

@@ -34,10 +34,9 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
         ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = list(space_parts(space))
-        if not parts:
+        if not space.spaces:
             raise ValueError(_empty(space, path))
-        for key, child in parts:
+        for key, child in space_parts(space):
             for leaf in array_leaves(child, f"{path}[{key!r}]"):
                 yield leaf._replace(keys=(key, *leaf.keys))
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -77,10 +76,9 @@ def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "obser
     Raises:
         ValueError: If ``space`` holds a leaf that has no array form; names the path to it.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: zero_batch(child, leading, f"{path}[{key!r}]") for key, child in space_parts(space)}
-    if isinstance(space, spaces.Tuple):
-        return tuple(zero_batch(child, leading, f"{path}[{key}]") for key, child in space_parts(space))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = {key: zero_batch(child, leading, f"{path}[{key!r}]") for key, child in space_parts(space)}
+        return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         value = np.asarray(space.start)
     elif isinstance(space, spaces.Box):

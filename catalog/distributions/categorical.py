@@ -28,7 +28,21 @@ _TINY = float(np.finfo(np.float32).tiny)
 """What a drawn 0 becomes before its log is taken: infinite noise would meet a logit of -inf as NaN."""
 
 
-class Choices(ArrayDistribution):
+class Scored(ArrayDistribution):
+    """Base of distributions whose logits are scores: with noise on them the best is a sample, without it the mode."""
+
+    @abstractmethod
+    def _best(self, scores: Tensor) -> Tensor:
+        """Return the actions with the largest scores."""
+
+    def sample_from(self, noise: Tensor) -> Tensor:
+        return self._best(self.logits + noise)
+
+    def to_deterministic(self) -> Deterministic:
+        return Deterministic(self._best(self.logits))
+
+
+class Choices(Scored):
     """Base of distributions over one choice or several, from their unnormalised log-probabilities side by side."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -56,10 +70,6 @@ class Choices(ArrayDistribution):
         return self.logits.log_softmax(-1)
 
     @abstractmethod
-    def _best(self, scores: Tensor) -> Tensor:
-        """Return where each choice has its largest score, as actions."""
-
-    @abstractmethod
     def _positions(self, actions: Tensor) -> Tensor:
         """Return the index of each choice among the logits, ``[..., choices]``."""
 
@@ -79,17 +89,11 @@ class Choices(ArrayDistribution):
         exponential = rng.standard_exponential((steps, input_dim), dtype=np.float32)
         return torch.from_numpy(-np.log(np.maximum(exponential, _TINY)))
 
-    def sample_from(self, noise: Tensor) -> Tensor:
-        return self._best(self.logits + noise)
-
     def entropy(self) -> Tensor:
         return _entropy(self.log_probs)
 
     def kl(self, other: Self) -> Tensor:
         return _kl(self.log_probs, same_class(self, other).log_probs)
-
-    def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._best(self.logits))
 
 
 @register_distribution("Categorical")
@@ -168,12 +172,12 @@ class MultiCategorical(Choices):
 
 
 @register_distribution("Bernoulli")
-class Bernoulli(ArrayDistribution):
+class Bernoulli(Scored):
     """Independent bits of a MultiBinary, from the log-odds of a 1 ``[..., prod(shape)]``. Actions are int8."""
 
     expected, space_type = "a MultiBinary", spaces.MultiBinary
 
-    def _bits(self, scores: Tensor) -> Tensor:
+    def _best(self, scores: Tensor) -> Tensor:
         return self._shaped((scores > 0).to(torch.int8))
 
     @property
@@ -183,7 +187,7 @@ class Bernoulli(ArrayDistribution):
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         # the difference of two Gumbels is logistic
-        return self._bits(self.logits + _gumbel(self.logits, generator) - _gumbel(self.logits, generator))
+        return self._best(self.logits + _gumbel(self.logits, generator) - _gumbel(self.logits, generator))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample as floats ``[..., *shape]``, straight-through; see :meth:`Categorical.rsample`."""
@@ -195,9 +199,6 @@ class Bernoulli(ArrayDistribution):
         # P(logit + logistic noise > 0) is the sigmoid of the logit
         return torch.from_numpy(rng.logistic(size=(steps, input_dim)).astype(np.float32))
 
-    def sample_from(self, noise: Tensor) -> Tensor:
-        return self._bits(self.logits + noise)
-
     def logp(self, actions: Tree) -> Tensor:
         bits = self._flat(actions).bool()
         return F.logsigmoid(torch.where(bits, self.logits, -self.logits)).sum(-1)
@@ -207,9 +208,6 @@ class Bernoulli(ArrayDistribution):
 
     def kl(self, other: Self) -> Tensor:
         return _kl(self.log_probs, same_class(self, other).log_probs).sum(-1)
-
-    def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._bits(self.logits))
 
 
 def choice_counts(space: Space) -> tuple[int, ...]:

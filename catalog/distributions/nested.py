@@ -81,19 +81,18 @@ class MultiDistribution(Distribution):
             return cls
         parts = _parts(space)
         if children is None:
-            chosen = [
-                action_distribution_rules.root(part, DefaultModelConfig(), f"{path}[{key!r}]").run()
+            children = {
+                key: action_distribution_rules.root(part, DefaultModelConfig(), f"{path}[{key!r}]").run()
                 for key, part in parts.items()
-            ]
-        else:
-            chosen = [children[key] for key in parts]
+            }
+        chosen = tuple(children[key] for key in parts)
         widths = tuple(child.required_input_dim(part) for child, part in zip(chosen, parts.values(), strict=True))
         return bound(
             cls,
             keys=tuple(parts),
             as_tuple=isinstance(space, spaces.Tuple),
             widths=widths,
-            **_of_children(tuple(chosen), widths),
+            **_of_children(chosen, widths),
         )
 
     @classmethod
