@@ -462,7 +462,8 @@ class Catalog(Hooks):
                     )
             heads[name] = self.head_config(name, width).build()
         trunks = {name: self._trunk_name(name) for name in heads}
-        return ExtraOutputs(heads, trunks, encoders, [*filter(self.reads_raw, encoders)]) if heads else None
+        raw = [name for name in encoders if self.reads_raw(name)]
+        return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
 
     def build_trunk(self) -> Encoder:
         """A new encoder, tried on zero observations, which sets ``latent_dims``; build heads after it. A stateless

@@ -212,12 +212,13 @@ class AutoregressiveDistribution(Distribution):
             _write(part, value, code)
             is_choice = part.nvec and part.component is not None
             leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
-        last = {part.leaf: part for part in self.parts}
-        joined = (
-            values[0] if last[keys].component is None else torch.cat(values, -1).reshape(*leading, *last[keys].shape)
-            for keys, values in leaves.items()
-        )
-        return _nested(self.independent, joined)
+        joined = []
+        for part in {part.leaf: part for part in self.parts}.values():
+            whole, *others = leaves[part.leaf]
+            if part.component is not None:
+                whole = torch.cat([whole, *others], -1).reshape(*leading, *part.shape)
+            joined.append(whole)
+        return _nested(self.independent, iter(joined))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
         return self._draw(lambda dist, part: dist.sample(generator))

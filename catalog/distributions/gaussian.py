@@ -143,7 +143,8 @@ def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = No
 @torch.inference_mode(False)  # else, once acting made them, no gradient could use them
 def _hermite(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Nodes and weights ``[2, 32]`` of the integral of ``f(x) exp(-x²)``."""
-    return torch.as_tensor(np.stack(np.polynomial.hermite.hermgauss(32)), dtype=dtype, device=device)
+    both = np.stack(np.polynomial.hermite.hermgauss(32))
+    return torch.as_tensor(both, dtype=dtype, device=device)
 
 
 def _log_slope_of_tanh(x: Tensor) -> Tensor:
