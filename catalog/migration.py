@@ -1,12 +1,9 @@
 """Words of other libraries, by the place where people type them, and what to write here instead.
 
-This is the only list of such words. A line has the words that share a remedy, a colon, and the remedy. A ``*`` stands
-for any letters, in the remedy for the same ones; the first line that fits counts.
+This is the only list of such words. A line has the words that share a remedy, a colon, and the remedy.
 """
 
 from __future__ import annotations
-
-import re
 
 _TABLE = """
 [setting]
@@ -34,7 +31,8 @@ learning_starts: Use .training(num_steps_sampled_before_learning_starts=...).
 train_freq: Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).
 gradient_steps: Use .training(training_intensity=...), the steps trained on per step sampled.
 target_update_interval: Use .training(target_network_update_freq=...).
-exploration_*: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
+exploration_config exploration_fraction: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
+exploration_initial_eps exploration_final_eps: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
 n_steps: Use .training(train_batch_size_per_learner=...), of all environments together, or DQN's n_step=...
 num_steps: Use .training(train_batch_size_per_learner=...), of all environments together.
 gae_lambda: Use .training(lambda_=...).
@@ -62,10 +60,14 @@ catalog_class: Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...)).
 module_class: Use .rl_module(rl_module_spec=RLModuleSpec(module_class=...)).
 observation_filter: Use .rl_module(model_config={'normalize_observations': True}).
 num_rollout_workers num_workers: Use .env_runners(num_env_runners=...).
-sample_timeout_s env_runner_*_timeout_s: Use .env_runners(env_step_timeout_s=...), the limit of one step.
-delay_between_*_restarts_s: Leave it out: delays grow from 0.1 to 10 seconds.
-max_num_*_restarts num_consecutive_*_failures_tolerance: Use .fault_tolerance(max_restarts_in_a_row=...).
-recreate_failed_*: Use .fault_tolerance(restart_failed_env_runners=...).
+sample_timeout_s env_runner_restore_timeout_s: Use .env_runners(env_step_timeout_s=...), the limit of one step.
+env_runner_health_probe_timeout_s: Use .env_runners(env_step_timeout_s=...), the limit of one step.
+delay_between_env_runner_restarts_s: Leave it out: delays grow from 0.1 to 10 seconds.
+delay_between_worker_restarts_s: Leave it out: delays grow from 0.1 to 10 seconds.
+max_num_env_runner_restarts max_num_worker_restarts: Use .fault_tolerance(max_restarts_in_a_row=...).
+num_consecutive_env_runner_failures_tolerance: Use .fault_tolerance(max_restarts_in_a_row=...).
+num_consecutive_worker_failures_tolerance: Use .fault_tolerance(max_restarts_in_a_row=...).
+recreate_failed_workers recreate_failed_env_runners: Use .fault_tolerance(restart_failed_env_runners=...).
 num_gpus_per_env_runner: Leave it out: runners act on the CPU.
 custom_resources_per_env_runner: Leave it out: runners ask for CPUs alone.
 remote_worker_envs: Use .env_runners(gym_env_vectorize_mode='async').
@@ -98,20 +100,31 @@ checkpoint_frequency save_freq: Use .checkpointing(checkpoint_interval=...), in 
 num_checkpoints_to_keep num_to_keep: Leave it out: the last checkpoint and the best one are kept.
 
 [model setting]
-fusionnet_*_initializer: It is fcnet_*_initializer, which starts joining layers too.
-fusionnet_*_initializer_kwargs: They are fcnet_*_initializer_kwargs.
+fcnet_weights_initializer: It is fcnet_kernel_initializer.
+fcnet_weights_initializer_config fcnet_kernel_initializer_config: They are fcnet_kernel_initializer_kwargs.
+fcnet_bias_initializer_config: They are fcnet_bias_initializer_kwargs.
+conv_kernel_initializer_config: They are conv_kernel_initializer_kwargs.
+conv_bias_initializer_config: They are conv_bias_initializer_kwargs.
+head_fcnet_weights_initializer: It is head_fcnet_kernel_initializer.
+head_fcnet_kernel_initializer_config: They are head_fcnet_kernel_initializer_kwargs.
+head_fcnet_bias_initializer_config: They are head_fcnet_bias_initializer_kwargs.
+lstm_weights_initializer: It is lstm_kernel_initializer.
+lstm_weights_initializer_config lstm_kernel_initializer_config: They are lstm_kernel_initializer_kwargs.
+lstm_bias_initializer_config: They are lstm_bias_initializer_kwargs.
+fusionnet_kernel_initializer: It is fcnet_kernel_initializer, which starts joining layers too.
+fusionnet_bias_initializer: It is fcnet_bias_initializer, which starts joining layers too.
+fusionnet_kernel_initializer_kwargs: They are fcnet_kernel_initializer_kwargs.
+fusionnet_bias_initializer_kwargs: They are fcnet_bias_initializer_kwargs.
 net_arch: The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.
 activation_fn: It is fcnet_activation.
 post_fcnet_hiddens: The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.
 post_fcnet_activation: It is conv_activation of images, head_fcnet_activation of heads.
-post_fcnet_weights_initializer*: It is conv_kernel_initializer of images, head_fcnet_kernel_initializer of heads.
-post_fcnet_bias_initializer*: It is conv_bias_initializer of images, head_fcnet_bias_initializer of heads.
+post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fcnet_kernel_initializer of heads.
+post_fcnet_bias_initializer: It is conv_bias_initializer of images, head_fcnet_bias_initializer of heads.
 encoder_latent_dim: It is the last of fcnet_hiddens.
 no_final_linear: Override build_pi_head() of a catalog.
-conv_transpose_*: Build a CNNTransposeHeadConfig in your own module.
-*_weights_initializer: It is *_kernel_initializer.
-*_weights_initializer_config *_kernel_initializer_config: They are *_kernel_initializer_kwargs.
-*_bias_initializer_config: They are *_bias_initializer_kwargs.
+conv_transpose_activation: Build a CNNTransposeHeadConfig in your own module.
+conv_transpose_kernel_initializer conv_transpose_bias_initializer: Build a CNNTransposeHeadConfig in your own module.
 custom_model_kwargs: They are custom_model_config.
 custom_preprocessor: Wrap the env in a factory fn(env_config), or begin a custom_model with it.
 zero_mean: Set normalize_observations=True; images of bytes are scaled to [0, 1].
@@ -119,8 +132,10 @@ framestack: Wrap the env in gymnasium.wrappers.FrameStackObservation, in a facto
 dim: Leave it out: any size fits. To change it, wrap the env in gymnasium.wrappers.ResizeObservation.
 grayscale: Wrap the env in gymnasium.wrappers.GrayscaleObservation, in a factory fn(env_config).
 always_check_shapes: Leave it out: a wrong width always raises.
-use_prev_*: It is lstm_use_prev_*.
-attention_use_n_prev_*s: It is lstm_use_prev_*, of which the memory of attention holds the last ones.
+use_prev_action: It is lstm_use_prev_action.
+use_prev_reward: It is lstm_use_prev_reward.
+attention_use_n_prev_actions: It is lstm_use_prev_action, of which the memory of attention holds the last ones.
+attention_use_n_prev_rewards: It is lstm_use_prev_reward, of which the memory of attention holds the last ones.
 attention_memory_inference attention_memory_training: It is attention_memory, one number for acting and training.
 dueling num_atoms v_min: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
 v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
@@ -201,7 +216,8 @@ minibatch_size: It is a setting of PPO; the batch of DQN is --train-batch-size-p
 n_steps: Use --train-batch-size-per-learner, of all environments together, or DQN's --n-step.
 build_algo resources: Leave it out.
 log_level: Leave it out, or use --quiet.
-exploration_*: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
+exploration_config exploration_fraction: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
+exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000, 0.05]]'.
 """
 
 
@@ -223,7 +239,4 @@ REMEDIES = _read(_TABLE)
 
 def remedy_for(place: str, word: object) -> str:
     """What to write in place of ``word`` at ``place``, as a sentence or two; empty for a word that is not known."""
-    for known, remedy in REMEDIES.get(place, {}).items():
-        if fits := re.fullmatch(known.replace("*", "(.*)"), str(word)):
-            return remedy.replace("*", "".join(fits.groups()))
-    return ""
+    return REMEDIES.get(place, {}).get(str(word), "")
