@@ -42,10 +42,10 @@ def definers(cls: type, hook: str) -> list[str]:
     return [base.__name__ for base in cls.__mro__ if hook in vars(base)]
 
 
-def overrider(item: object, hook: str) -> str | None:
-    """Return the name of the class that overrides ``hook`` for ``item``; None if none does."""
+def overrider(item: object, hook: str) -> str:
+    """Return the override of ``hook`` for ``item``, such as ``"Mine.build_encoder()"``; empty if there is none."""
     names = definers(type(item), hook)
-    return names[0] if len(names) > 1 else None
+    return f"{names[0]}.{hook}()" if len(names) > 1 else ""
 
 
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:

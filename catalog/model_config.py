@@ -399,5 +399,10 @@ class DefaultModelConfig(Settings):
         return {name: getattr(self, name) for name in self._names(ENCODER)}
 
 
+def settings_about(*starts: str) -> tuple[str, ...]:
+    """Names of the settings that begin with one of ``starts``, in the order of the fields."""
+    return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))
+
+
 def _misfit(name: str, expected: str, value: object) -> str:
     return f"model_config.{name}: expected {expected}, got {value!r}. Set it to one of these values."

@@ -16,7 +16,7 @@ from catalog.activations import Activation, Init, activation_function
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node
 
 Pair = tuple[int, int]
@@ -352,16 +352,7 @@ class _ResidualBlock(nn.Module):
         return x + self.conv2(self.activation2(self.conv1(self.activation1(x))))
 
 
-_SETTINGS = (
-    "conv_filters",
-    "conv_padding",
-    "conv_channels",
-    "conv_activation",
-    "conv_use_layernorm",
-    "conv_dense_dim",
-    "conv_kernel_initializer",
-    "conv_bias_initializer",
-)
+_SETTINGS = settings_about("conv_")
 
 
 @encoder_rules.register(

@@ -13,7 +13,7 @@ from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import vector_width, vectorizer
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node
 
 
@@ -229,13 +229,7 @@ def require_width(config: Any) -> None:
         )
 
 
-INIT_SETTINGS = (
-    "fcnet_kernel_initializer",
-    "fcnet_kernel_initializer_kwargs",
-    "fcnet_bias_initializer",
-    "fcnet_bias_initializer_kwargs",
-)
-_SETTINGS = ("fcnet_hiddens", "fcnet_activation", "fcnet_use_layernorm", "fcnet_dropout", *INIT_SETTINGS)
+_SETTINGS = settings_about("fcnet_")
 
 
 def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:

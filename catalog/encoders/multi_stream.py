@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from catalog.activations import Activation, Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, encoder_rules
 from catalog.encoders.dense import DenseStack
-from catalog.encoders.mlp import INIT_SETTINGS
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node
 from catalog.spaces import space_parts
 
@@ -91,7 +90,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
         return EncoderOutput(self.run(torch.cat(latents, -1) if len(latents) > 1 else latents[0]))
 
 
-_SETTINGS = ("flatten_observations", "fusionnet_hiddens", "fusionnet_activation", *INIT_SETTINGS)
+_SETTINGS = "flatten_observations", *settings_about("fusionnet_"), *settings_about("fcnet_kernel_", "fcnet_bias_")
 
 
 def _has_streams(space: Space, model_config: DefaultModelConfig) -> bool:

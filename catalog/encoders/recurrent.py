@@ -12,7 +12,7 @@ from catalog.activations import Init
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
 from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
 from catalog.encoders.preprocessing import is_byte_box, vector_width
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node
 
 Hidden = tuple[Tensor, ...]
@@ -285,7 +285,7 @@ class SequenceEncoder(Encoder):
     spaces.Box,
     name="Box of rank 2 as a sequence of rows → GRU",
     when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "sequence",
-    settings=("matrix_observations", "fcnet_hiddens", "lstm_kernel_initializer", "lstm_bias_initializer"),
+    settings=("matrix_observations", "fcnet_hiddens", *settings_about("lstm_kernel_", "lstm_bias_")),
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
     vector_width(space, node.path)  # refuses one without entries

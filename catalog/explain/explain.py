@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -22,7 +22,7 @@ from catalog.errors import closest
 from catalog.explain.mermaid import Line, flowchart
 from catalog.explain.unread import FUSION, memory_settings, unread_settings
 from catalog.hooks import definers, overrider
-from catalog.model_config import DefaultModelConfig
+from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from catalog.rules import Node, RuleTable
 from catalog.settings import settings_of
@@ -87,29 +87,46 @@ def explain(catalog: Catalog, format: Format = "text", built: Built | None = Non
             f"explain(format=): expected one of {FORMATS}, got {format!r}. Choose one of "
             f"them.{closest(str(format), FORMATS)}"
         )
-    built = built or Built.by(catalog)
-    name, mask, encoder = type(catalog).__name__, built.mask, built.encoder
-    lines = [Line(0, name, "", name)]
-    if built.module is not None:
-        lines.append(_line(1, "module", type(built.module).__name__))
-    lines.append(_line(1, "observation space", short_space(catalog.observation_space)))
-    lines += _no_encoder(catalog, built.module) if encoder is None else _encoder(catalog, encoder)
-    lines += _views(catalog, built.parts)
+    lines = [*_lines(catalog, built or Built.by(catalog))]
+    return "\n".join(map(_shown, lines)) if format == "text" else flowchart(lines)
+
+
+def _shown(line: Line) -> str:
+    start = f"{'  ' * line.depth}{line.label}"
+    if not line.text:
+        return start
+    first, others = f"{start:<{_COLUMN - 1}} ", " " * _COLUMN
+    return textwrap.fill(line.text, 112, initial_indent=first, subsequent_indent=others, break_long_words=False)
+
+
+def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
+    module, mask, encoder = built.module, built.mask, built.encoder
+    yield Line(0, type(catalog).__name__)
+    if module is not None:
+        yield Line(1, "module", type(module).__name__)
+    yield Line(1, "observation space", short_space(catalog.observation_space))
+    yield from _no_encoder(catalog, module) if encoder is None else _encoder(catalog, encoder)
+    yield from _views(catalog, built.parts)
     if mask is not None or catalog.action_mask is not None:
         verdict = "none" if mask is None else f"observation_space[{mask.key!r}] says which actions are allowed"
-        lines.append(_line(2, "action mask", f"{verdict}: {_reason(catalog, 'build_action_mask', 'action_mask_key')}"))
+        reason = overrider(catalog, "build_action_mask") or _setting(catalog, "action_mask_key")
+        yield Line(2, "action mask", f"{verdict}: {reason}")
     if (embeddings := catalog.action_embeddings) is not None:
         where = f"observation_space[{embeddings.key!r}] has a vector of {embeddings.width} for each action"
-        lines.append(_line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}"))
-    lines.append(_standardised(catalog, built))
-    lines.append(_line(1, "action space", short_space(catalog.action_space)))
-    lines += _distribution(catalog, catalog.action_node, 2)
-    lines += _order(catalog)
-    lines += _converter(catalog)
-    lines += _own_settings(catalog)
-    lines += _without_effect(catalog) if encoder is not None else []
-    lines += _overrides(catalog) + _nets(catalog, built)
-    return "\n".join(line.shown for line in lines) if format == "text" else flowchart(lines)
+        yield Line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}")
+    yield _standardised(catalog, built)
+    yield Line(1, "action space", short_space(catalog.action_space))
+    yield from _distribution(catalog, catalog.action_node, 2)
+    yield from _order(catalog)
+    yield from _converter(catalog)
+    known = settings_of(DefaultModelConfig)
+    if own := [_setting(catalog, name) for name in settings_of(type(catalog.model_config)) if name not in known]:
+        yield Line(1, "settings of its own", ", ".join(own))
+    if encoder is not None and (unread := unread_settings(catalog)):
+        yield Line(1, "without effect", ", ".join(f"{name} = {value!r} (set)" for name, value in unread.items()))
+    yield from _overrides(type(catalog))
+    if built.parts or module is not None:
+        yield from _nets(catalog, built)
 
 
 def short_space(space: Space) -> str:
@@ -129,61 +146,62 @@ def short_space(space: Space) -> str:
     return textwrap.shorten(text, 160, placeholder=" …")
 
 
-def _line(depth: int, label: str, text: str) -> Line:
-    start = f"{'  ' * depth}{label}".ljust(_COLUMN - 1) + " "
-    filled = textwrap.fill(text, 112, initial_indent=start, subsequent_indent=" " * _COLUMN, break_long_words=False)
-    return Line(depth, label, text, filled)
-
-
-def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> list[Line]:
+def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterator[Line]:
     """The tree of the encoder, with the sizes of ``net`` and its parts."""
-    root = catalog.encoder_node
-    if (hook := overrider(catalog, "build_encoder")) is not None:
-        lines = _decision(catalog, encoder_rules, root, 2, label, decider=f"{hook}.build_encoder()")
-        if catalog.model_config.is_recurrent:
-            decided = _decided(catalog, memory_settings(catalog.model_config), 4)
-            lines += [_line(3, "followed by", _memory(catalog)), decided]
-        return [*lines, _line(3, "latent", f"{catalog.latent_dims}")] if catalog._latent_dims is not None else lines
+    root, config = catalog.encoder_node, catalog.model_config
+    if own := overrider(catalog, "build_encoder"):
+        yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
+        if config.is_recurrent:
+            yield Line(3, "followed by", _memory(catalog))
+            yield _decided(catalog, memory_settings(config), 4, root)
+        if catalog._latent_dims is not None:
+            yield Line(3, "latent", f"{catalog.latent_dims}")
+        return
     assert catalog.encoder_config is not None
-    ends = [_line(3, "config", _config(catalog.encoder_config)), _line(3, "latent", f"{catalog.latent_dims}")]
+    ends = [Line(3, "config", _config(catalog.encoder_config)), Line(3, "latent", f"{catalog.latent_dims}")]
+    joins = catalog._sees_more and not catalog._feeds_own_encoder
     if catalog.encoder_config is not catalog._tree_config:
-        decider = f"{overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
-        return _decision(catalog, encoder_rules, root, 2, label, decider=decider) + ends
-    config = catalog.model_config
-    joins = catalog.input_space is not catalog.observation_space and not catalog._feeds_own_encoder
-    if not config.is_recurrent and not joins:
-        return _encoder_node(catalog, root, net, 2, label)
-    lines = [_line(2, label, _memory(catalog)), _decided(catalog, memory_settings(config) or FUSION, 3), *ends]
+        hook = overrider(catalog, "_determine_components_hook")
+        yield from _decision(catalog, encoder_rules, root, 2, label, decider=hook)
+        yield from ends
+        return
+    if config.is_recurrent or joins:
+        yield Line(2, label, _memory(catalog))
+        yield _decided(catalog, memory_settings(config) or FUSION, 3, root)
+        yield from ends
+        label = "tokenizer" if config.is_recurrent else "encoder of each step"
     for _ in range(config.is_recurrent + joins):
         assert isinstance(net, Encoder)
         net = net.parts()[0]
-    return lines + _encoder_node(catalog, root, net, 2, "tokenizer" if config.is_recurrent else "encoder of each step")
+    yield from _encoder_node(catalog, root, net, 2, label)
 
 
-def _no_encoder(catalog: Catalog, module: nn.Module | None) -> list[Line]:
+def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
     """Who makes the encoder, where none that the catalog built is to be seen."""
+    name, own = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
-        decider = f"none by {overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
+        decider = f"none by {overrider(catalog, '_determine_components_hook')}"
+    elif own:
+        decider = f"{own}, if {name} calls it"
     else:
-        name = type(module).__name__
-        if (hook := overrider(catalog, "build_encoder")) is None:
-            told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
-            return [_line(2, "encoder", told)]
-        decider = f"{hook}.build_encoder(), if {name} calls it"
-    return _decision(catalog, encoder_rules, catalog.encoder_node, 2, "encoder", decider=decider)
+        told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
+        yield Line(2, "encoder", told)
+        return
+    yield from _decision(catalog, encoder_rules, catalog.encoder_node, 2, "encoder", decider=decider)
 
 
 def _standardised(catalog: Catalog, built: Built) -> Line:
     done = "no" if built.normalizer is None else "by running mean and std"
-    reason = _reason(catalog, "build_observation_normalizer", "normalize_observations")
+    reason = overrider(catalog, "build_observation_normalizer")
     differs = (built.normalizer is None) == catalog.normalizes_observations
-    if built.module is not None and differs and overrider(catalog, "build_observation_normalizer") is None:
+    if not reason and differs and built.module is not None:
         reason = f"{type(built.module).__name__} decides it"
-    return _line(2, "standardised", f"{done}: {reason}")
+    reason = reason or _setting(catalog, "normalize_observations")
+    return Line(2, "standardised", f"{done}: {reason}")
 
 
 def _memory(catalog: Catalog) -> str:
-    steps = {} if catalog.input_space is catalog.observation_space else catalog.past_view.steps
+    steps = catalog.past_view.steps if catalog._sees_more else {}
     words = [f"the previous {_PREVIOUS[name] if k == 1 else f'{k} {_PREVIOUS[name]}s'}" for name, k in steps.items()]
     parts = " and ".join(["the encoding of each step", *words])
     config = catalog.model_config
@@ -194,33 +212,29 @@ def _memory(catalog: Catalog) -> str:
 
 def _encoder_node(
     catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, depth: int, label: str
-) -> list[Line]:
+) -> Iterator[Line]:
     first = ["get_tokenizer_config"] if node.model_config.is_recurrent and not node.keys else []
-    lines = _decision(catalog, encoder_rules, node, depth, label, [*first, "_get_encoder_config"])
-    config = node.result
-    if config is not None:
-        lines += [_line(depth + 1, "config", _config(config))]
+    yield from _decision(catalog, encoder_rules, node, depth, label, [*first, "_get_encoder_config"])
+    if node.result is not None:
         size = "" if net is None else f", {_count(net.parameters())} parameters"
-        lines += [_line(depth + 1, "latent", f"{tuple(config.output_dims)}{size}")]
+        yield Line(depth + 1, "config", _config(node.result))
+        yield Line(depth + 1, "latent", f"{tuple(node.result.output_dims)}{size}")
     nets = [*net.parts()] if isinstance(net, Encoder) else []
     for index, child in enumerate(node.children):
+        yield Line(depth + 1, str(child.keys[-1]), short_space(child.space))
         inner = nets[index] if len(nets) == len(node.children) else None
-        lines.append(_line(depth + 1, str(child.keys[-1]), short_space(child.space)))
-        lines += _encoder_node(catalog, child, inner, depth + 2, "encoder")
-    return lines
+        yield from _encoder_node(catalog, child, inner, depth + 2, "encoder")
 
 
-def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> list[Line]:
+def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
     """The encoders of functions whose settings differ from the first one's."""
-    lines: list[Line] = []
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
         if view is not catalog and view._trunk is view and part in parts and is_marked(parts[part]):
-            lines += _encoder(view, parts[part], f"for {function}")
+            yield from _encoder(view, parts[part], f"for {function}")
             if catalog.reads_raw(function):
-                lines.append(_line(3, "standardised", f"no: {_setting(view, 'normalize_observations')}"))
-    return lines
+                yield Line(3, "standardised", f"no: {_setting(view, 'normalize_observations')}")
 
 
 def _decision(
@@ -231,147 +245,117 @@ def _decision(
     label: str,
     hooks: Sequence[str] = (),
     decider: str = "",
-) -> list[Line]:
+) -> Iterator[Line]:
     """Which rule, hook or setting (``decider``) decided ``node``, what was passed over, and which settings counted."""
-    owners = [f"{owner}.{hook}()" for hook in hooks if (owner := overrider(catalog, hook)) is not None]
+    owners = [owner for hook in hooks if (owner := overrider(catalog, hook))]
     if decider or node.rule is None:
         try:
             alone = f"the table alone says: {table.find(node.space, node.model_config, node.path)[0].name}"
         except ValueError:
             alone = "the table has no rule for this space"
-        return [_line(depth, label, f"{decider or ' or '.join(owners)}; {alone}")]
-    lines = [_line(depth, label, node.rule.name)]
-    lines += [_line(depth + 1, "asked first", f"{owner}, which left it to the tree") for owner in owners]
+        yield Line(depth, label, f"{decider or ' or '.join(owners)}; {alone}")
+        return
+    yield Line(depth, label, node.rule.name)
+    for owner in owners:
+        yield Line(depth + 1, "asked first", f"{owner}, which left it to the tree")
     if node.passed:
-        lines.append(_line(depth + 1, "passed over", "; ".join(other.name for other in node.passed)))
+        yield Line(depth + 1, "passed over", "; ".join(other.name for other in node.passed))
     if node.rule.settings:
-        lines.append(_decided(catalog, node.rule.settings, depth + 1, node))
-    return lines
+        yield _decided(catalog, node.rule.settings, depth + 1, node)
 
 
-def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any] | None = None) -> Line:
-    config = catalog.model_config if node is None else node.model_config
+def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]) -> Line:
+    config = node.model_config
     told = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
-    if node is not None and node.keys:  # the parts of a space would only repeat the defaults
+    if node.keys:  # the parts of a space would only repeat the defaults
         told = [name for name in told if name == told[0] or _setting(catalog, name, node).endswith(")")]
-    return _line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
+    return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
 
 
-def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> list[Line]:
+def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> Iterator[Line]:
     given = catalog.model_config.custom_action_dist
     mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
     decider = "" if mine is None else f"custom_action_dist = {mine!r} (set)"
     dist_cls, label = node.result, "distribution"
     if not node.keys:
         dist_cls, label = catalog.bound_dist_cls, "action distribution"
-        if (owner := overrider(catalog, "get_action_dist_cls")) is not None:
-            decider = f"{owner}.get_action_dist_cls()"
-        elif node.result is None:
-            decider = f"{overrider(catalog, '_determine_components_hook')}._determine_components_hook()"
+        if node.result is None:
+            decider = overrider(catalog, "_determine_components_hook")
+        decider = overrider(catalog, "get_action_dist_cls") or decider
     hooks = ["_get_dist_cls_from_action_space"]
-    lines = _decision(catalog, action_distribution_rules, node, depth, label, hooks, decider)
+    yield from _decision(catalog, action_distribution_rules, node, depth, label, hooks, decider)
     if dist_cls is not None:
         width = dist_cls.required_input_dim(node.space)
-        lines.append(_line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs"))
+        yield Line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs")
     for child in node.children:
-        lines.append(_line(depth + 1, str(child.keys[-1]), short_space(child.space)))
-        lines += _distribution(catalog, child, depth + 2)
-    return lines
+        yield Line(depth + 1, str(child.keys[-1]), short_space(child.space))
+        yield from _distribution(catalog, child, depth + 2)
 
 
-def _order(catalog: Catalog) -> list[Line]:
+def _order(catalog: Catalog) -> Iterator[Line]:
     """Which part of an action knows which."""
     dist_cls = catalog.bound_dist_cls
-    if not issubclass(dist_cls, AutoregressiveDistribution):
-        return []
-    order = " → ".join(part.name for part in dist_cls.parts)
-    settings = ("autoregressive_actions", "autoregressive_hiddens", "autoregressive_context_dim")
-    inputs = f"{dist_cls.width + dist_cls.context_dim} inputs, {dist_cls.context_dim} of them for the action model"
-    return [
-        _line(2, "autoregressive", f"each part given those before it: {order}; {inputs}"),
-        _decided(catalog, settings, 3),
-    ]
+    if issubclass(dist_cls, AutoregressiveDistribution):
+        order = " → ".join(part.name for part in dist_cls.parts)
+        inputs = f"{dist_cls.width + dist_cls.context_dim} inputs, {dist_cls.context_dim} of them for the action model"
+        yield Line(2, "autoregressive", f"each part given those before it: {order}; {inputs}")
+        yield _decided(catalog, settings_about("autoregressive_"), 3, catalog.action_node)
 
 
-def _without_effect(catalog: Catalog) -> list[Line]:
-    """Settings that differ from their defaults and that nothing here reads."""
-    unread = [f"{name} = {value!r} (set)" for name, value in unread_settings(catalog).items()]
-    return [_line(1, "without effect", ", ".join(unread))] if unread else []
-
-
-def _converter(catalog: Catalog) -> list[Line]:
-    root, label = catalog.converter_node, "action converter"
-    if (owner := overrider(catalog, "build_action_converter")) is not None:
-        decider = f"{owner}.build_action_converter()"
-        return _decision(catalog, action_converter_rules, root, 2, label, decider=decider)
-    root.run()  # which leaves the record
-    lines: list[Line] = []
-    for node in root.walk():
-        label = str(node.keys[-1]) if node.keys else label
-        lines += _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label)
-    return lines
-
-
-def _own_settings(catalog: Catalog) -> list[Line]:
-    """Settings that the catalog's own class of model configs adds."""
-    own = [name for name in settings_of(type(catalog.model_config)) if name not in settings_of(DefaultModelConfig)]
-    return [_line(1, "settings of its own", ", ".join(_setting(catalog, name) for name in own))] if own else []
-
-
-def _reason(catalog: Catalog, hook: str, name: str) -> str:
-    """What decided: ``hook`` where it is overridden, else the setting ``name``."""
-    owner = overrider(catalog, hook)
-    return _setting(catalog, name) if owner is None else f"{owner}.{hook}()"
+def _converter(catalog: Catalog) -> Iterator[Line]:
+    root, own = catalog.converter_node, overrider(catalog, "build_action_converter")
+    if not own:
+        root.run()  # which leaves the record
+    for node in [root] if own else root.walk():
+        label = str(node.keys[-1]) if node.keys else "action converter"
+        yield from _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, decider=own)
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
     """Name and value of a setting, and where the value comes from unless it is the default."""
-    value = getattr(catalog.model_config if node is None else node.model_config, name)
+    node = node or catalog.encoder_node
+    value = getattr(node.model_config, name)
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"
     if name in catalog.setting_reasons:
         return f"{shown}, {catalog.setting_reasons[name]}"
     if value == settings_of(type(catalog.model_config))[name].default:
         return shown
-    if node is not None and value != getattr(catalog.model_config, name):
+    if value != getattr(catalog.model_config, name):
         above = (".".join(map(str, node.keys[:end])) for end in range(len(node.keys), 0, -1))  # innermost first
         leaf = next(leaf for leaf in above if name in catalog.model_config.leaf_overrides.get(leaf, {}))
         return f"{shown} (set at {leaf!r})"
     return f"{shown} (set)"
 
 
-def _overrides(catalog: Catalog) -> list[Line]:
-    lines = []
-    for hook in dir(type(catalog)):
-        names = definers(type(catalog), hook)
-        if hook.startswith(_HOOKS) and len(names) > 1:
-            text = f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()"
-            lines.append(Line(2, "", text, f"    {text}"))
-    return [Line(1, "overridden", "", "  overridden"), *lines] if lines else []
+def _overrides(cls: type[Catalog]) -> list[Line]:
+    found = {hook: definers(cls, hook) for hook in dir(cls) if hook.startswith(_HOOKS)}
+    lines = [
+        Line(2, f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()")
+        for hook, names in found.items()
+        if len(names) > 1
+    ]
+    return [Line(1, "overridden"), *lines] if lines else []
 
 
-def _nets(catalog: Catalog, built: Built) -> list[Line]:
-    if not built.parts and built.module is None:
-        return []
-    rows: list[tuple[str, str, str]] = []
-    seen: dict[int, str] = {}
+def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
     parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
+    rows: list[tuple[str, str, str]] = []
+    seen: dict[nn.Module, str] = {}
     for name, net in parts.items():
-        shared = seen.setdefault(id(net), name)
-        is_new = shared == name
-        rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {shared}", "shared"))
+        first = seen.setdefault(net, name)
+        is_new = first == name
+        rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {first}", "shared"))
     told = {p for net in parts.values() for p in net.parameters()}
     if others := [p for p in whole.parameters() if p not in told]:
         rows.append(("others", "", _count(others)))
     rows.append(("all", "", _count(whole.parameters())))
-    wide = max(len(text) for _, text, _ in rows)
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
     if sharing and not catalog.model_config.vf_share_layers and catalog.for_function("value").model_config.is_recurrent:
         sharing += "; the critic's own memory runs wherever the policy acts, to keep its state"
-    lines = [
-        Line(2, name, f"{text}  {count}", f"    {name:<{_COLUMN - 5}} {text:<{wide}}  {count:>12}")
-        for name, text, count in rows
-    ]
-    return [_line(1, "parameters", sharing) if sharing else Line(1, "parameters", "", "  parameters"), *lines]
+    yield Line(1, "parameters", sharing)
+    wide = max(len(text) for _, text, _ in rows)
+    for name, text, count in rows:
+        yield Line(2, name, f"{text:<{wide}}  {count:>12}")
 
 
 def _count(parameters: Iterable[Tensor]) -> str:
@@ -381,25 +365,25 @@ def _count(parameters: Iterable[Tensor]) -> str:
 def _describe(net: nn.Module) -> str:
     """Class of ``net`` and the widths its layers pass through."""
     widths = ""
-    inside = {part for layer in net.modules() if isinstance(layer, AttentionLayer) for part in layer.children()}
-    for layer in net.modules():
-        ends = None if layer in inside else _ends(layer)
-        if ends is not None:
-            joins = widths.endswith(f" → {ends[0]}")
-            widths += f" → {ends[1]}" if joins else f"  {ends[0]} → {ends[1]}"
+    for before, after in _ends(net):
+        widths += f" → {after}" if widths.endswith(f" → {before}") else f"  {before} → {after}"
     name = type(net.net if isinstance(net, ModuleEncoder) else net).__name__
     return textwrap.shorten(f"{name}{widths}".replace("  ", " · "), 72, placeholder=" …").replace(" · ", "  ")
 
 
-def _ends(layer: nn.Module) -> tuple[int, int] | None:
-    """Input and output width of a dense, convolutional, recurrent or attention layer; None for anything else."""
-    if isinstance(layer, nn.Linear):
-        return layer.in_features, layer.out_features
-    if isinstance(layer, nn.Conv2d):
-        return layer.in_channels, layer.out_channels
-    if isinstance(layer, nn.LSTM | nn.GRU):
-        return layer.input_size, layer.hidden_size
-    return (layer.dim, layer.dim) if isinstance(layer, AttentionLayer) else None
+def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
+    """Input and output width of each dense, convolutional, recurrent and attention layer."""
+    if isinstance(net, nn.Linear):
+        yield net.in_features, net.out_features
+    elif isinstance(net, nn.Conv2d):
+        yield net.in_channels, net.out_channels
+    elif isinstance(net, nn.LSTM | nn.GRU):
+        yield net.input_size, net.hidden_size
+    elif isinstance(net, AttentionLayer):
+        yield net.dim, net.dim
+    else:
+        for layer in net.children():
+            yield from _ends(layer)
 
 
 def _config(config: ModelConfig) -> str:

@@ -15,13 +15,11 @@ class Line(NamedTuple):
         depth: How far in it stands.
         label: What it is about; may be empty.
         text: What it says of that; may be empty.
-        shown: The line as text.
     """
 
     depth: int
     label: str
-    text: str
-    shown: str
+    text: str = ""
 
 
 def flowchart(lines: Sequence[Line]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.hooks import overrider
-from catalog.model_config import ENCODER, HEAD, MEMORIES, DefaultModelConfig
+from catalog.model_config import ENCODER, MEMORIES, DefaultModelConfig, settings_about
+from catalog.rules import Node
 from catalog.settings import settings_of
 
 if TYPE_CHECKING:
@@ -16,37 +18,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("catalog")
 
-ANY_MEMORY = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward")
-RECURRENT = (
-    "use_lstm",
-    "use_gru",
-    "lstm_cell_size",
-    "lstm_num_layers",
-    *ANY_MEMORY,
-    "lstm_kernel_initializer",
-    "lstm_bias_initializer",
-)
-ATTENTION = (
-    "use_attention",
-    "attention_num_transformer_units",
-    "attention_dim",
-    "attention_num_heads",
-    "attention_head_dim",
-    "attention_memory",
-    "attention_position_wise_mlp_dim",
-    "attention_init_gru_gate_bias",
-    *ANY_MEMORY,
-    "attention_kernel_initializer",
-    "attention_bias_initializer",
-)
-FUSION = ("fusionnet_hiddens", "fusionnet_activation")
+FUSION = settings_about("fusionnet_")
+_RECURRENT = settings_about("use_lstm", "use_gru", "max_seq_len", "lstm_")
+_ATTENTION = settings_about("use_attention", "max_seq_len", "lstm_use_prev_", "attention_")
 
 
 def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
     """Settings that shape the net with a memory; none if there is none."""
     if model_config.use_attention:
-        return ATTENTION
-    return RECURRENT if model_config.is_recurrent else ()
+        return _ATTENTION
+    return _RECURRENT if model_config.is_recurrent else ()
 
 
 def check_settings_are_read(catalog: Catalog) -> None:
@@ -80,24 +61,19 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
     every = [catalog, *views.values()]
     known = settings_of(type(config))
-    read = {name for view in every for name in known if _reads(view, name, every)}
-    unread = {
-        name: getattr(config, name)
-        for name, item in known.items()
-        if name not in read and name not in catalog.setting_reasons and getattr(config, name) != item.default
-    }
+    read = {*catalog.setting_reasons}.union(*(_read_by(view, every) for view in every))
+    values = {name: getattr(config, name) for name in known if name not in read}
+    unread = {name: value for name, value in values.items() if value != known[name].default}
     for function, given in catalog._whole_config.functions.items():
         if function not in catalog.functions[:1]:  # whose settings are those above
-            own = [name for name in given if name in known and not _reads(views[function], name, [views[function]])]
-            unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in own}
+            own = known.keys() - _read_by(views[function], [views[function]])
+            unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in given if name in own}
     if _decides_all(catalog):
         return unread
     for path, given in config.leaf_overrides.items():
         nodes = [node for node in catalog.encoder_node.walk() if f"{node.name}.".startswith(f"{path}.")]
-        rules = [node.rule for node in nodes]
-        heeded = {name for rule in rules if rule is not None for name in rule.settings}
-        own = [] if None in rules else [name for name in given if name.removesuffix("_kwargs") not in heeded]
-        unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in own}
+        heeded = given if any(node.rule is None for node in nodes) else _named_by_rules(nodes)
+        unread |= {f"leaf_overrides[{path!r}][{name!r}]": given[name] for name in given if name not in heeded}
     return unread
 
 
@@ -109,42 +85,37 @@ def _decides_all(view: Catalog) -> bool:
     )
 
 
-def _reads(view: Catalog, name: str, views: list[Catalog]) -> bool:
-    """Whether what ``view`` builds, among ``views``, depends on the setting ``name``."""
-    part, bare = settings_of(type(view.model_config))[name].part, name.removesuffix("_kwargs")
-    if part == ENCODER:
-        return _decides_all(view) or bare in _read_by_encoder(view)
-    dist_cls, config = view.get_action_dist_cls(), view.model_config
+def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
+    """The settings of the rules that fired, with the keywords of initialisers."""
+    names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
+    return names | {f"{name}_kwargs" for name in names}
+
+
+def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
+    """The settings on which depends what ``view`` builds, among ``views``."""
+    config, dist_cls = view.model_config, view.get_action_dist_cls()
+    items = settings_of(type(config)).values()
+    read = {item.name for item in items}
+    if not _decides_all(view):
+        read -= {item.name for item in items if item.part == ENCODER}
+        read |= {*memory_settings(config), *MEMORIES, "leaf_overrides", *_named_by_rules(view.encoder_node.walk())}
+        if view.past_view.steps and not config.is_recurrent:
+            read |= {*FUSION}
+    if not any(_decides_all(v) or v.model_config.is_recurrent or v.model_config.has_custom_model for v in views):
+        read -= {"max_seq_len"}
+    heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
     in_parts = issubclass(dist_cls, AutoregressiveDistribution)
-    if part == HEAD:
-        heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
-        if in_parts or any(overrider(view, hook) for hook in heads):
-            return True
-        if name in ("free_log_std", "log_std_clip_param"):
-            has_stds = bool(dist_cls.log_std_indices(view.action_space))
-            return has_stds and (name == "free_log_std" or not config.free_log_std)
-        return name == "head_fcnet_hiddens" or bool(config.head_fcnet_hiddens)
-    match name:
-        case "max_seq_len":
-            return any(_decides_all(v) or v.model_config.is_recurrent or _has_own_model(v) for v in views)
-        case "autoregressive_hiddens" | "autoregressive_context_dim":
-            return in_parts
-        case "normalize_actions":
-            view.converter_node.run()  # which leaves the record
-            rules = [node.rule for node in view.converter_node.walk()]
-            is_own = overrider(view, "build_action_converter") is not None
-            return is_own or any(rule is not None and name in rule.settings for rule in rules)
-        case "normalize_values":
-            return "value" in view.functions
-    return True
-
-
-def _read_by_encoder(view: Catalog) -> set[str]:
-    config = view.model_config
-    read = {name for node in view.encoder_node.walk() if node.rule is not None for name in node.rule.settings}
-    read |= {*memory_settings(config), *MEMORIES, "leaf_overrides"}
-    return read | ({*FUSION} if view.past_view.steps and not config.is_recurrent else set())
-
-
-def _has_own_model(view: Catalog) -> bool:
-    return any(node.model_config.custom_model is not None for node in view.encoder_node.walk())
+    if not in_parts:
+        read -= {"autoregressive_hiddens", "autoregressive_context_dim"}
+    if not in_parts and not any(overrider(view, hook) for hook in heads):
+        if config.free_log_std or not dist_cls.log_std_indices(view.action_space):
+            read -= {"log_std_clip_param"}
+        if not dist_cls.log_std_indices(view.action_space):
+            read -= {"free_log_std"}
+        if not config.head_fcnet_hiddens:
+            read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
+    view.converter_node.run()  # which leaves the record
+    own_converter = overrider(view, "build_action_converter")
+    if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):
+        read -= {"normalize_actions"}
+    return read if "value" in view.functions else read - {"normalize_values"}

@@ -103,7 +103,7 @@ def test_overridden_hooks_are_boxes_too() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.text(), st.text(min_size=1)), min_size=1, max_size=12))
 def test_any_words_and_any_depths_make_a_chart_that_can_be_read(lines: list[tuple[int, str, str]]) -> None:
-    drawn = [Line(depth, label, text, text) for depth, label, text in lines]
+    drawn = [Line(depth, label, text) for depth, label, text in lines]
     boxes, parents = parse(flowchart(drawn))
     assert len(boxes) == len(lines)
     for number, (depth, label, text) in enumerate(lines):
