@@ -1,9 +1,8 @@
 """The actor-critic encoder: one net for both functions, or one each."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
@@ -81,7 +80,8 @@ class ActorCriticEncoder(nn.Module):
         actor = self.actor_encoder.get_initial_state()
         if self.shared:
             return actor
-        return self._joined(actor, self._critic().get_initial_state() if self.critic_is_stateful else None)
+        critic = self.critic_encoder
+        return self._joined(actor, None if critic is None else critic.get_initial_state())
 
     if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
 
@@ -106,11 +106,10 @@ class ActorCriticEncoder(nn.Module):
         if self.shared:
             latent, state = _call(self.actor_encoder, obs, state, starts=starts)
             return ActorCriticOutput(latent, latent, state)
-        actor = self._run(partial(_call, self.actor_encoder), "actor", obs, state, starts)
+        actor = self._run("actor", obs, state, starts)
         if self.critic_encoder is None and not self.critic_is_stateful:
             return ActorCriticOutput(actor.latent, None, self._joined(actor.state, None))
-        seen = obs if critic_obs is None else critic_obs
-        critic = self._run(partial(_call, self._critic()), "critic", seen, state, starts)
+        critic = self._run("critic", obs if critic_obs is None else critic_obs, state, starts)
         return ActorCriticOutput(actor.latent, critic.latent, self._joined(actor.state, critic.state))
 
     def encode_actor(
@@ -120,16 +119,15 @@ class ActorCriticEncoder(nn.Module):
 
         Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
         """
-        actor = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
-        assert actor is not None
         if self.shared:
-            return actor.forward(obs, state, starts=starts)
-        latent, actor_state = self._run(actor.forward, "actor", obs, state, starts)
+            encoder = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
+            assert encoder is not None
+            return encoder.forward(obs, state, starts=starts)
+        actor = self._run("actor", obs, state, starts, with_hooks=False)
         critic_state = None
         if self.critic_is_stateful:
-            seen = obs if critic_obs is None else critic_obs
-            critic_state = self._run(partial(_call, self._critic()), "critic", seen, state, starts).state
-        return EncoderOutput(latent, self._joined(actor_state, critic_state))
+            critic_state = self._run("critic", obs if critic_obs is None else critic_obs, state, starts).state
+        return EncoderOutput(actor.latent, self._joined(actor.state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
         """Return the critic's latent alone, without running a separate actor.
@@ -139,32 +137,30 @@ class ActorCriticEncoder(nn.Module):
         """
         if self.shared:
             return _call(self.actor_encoder, obs, state, starts=starts).latent
-        return self._run(partial(_call, self._critic()), "critic", obs, state, starts).latent
+        return self._run("critic", obs, state, starts).latent
 
-    def _critic(self) -> Encoder:
-        """Return the critic's own encoder."""
-        if self.critic_encoder is None:
+    def _run(
+        self,
+        function: Literal["actor", "critic"],
+        obs: Tree,
+        state: Tree | None,
+        starts: Tensor | None,
+        *,
+        with_hooks: bool = True,
+    ) -> EncoderOutput:
+        """Run one of two encoders with its part of the state or, if the other one is stateful, on all steps at once."""
+        encoder = self._modules[function + "_encoder"]
+        if encoder is None:
             raise RuntimeError(
                 "ActorCriticEncoder: expected an encoder with a critic, got an inference-only "
                 "copy. Compute values with the learner's module."
             )
-        return self.critic_encoder
-
-    def _run(
-        self,
-        encoder: Callable[..., EncoderOutput],
-        function: str,
-        obs: Tree,
-        state: Tree | None,
-        starts: Tensor | None,
-    ) -> EncoderOutput:
-        """Run ``encoder``, one of two, with its part of the state or, if the other one is stateful, on all steps at
-        once."""
+        run = partial(_call, encoder) if with_hooks else encoder.forward
         if not self.is_stateful:
-            return encoder(obs)
+            return run(obs)
         if not (self.actor_is_stateful if function == "actor" else self.critic_is_stateful):
-            return EncoderOutput(encode_steps(encoder, obs))
-        return encoder(obs, None if state is None else state[function], starts=starts)
+            return EncoderOutput(encode_steps(run, obs))
+        return run(obs, None if state is None else state[function], starts=starts)
 
     def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
         """Return the state of separate encoders from theirs."""

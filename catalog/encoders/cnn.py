@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional
 
 from catalog.activations import Activation, Init, activation_function
 from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rules
@@ -132,10 +131,8 @@ def _told_by_shape(dims: tuple[int, ...]) -> Literal["first", "last"]:
     if len(dims) == 2:
         return "last"
     a, b, c = dims[-3:]
-    square = {"last": a == b, "first": b == c}
-    if square["first"] != square["last"]:
-        return "first" if square["first"] else "last"
-    return "first" if a < c else "last"
+    first = b == c if (a == b) != (b == c) else a < c
+    return "first" if first else "last"
 
 
 class ImageEncoder(Encoder):
@@ -147,7 +144,8 @@ class ImageEncoder(Encoder):
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
         self.input_dims, self.image_dims = tuple(config.input_dims), config.image_dims
-        self.channels_last, self.scale = config.channels == "last", config.scale
+        self.channels_last = config.channels == "last" and len(config.input_dims) > 2
+        self.scale = config.scale
 
     def finish(self, config: ImageEncoderConfig) -> None:
         """Add the dense layer and start all layers; subclasses call it after they made theirs."""
@@ -169,30 +167,22 @@ class ImageEncoder(Encoder):
         Raises:
             ValueError: If the images have another shape than the net was built for.
         """
-        rank = len(self.input_dims)
-        if obs.shape[-rank:] != self.input_dims:
+        leading = obs.shape[: -len(self.input_dims)]
+        if obs.shape[len(leading) :] != self.input_dims:
             raise ValueError(
                 f"{type(self).__name__}: expected images of shape (..., "
                 f"{', '.join(map(str, self.input_dims))}), got shape {tuple(obs.shape)}. Give it "
                 "what it was built for, or build it with other input_dims."
             )
-        latent = self.features(self._images(obs)).flatten(1)
+        images = obs.reshape(math.prod(leading), *self.input_dims)
+        if self.channels_last:
+            images = images.movedim(-1, -3)
+        images = images.reshape(len(images), *self.image_dims).contiguous(memory_format=torch.channels_last)
+        images = images.to(next(self.parameters()).dtype)  # after bytes were moved, which are a quarter as many
+        latent = self.features(images if self.scale == 1 else images * self.scale).flatten(1)
         if self.dense is not None:
             latent = self.dense_activation(self.dense(latent))
-        return EncoderOutput(latent.reshape(*obs.shape[:-rank], latent.shape[-1]))
-
-    def _images(self, obs: Tensor) -> Tensor:
-        """Observations as float images ``[N, *image_dims]``; bytes are moved as bytes, which are a quarter as many."""
-        rank, leading = len(self.input_dims), obs.shape[: -len(self.input_dims)]
-        images = obs if len(leading) == 1 else obs.reshape(math.prod(leading), *self.input_dims)
-        if rank == 2:
-            images = images.unsqueeze(1)
-        elif self.channels_last:
-            images = images.movedim(-1, -3)
-        if rank == 4:
-            images = images.flatten(1, 2)
-        images = images.contiguous(memory_format=torch.channels_last).to(next(self.parameters()).dtype)
-        return images if self.scale == 1 else images * self.scale
+        return EncoderOutput(latent.reshape(*leading, latent.shape[-1]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +218,8 @@ class CNNEncoderConfig(ImageEncoderConfig):
             if padding == "valid" and (kernel[0] > left[0] or kernel[1] > left[1]):
                 raise ValueError(
                     f"{self.where}: expected convolutions that fit an image of {height}×{width}, got an unpadded "
-                    f"kernel of {_by(kernel)} in layer {i}, where {_by(left)} is left. Choose smaller kernels or "
-                    "strides or 'same' padding in conv_filters, or conv_filters=None."
+                    f"kernel of {kernel[0]}×{kernel[1]} in layer {i}, where {left[0]}×{left[1]} is left. Choose "
+                    "smaller kernels or strides or 'same' padding in conv_filters, or conv_filters=None."
                 )
 
     @property
@@ -261,43 +251,33 @@ def _in_full(entry: Sequence[Any], padding: str) -> Filter:
     return channels, kernel, stride, own[0] if own else padding
 
 
-def _by(size: Sequence[int]) -> str:
-    return f"{size[0]}×{size[1]}"
-
-
 class CNNEncoder(ImageEncoder):
     """The net of a :class:`CNNEncoderConfig`."""
 
     def __init__(self, config: CNNEncoderConfig) -> None:
         super().__init__(config)
-        convs, pads = [], []
-        for (channels, *size), (width, kernel, stride, padding) in zip(config.layer_dims, config.layers, strict=False):
-            sides = [(0, 0), (0, 0)]
-            if padding == "same":
-                sides = [_same_pads(*side) for side in zip(size, kernel, stride, strict=True)]
-            even = all(before == after for before, after in sides)  # else the zeros are added in a step of their own
-            within = (sides[0][0], sides[1][0]) if even else (0, 0)
-            convs.append(nn.Conv2d(channels, width, kernel, stride, within))
-            pads.append(None if even else (*sides[1], *sides[0]))
-        self.convs, self.pads = nn.ModuleList(convs), tuple(pads)
-        norms = [nn.LayerNorm([*dims]) for dims in config.layer_dims[1:]] if config.use_layernorm else []
-        self.norms = nn.ModuleList(norms)
-        self._activations = tuple(activation_function(config.activation) for _ in convs)
+        self.pads, self.convs, self.norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for before, after, layer in zip(config.layer_dims, config.layer_dims[1:], config.layers, strict=False):
+            width, kernel, stride, padding = layer
+            sides = zip(before[1:], kernel, stride, (padding, padding), strict=True)
+            (top, bottom), (left, right) = (_pads(*side) for side in sides)
+            even = (top, left) == (bottom, right)  # else the zeros are added in a step of their own
+            self.pads.append(nn.Identity() if even else nn.ZeroPad2d((left, right, top, bottom)))
+            self.convs.append(nn.Conv2d(before[0], width, kernel, stride, (top, left) if even else 0))
+            self.norms.append(nn.LayerNorm([*after]) if config.use_layernorm else nn.Identity())
+        self._activations = tuple(activation_function(config.activation) for _ in self.convs)
         self.activations = nn.ModuleList(made for made in self._activations if isinstance(made, nn.Module))
         self.finish(config)
 
     def features(self, images: Tensor) -> Tensor:
-        for i, (conv, pads, activation) in enumerate(zip(self.convs, self.pads, self._activations, strict=True)):
-            images = conv(images if pads is None else functional.pad(images, pads))
-            if self.norms:
-                images = self.norms[i](images)
-            images = activation(images)
+        for pad, conv, norm, activation in zip(self.pads, self.convs, self.norms, self._activations, strict=True):
+            images = activation(norm(conv(pad(images))))
         return images
 
 
-def _same_pads(size: int, kernel: int, stride: int) -> Pair:
-    """Zeros before and after one side, so that ``ceil(size / stride)`` is left."""
-    total = max((_shrunk(size, kernel, stride, "same") - 1) * stride + kernel - size, 0)
+def _pads(size: int, kernel: int, stride: int, padding: str) -> Pair:
+    """Zeros before and after one side, of which there are some for "same" padding only."""
+    total = max((_shrunk(size, kernel, stride, padding) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 

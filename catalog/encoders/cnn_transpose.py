@@ -71,16 +71,11 @@ class CNNTransposeHeadConfig(ModelConfig):
                 f"{cls.__name__}.mirror(padding=): expected none, since each of the encoder's filters has "
                 f"its own, got {changed['padding']!r}. Leave it out, or give filters too."
             )
-        same = {
-            "input_dims": encoder.output_dims if input_dims is None else input_dims,
-            "image_dims": encoder.input_dims,
-            "channels": encoder.channels,
-            "filters": encoder.filters,
-            "activation": encoder.activation,
-            "use_layernorm": encoder.use_layernorm,
-            "init": encoder.init,
-        }
-        return cls(**(same | changed))
+        kept = ("channels", "filters", "activation", "use_layernorm", "init")
+        fields: dict[str, Any] = {name: vars(encoder)[name] for name in kept}
+        fields["input_dims"] = encoder.output_dims if input_dims is None else input_dims
+        fields["image_dims"] = encoder.input_dims
+        return cls(**fields | changed)
 
     @property
     def mirrored(self) -> CNNEncoderConfig:
@@ -111,10 +106,10 @@ class CNNTransposeHead(nn.Module):
         self.layer_dims = mirrored.layer_dims[::-1]  # from the features to the image
         self.dense = nn.Linear(config.input_dims[0], math.prod(self.layer_dims[0]))
         ways = [*zip(self.layer_dims, self.layer_dims[1:], mirrored.layers[::-1], strict=False)]
-        convs, starts = zip(*(_transposed(*way) for way in ways), strict=True)
-        self.convs, self._starts = nn.ModuleList(convs), starts
-        norms = [nn.LayerNorm([*dims]) for dims in self.layer_dims[:-1]] if config.use_layernorm else []
-        self.norms = nn.ModuleList(norms)
+        convs, self._starts = zip(*(_transposed(*way) for way in ways), strict=True)
+        self.convs, self.norms = nn.ModuleList(convs), nn.ModuleList()
+        for dims in self.layer_dims[:-1]:
+            self.norms.append(nn.LayerNorm([*dims]) if config.use_layernorm else nn.Identity())
         self._activations = tuple(activation_function(config.activation) for _ in convs)
         self._output_activation = activation_function(config.output_activation)
         made = (*self._activations, self._output_activation)
@@ -125,20 +120,14 @@ class CNNTransposeHead(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         """``[..., latent] → [..., *image_dims]``."""
-        leading = latent.shape[:-1]
         images = self.dense(latent.reshape(-1, latent.shape[-1])).unflatten(-1, self.layer_dims[0])
-        for i, (conv, (top, left)) in enumerate(zip(self.convs, self._starts, strict=True)):
-            if self.norms:
-                images = self.norms[i](images)
-            _, height, width = self.layer_dims[i + 1]
-            images = conv(self._activations[i](images))[..., top : top + height, left : left + width]
-        return self._laid_out(self._output_activation(images)).reshape(*leading, *self.image_dims)
-
-    def _laid_out(self, images: Tensor) -> Tensor:
-        """``[N, C, H, W]`` in the order of the image's own dims."""
-        if len(self.image_dims) == 4:
-            images = images.unflatten(1, (self.image_dims[0], -1))
-        return images.movedim(-3, -1) if self.channels_last else images
+        layers = zip(self.norms, self._activations, self.convs, self._starts, self.layer_dims[1:], strict=True)
+        for norm, activation, conv, (top, left), (_, height, width) in layers:
+            images = conv(activation(norm(images)))[..., top : top + height, left : left + width]
+        images = self._output_activation(images)
+        if self.channels_last:  # of each frame of a stack
+            images = images.unflatten(1, (math.prod(self.image_dims[:-3]), -1)).movedim(-3, -1)
+        return images.reshape(*latent.shape[:-1], *self.image_dims)
 
 
 def _transposed(
@@ -147,9 +136,7 @@ def _transposed(
     """The layer from ``before`` back to ``after`` (channels, height, width), and where in its output the image
     begins: what padding added is cut off, and what the stride left over is grown again."""
     _, kernel, stride, _ = layer
-    sizes = [*zip(before[1:], after[1:], kernel, stride, strict=True)]
-    whole = [(small - 1) * s + k for small, _, k, s in sizes]
-    below, right = (max(large - size, 0) for (_, large, _, _), size in zip(sizes, whole, strict=True))
-    conv = nn.ConvTranspose2d(before[0], after[0], kernel, stride, output_padding=(below, right))
-    top, left = (max(size - large, 0) // 2 for (_, large, _, _), size in zip(sizes, whole, strict=True))
-    return conv, (top, left)
+    sizes = zip(before[1:], after[1:], kernel, stride, strict=True)
+    down, right = (large - ((small - 1) * s + k) for small, large, k, s in sizes)
+    conv = nn.ConvTranspose2d(before[0], after[0], kernel, stride, output_padding=(max(down, 0), max(right, 0)))
+    return conv, (max(-down, 0) // 2, max(-right, 0) // 2)

@@ -53,9 +53,12 @@ class NoisyHead(DenseStack):
 
     def __init__(self, config: NoisyHeadConfig) -> None:
         super().__init__(**head_layers(config, config.output_layer_dim))
-        scales = [_Scales(config.sigma0, **means) for means, *_ in self.layers]
-        self.scales = nn.ModuleList(scales)
-        self._scale_tensors: list[dict[str, Any]] = [part._parameters for part in scales]
+        self.scales = nn.ModuleList()
+        for means, *_ in self.layers:
+            start = config.sigma0 / math.sqrt(means["weight"].shape[1])
+            scales = [(name, torch.full_like(mean, start)) for name, mean in means.items()]
+            self.scales.append(nn.ParameterDict(scales))  # of a dict it would sort the names
+        self._scale_tensors: list[dict[str, Any]] = [part._parameters for part in self.scales]
         self._noise: list[tuple[Tensor, Tensor]] = []
         """Of weights ``[outputs, inputs]`` and biases ``[outputs]`` by layer; empty before the first draw."""
 
@@ -97,13 +100,3 @@ class NoisyHead(DenseStack):
             noisy = {name: torch.addcmul(means[name], scales[name], drawn) for name, drawn in names}
             layers.append((noisy, norm, activation, hidden))
         return layers
-
-
-class _Scales(nn.Module):
-    """The learned scales of the noise of one linear layer."""
-
-    def __init__(self, sigma0: float, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        start = sigma0 / math.sqrt(weight.shape[1])
-        self.weight = nn.Parameter(torch.full_like(weight, start))
-        self.bias = nn.Parameter(torch.full_like(bias, start))
