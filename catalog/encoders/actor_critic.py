@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -140,13 +140,7 @@ class ActorCriticEncoder(nn.Module):
         return self._run("critic", obs, state, starts).latent
 
     def _run(
-        self,
-        function: Literal["actor", "critic"],
-        obs: Tree,
-        state: Tree | None,
-        starts: Tensor | None,
-        *,
-        with_hooks: bool = True,
+        self, function: str, obs: Tree, state: Tree | None, starts: Tensor | None, with_hooks: bool = True
     ) -> EncoderOutput:
         """Run one of two encoders with its part of the state or, if the other one is stateful, on all steps at once."""
         encoder = self._modules[function + "_encoder"]

@@ -92,14 +92,15 @@ LARGE = 10_000_000
 
 def warn_if_large(net: nn.Module, where: str) -> None:
     """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely meant."""
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
     # by its features, since a lazy layer has no weights before the first batch
-    largest = max(layers, key=lambda layer: layer.in_features * layer.out_features, default=None)
-    if largest is not None and (weights := largest.in_features * largest.out_features) > LARGE:
-        sizes = f"{largest.in_features:,} → {largest.out_features:,}"
+    ends = [(layer.in_features, layer.out_features) for layer in net.modules() if isinstance(layer, nn.Linear)]
+    weights, inputs, outputs = max(((a * b, a, b) for a, b in ends), default=(0, 0, 0))
+    if weights > LARGE:
         total = f"{sum(p.numel() for p in net.parameters()):,}"
         remedy = (
             "If that is not meant: give conv_filters larger strides or 'valid' padding, make the observation smaller, "
             "or set a smaller conv_dense_dim or fcnet_hiddens."
         )
-        warnings.warn(f"{where}: {total} parameters, {weights:,} in one layer {sizes}. {remedy}", stacklevel=3)
+        warnings.warn(
+            f"{where}: {total} parameters, {weights:,} in one layer {inputs:,} → {outputs:,}. {remedy}", stacklevel=3
+        )

@@ -25,11 +25,7 @@ def vector_width(space: Space, path: str = "observation_space") -> int:
 
 def is_byte_box(space: Space) -> bool:
     """Whether ``space`` is a Box of bytes from 0 to 255, which nets read as fractions of 255."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and bool(np.all(space.low == 0) and np.all(space.high == 255))
-    )
+    return isinstance(space, spaces.Box) and space == spaces.Box(0, 255, space.shape, np.uint8)
 
 
 class Vectorize(nn.Module):

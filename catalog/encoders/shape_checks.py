@@ -54,9 +54,9 @@ def check_encoder(
     batch = ", ".join(map(str, leading))
     takes = f"a module that takes observations of shape ({batch}, ...) of {space}"
     out = try_net(encoder, (zero_batch(space, leading, path),), where, takes, **memory)
-    if not isinstance(out, EncoderOutput) or not isinstance(out.latent, Tensor):
-        is_output = isinstance(out, EncoderOutput)
-        got = f"an EncoderOutput of {type(out.latent).__name__}" if is_output else type(out).__name__
+    latent = out.latent if isinstance(out, EncoderOutput) else None
+    if not isinstance(latent, Tensor):
+        got = f"an EncoderOutput of {type(latent).__name__}" if isinstance(out, EncoderOutput) else type(out).__name__
         raise ValueError(
             f"{where}: expected one tensor of latents, got {got}. Return the latent; an Encoder "
             "returns EncoderOutput(latent, state)."
@@ -64,8 +64,8 @@ def check_encoder(
     width = declared[0] if declared is not None and len(declared) == 1 else "D"
     expected = f"latents of shape ({batch}, {width}) for observations of shape ({batch}, ...)"
     remedy = "Flatten the output, keep the batch dim, let output_dims say its width, and return float32 as heads take."
-    dims = tuple(out.latent.shape[-1:]) if declared is None else declared
-    check_floats(out.latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
+    dims = tuple(latent.shape[-1:]) if declared is None else declared
+    check_floats(latent, (*leading, *dims), where, expected, remedy, torch.get_default_dtype())
     check_next_state(memory["state"], out.state, where)
     return dims
 
@@ -104,14 +104,9 @@ def check_floats(
     Raises:
         ValueError: If it is not; says that ``where`` gave it in place of what was ``expected``.
     """
-    is_tensor = isinstance(found, Tensor)
-    if (
-        not is_tensor
-        or tuple(found.shape) != shape
-        or not found.is_floating_point()
-        or dtype not in (None, found.dtype)
-    ):
-        got = f"shape {tuple(found.shape)} of {found.dtype}" if is_tensor else type(found).__name__
+    shown = found.shape if isinstance(found, Tensor) else None
+    if shown != shape or not found.is_floating_point() or dtype not in (None, found.dtype):
+        got = type(found).__name__ if shown is None else f"shape {tuple(shown)} of {found.dtype}"
         raise ValueError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
@@ -167,16 +162,14 @@ def untouched(net: nn.Module) -> Iterator[None]:
         if buffer is not None and not is_lazy(buffer)
     ]
     net.eval()
-    try:
-        with torch.no_grad():
+    with torch.no_grad():
+        try:
             yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        for module, name, buffer, before in buffers:
-            module._buffers[name] = buffer
-            with torch.no_grad():
-                buffer.copy_(before)
+        finally:
+            for module, training in modes.items():
+                module.training = training
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer.copy_(before)
 
 
 def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
