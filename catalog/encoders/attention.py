@@ -85,15 +85,14 @@ class AttentionEncoder(MemoryEncoder):
         """
         x = self.tokens(obs, starts)
         before = self.state_before(x, state, starts)  # what is not seen must be finite all the same: zeros
-        memory, length = before["memory"], before["length"]
         x = self.projection(x).transpose(0, 1)
-        window = _Window(x, length, starts, self.memory)
+        window = _Window(x, before["length"], starts, self.memory)
         after = []
         for i, layer in enumerate(self.layers):
-            seen = torch.cat([memory[:, i], x], 1)
+            seen = torch.cat([before["memory"][:, i], x], 1)
             after.append(seen[:, -self.memory :])
             x = layer(seen, window)
-        filled = window.filled_after()
+        filled = window.filled_after
         remembered = torch.stack(after, 1)
         if window.num_steps > 1:  # after one step nothing can be left of another episode
             remembered = remembered.masked_fill(~filled[:, None, :, None], 0)
@@ -111,6 +110,9 @@ class _Window:
         length: ``[B]``: how many of the ``memory`` slots before them are filled.
         starts: ``[T, B]``.
         memory: Number of slots, ``M``.
+
+    Attributes:
+        filled_after: ``[B, M]``: which slots are filled after the last step.
     """
 
     def __init__(self, x: Tensor, length: Tensor, starts: Tensor | None, memory: int) -> None:
@@ -125,14 +127,10 @@ class _Window:
             steps = before.new_zeros(rows, self.num_steps)
         else:
             steps = starts.T.long() if self.num_steps == 1 else starts.T.cumsum(1)
-        self._last = steps[:, -1:]
-        self._episodes = torch.cat([before, steps], 1)
-        keys, queries = self.blocks_of_keys(self._episodes.unsqueeze(2)), self.blocks(steps.unsqueeze(2))
+        episodes = torch.cat([before, steps], 1)
+        self.filled_after = episodes[:, -memory:] == steps[:, -1:]
+        keys, queries = self.blocks_of_keys(episodes.unsqueeze(2)), self.blocks(steps.unsqueeze(2))
         self._hidden = (keys.transpose(1, 2) != queries).unsqueeze(1)
-
-    def filled_after(self) -> Tensor:
-        """``[B, M]``: which slots are filled after the last step."""
-        return self._episodes[:, -self.memory :] == self._last
 
     def blocks(self, x: Tensor) -> Tensor:
         """Queries ``[B, T, D] → [B * blocks, C, D]``, filled up at the end."""

@@ -77,8 +77,9 @@ class NoisyHead(DenseStack):
         It is factorised: one number per input and one per output of a layer, each ``f(x) = sgn(x)√|x|`` of a normal
         one, and their products (eq. 10 and 11).
         """
-        shapes = [weights["weight"].shape for weights, *_ in self.layers]
-        like = self.layers[0][0]["weight"]
+        means = [weights for weights, *_ in self.layers]
+        shapes = [weights["weight"].shape for weights in means]
+        like = means[0]["weight"]
         pinned = like.is_cuda and generator.device.type == "cpu"  # so that nobody waits for the copy
         numbers = torch.randn(sum(map(sum, shapes)), generator=generator, device=generator.device, pin_memory=pinned)
         drawn = numbers.to(like, non_blocking=pinned)
@@ -86,7 +87,6 @@ class NoisyHead(DenseStack):
         # In place: what was captured as a CUDA graph reads it where it was. Only within inference mode can that be done
         # to what was made there.
         if not self._noise or self._noise[0][0].is_inference() != torch.is_inference_mode_enabled():
-            means = [weights for weights, *_ in self.layers]
             self._noise = [(torch.empty_like(w["weight"]), torch.empty_like(w["bias"])) for w in means]
         for (weight, bias), of_outputs, of_inputs in zip(self._noise, factors[::2], factors[1::2], strict=True):
             torch.outer(of_outputs, of_inputs, out=weight)

@@ -50,15 +50,10 @@ class Vectorize(nn.Module):
 
     def __init__(self, space: Space, path: str = "observation_space") -> None:
         super().__init__()
-        leaves = list(array_leaves(space, path))
-        self.width = sum(map(_leaf_width, leaves))
-        pieces: list[nn.Module] = []
-        for categorical, neighbours in groupby(leaves, _is_categorical):
-            if categorical:
-                pieces.append(_OneHot(list(neighbours)))  # one scatter for all of them
-            else:
-                pieces += map(_Numbers, neighbours)
-        self.pieces = nn.ModuleList(pieces)
+        self.pieces = nn.ModuleList()
+        for categorical, group in groupby(array_leaves(space, path), _is_categorical):
+            leaves = list(group)  # of choices: one scatter for all of them
+            self.pieces.extend([_OneHot(leaves)] if categorical else map(_Numbers, leaves))
 
     def forward(self, obs: Tree) -> Tensor:
         vectors = [piece(obs) for piece in self.pieces]

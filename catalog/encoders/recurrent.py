@@ -96,8 +96,10 @@ class RecurrentEncoder(MemoryEncoder):
         """One step ``[1, B, D]``: cells alone, which on small batches take half the time of the fused call."""
         x, after = x[0], []
         for before, layer in zip(hidden, self.layers, strict=True):
-            after.append(_cell(x, before, _weights(layer)))
-            x = after[-1][0]
+            weights = _weights(layer)
+            is_lstm = len(before) == 2
+            after.append(torch.lstm_cell(x, before, *weights) if is_lstm else (torch.gru_cell(x, *before, *weights),))
+            x = after[-1][0]  # h is the output
         return x.unsqueeze(0), after
 
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
@@ -194,13 +196,6 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
     """Weights and biases of an ``nn.LSTM`` or ``nn.GRU``; its own list of them goes stale when they are replaced."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
-
-
-def _cell(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> Hidden:
-    """One layer over one step ``[B, D]``: the state after it, of which h is the output."""
-    if len(hidden) == 2:
-        return torch.lstm_cell(x, hidden, *weights)
-    return (torch.gru_cell(x, hidden[0], *weights),)
 
 
 def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:

@@ -116,7 +116,7 @@ def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
         yield Line(2, "action embeddings", f"{where}: {_setting(catalog, 'action_embeddings_key')}")
     yield _standardised(catalog, built)
     yield Line(1, "action space", short_space(catalog.action_space))
-    yield from _distribution(catalog, catalog.action_node, 2)
+    yield from _distribution(catalog, catalog.action_node)
     yield from _order(catalog)
     yield from _converter(catalog)
     known = settings_of(DefaultModelConfig)
@@ -173,7 +173,7 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
     for _ in range(config.is_recurrent + joins):
         assert isinstance(net, Encoder)
         net = net.parts()[0]
-    yield from _encoder_node(catalog, root, net, 2, label)
+    yield from _encoder_node(catalog, root, net, label)
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
@@ -210,9 +210,8 @@ def _memory(catalog: Catalog) -> str:
     return f"{'LSTM' if config.use_lstm else 'GRU' if config.use_gru else 'Dense layers'} over {parts}"
 
 
-def _encoder_node(
-    catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, depth: int, label: str
-) -> Iterator[Line]:
+def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | None, label: str) -> Iterator[Line]:
+    depth = 2 + 2 * len(node.keys)
     first = ["get_tokenizer_config"] if node.model_config.is_recurrent and not node.keys else []
     yield from _decision(catalog, encoder_rules, node, depth, label, [*first, "_get_encoder_config"])
     if node.result is not None:
@@ -223,7 +222,7 @@ def _encoder_node(
     for index, child in enumerate(node.children):
         yield Line(depth + 1, str(child.keys[-1]), short_space(child.space))
         inner = nets[index] if len(nets) == len(node.children) else None
-        yield from _encoder_node(catalog, child, inner, depth + 2, "encoder")
+        yield from _encoder_node(catalog, child, inner, "encoder")
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
@@ -272,7 +271,8 @@ def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]
     return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
 
 
-def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) -> Iterator[Line]:
+def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[Line]:
+    depth = 2 + 2 * len(node.keys)
     given = catalog.model_config.custom_action_dist
     mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
     decider = "" if mine is None else f"custom_action_dist = {mine!r} (set)"
@@ -289,7 +289,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]], depth: int) 
         yield Line(depth + 1, "class", f"{dist_cls.__name__}, {width} inputs")
     for child in node.children:
         yield Line(depth + 1, str(child.keys[-1]), short_space(child.space))
-        yield from _distribution(catalog, child, depth + 2)
+        yield from _distribution(catalog, child)
 
 
 def _order(catalog: Catalog) -> Iterator[Line]:
@@ -321,8 +321,8 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
     if value == settings_of(type(catalog.model_config))[name].default:
         return shown
     if value != getattr(catalog.model_config, name):
-        above = (".".join(map(str, node.keys[:end])) for end in range(len(node.keys), 0, -1))  # innermost first
-        leaf = next(leaf for leaf in above if name in catalog.model_config.leaf_overrides.get(leaf, {}))
+        paths = [path for path, given in catalog.model_config.leaf_overrides.items() if name in given]
+        leaf = max((path for path in paths if f"{node.name}.".startswith(f"{path}.")), key=len)  # the innermost
         return f"{shown} (set at {leaf!r})"
     return f"{shown} (set)"
 

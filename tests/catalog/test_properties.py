@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from algorithms.ppo import PPOCatalog, PPOModule
 from catalog import Categorical, DefaultModelConfig, DiagGaussian, Encoder, EncoderOutput, register_model
 from catalog.base import Tree
-from catalog.encoders.preprocessing import Vectorize, can_normalize
+from catalog.encoders.preprocessing import Vectorize, can_normalize, vector_width
 from catalog.model_config import MEMORIES
 from catalog.registry import models
 from rlmodule import Columns, RLModuleSpec
@@ -114,7 +114,7 @@ class Flat(nn.Module):
     def __init__(self, space: Space, width: int = 4) -> None:
         super().__init__()
         self.vectorize = Vectorize(space)
-        self.linear = nn.Linear(self.vectorize.width, width)
+        self.linear = nn.Linear(vector_width(space), width)
 
     def forward(self, obs: Tree) -> Tensor:
         return self.linear(self.vectorize(obs))

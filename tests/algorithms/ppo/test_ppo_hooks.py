@@ -21,7 +21,7 @@ from catalog import (
     ModelConfig,
     MultiDistribution,
 )
-from catalog.encoders.preprocessing import Vectorize
+from catalog.encoders.preprocessing import Vectorize, vector_width
 from rlmodule import Columns, RLModuleSpec
 from rlmodule.testing.data import random_rollout
 
@@ -60,7 +60,7 @@ class Mine(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self.vectorize = Vectorize(space)
-        self.linear = nn.Linear(self.vectorize.width, 17)
+        self.linear = nn.Linear(vector_width(space), 17)
 
     def forward(self, obs: Any) -> Tensor:
         return self.linear(self.vectorize(obs))
