@@ -22,11 +22,22 @@ class PastView:
     What it asks for stands in ``batch["obs"]`` next to ``obs``, the env's observation, as ``prev_obs``,
     ``prev_action`` and ``prev_reward``: ``[..., *shape]`` for one step, ``[..., k, *shape]`` for ``k`` of them, the
     oldest first. Actions are those that were sampled. What lies before the first step of an episode is 0.
+
+    Raises:
+        ValueError: If a number of steps is no int >= 0.
     """
 
     observations: int = 0
     actions: int = 0
     rewards: int = 0
+
+    def __post_init__(self) -> None:
+        for name, steps in vars(self).items():
+            if type(steps) is not int or steps < 0:
+                raise ValueError(
+                    f"PastView.{name}: expected an int >= 0, got {steps!r}. Say how many steps "
+                    "back it sees; 0 for none."
+                )
 
     @property
     def steps(self) -> dict[str, int]:

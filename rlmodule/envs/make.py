@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -64,13 +64,20 @@ def make_vector_env(
         mends: Replace a single env that raises by a new one; see `RestartingEnv`.
 
     Raises:
-        ValueError: Unknown id; a mode that does not go with `env`; envs with different spaces; a ready vector env that
-            cannot be restarted, or of another number of envs.
+        ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; envs with different spaces;
+            a ready vector env that cannot be restarted, or of another number of envs.
         TypeError: A factory returned something else.
         ImportError: The env needs a package that is not installed; says how to install it.
         RuntimeError: The env could not be made; chained, with type and message of the original in the text.
     """
-    mode = mode or ("vector_entry_point" if is_atari(env) else "sync")
+    if type(num_envs) is not int or num_envs < 1:
+        raise ValueError(
+            f"num_envs: expected a positive int, got {num_envs!r}. Set num_envs_per_env_runner to 1 or more."
+        )
+    if mode is None:
+        mode = "vector_entry_point" if is_atari(env) else "sync"
+    if mode not in (modes := get_args(VectorizeMode)):
+        raise ValueError(f"mode: expected one of {modes}, got {mode!r}. Choose one of them.{closest(mode, modes)}")
     if isinstance(env, str) and current_id(env):
         raise _unknown_id(env)
     if mode == "vector_entry_point" and is_atari(env):

@@ -128,5 +128,7 @@ def test_the_nets_of_a_catalog_read_a_past_of_every_kind(model: dict[str, Any]) 
 
 
 def test_a_past_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"PastView\.actions: expected an int >= 0, got -1"):
+        PastView(actions=-1)
     with pytest.raises(ValueError, match="past observations: expected choices from 0 on"):
         input_space(spaces.Discrete(3, start=1), spaces.Discrete(2), PastView(observations=1))
