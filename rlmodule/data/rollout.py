@@ -22,6 +22,8 @@ from rlmodule.data.columns import Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
 
+_LEAF = (Tensor, np.ndarray)
+
 
 @dataclass(kw_only=True)
 class Rollout:
@@ -183,8 +185,8 @@ class Rollout:
         first[1:] &= last[:-1] | ~valid[:-1]
         episodes = []
         for (slot, start), (_, end) in zip(np.argwhere(first.T), np.argwhere(last.T), strict=True):
-            rows = {name: _at(column, slice(start, end + 1), slot) for name, column in columns.items()}
-            after = _at(following, slice(end, end + 1), slot)
+            rows = {name: entry_of(column, (slice(start, end + 1), slot)) for name, column in columns.items()}
+            after = entry_of(following, (slice(end, end + 1), slot))
             episode = Episode(
                 tree.map_structure(lambda *x: np.concatenate(x), rows[Columns.OBS], after),
                 rows[Columns.ACTIONS],
@@ -231,9 +233,9 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
     return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
 
 
-def map_leaves(function: Callable[[Tensor], Any], column: Tree) -> Tree:
-    """``function`` of each tensor in ``column``; at once if the column is one."""
-    return function(column) if isinstance(column, Tensor) else tree.map_structure(function, column)
+def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
+    """``function`` of each tensor or array in ``column``; at once if the column is one."""
+    return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
@@ -243,13 +245,6 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     if isinstance(space, spaces.Tuple):
         return tuple(allocate_observations(child, *leading) for child in space.spaces)
     return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
-
-
-def allocate_rows(row: Tree, num: int) -> Tree:
-    """Empty numpy arrays ``[num, ...]`` for as many trees of arrays like ``row``."""
-    if isinstance(row, np.ndarray):
-        return np.empty((num, *row.shape), row.dtype)
-    return tree.map_structure(lambda x: np.empty((num, *x.shape), x.dtype), row)
 
 
 def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> None:
@@ -275,22 +270,14 @@ def unbind_rows(column: Tree) -> list[Tree]:
     return list(column)
 
 
-def take_slot(batch: Tree, slot: int) -> Tree:
-    """Entry ``slot`` of a batched tree of arrays, or of gymnasium's object array of single observations."""
-    if isinstance(batch, dict):
-        return {key: take_slot(value, slot) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(take_slot(value, slot) for value in batch)
-    return batch[slot]
+def entry_of(column: Tree, index: Any) -> Tree:
+    """Entry at ``index`` of a tree of arrays or tensors, or of gymnasium's object array of single observations."""
+    return map_leaves(lambda x: x[index], column)
 
 
 def as_tensors(arrays: Tree) -> Tree:
     """Torch views of a tree of numpy arrays; tensors as they are."""
-    return torch.as_tensor(arrays) if isinstance(arrays, np.ndarray) else tree.map_structure(torch.as_tensor, arrays)
-
-
-def _at(column: Tree, *index: slice | int) -> Tree:
-    return tree.map_structure(lambda x: x[index], column)
+    return map_leaves(torch.as_tensor, arrays)
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:

@@ -5,7 +5,7 @@ fragment (log-probabilities, episode statistics, the search for NaN) is done the
 done for many steps ahead (action noise, storage) is, so that fragments of one step cost little more than long ones.
 
 The loop is the same for envs of arrays and for envs that compute with torch, whose tensors stay on their device: the
-storage knows the difference. See :class:`ArrayStorage` and :class:`TensorStorage`.
+storage knows the difference. See :class:`RolloutStorage` and :class:`TensorStorage`.
 
 A module may want more than the observation. For a recurrent one the runner carries its states, marks which rows start
 an episode, and records the states that its training sequences begin with. One that sees earlier observations, actions
@@ -41,7 +41,7 @@ from rlmodule.modules.rl_module import RLModule, greedy_actions
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.own_draws import OwnDraws
 from rlmodule.sampling.random_streams import RandomStreams
-from rlmodule.sampling.storage import ArrayStorage, RolloutStorage
+from rlmodule.sampling.storage import RolloutStorage
 from rlmodule.sampling.tensor_storage import TensorStorage, check_device
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
@@ -120,7 +120,7 @@ class EnvRunner:
         self._has_tensors = tensors_on is not None
         self._counts_resets = self._has_tensors and self._mode is AutoresetMode.NEXT_STEP
         self.device = tensors_on or torch.device("cpu")
-        self._storage_class: type[RolloutStorage] = TensorStorage if self._has_tensors else ArrayStorage
+        self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         # what an env of tensors computes shall not become part of a graph; envs of arrays may need gradients
         self._gradients = torch.no_grad() if self._has_tensors else nullcontext()
         envs = range(first_env_index, first_env_index + self.num_envs)
@@ -379,7 +379,7 @@ class EnvRunner:
             return notes
         if self._mode is AutoresetMode.DISABLED:
             return [*notes, lambda t, info: self._reset_ended(data, t)]
-        if isinstance(data, ArrayStorage) and self._settings.restart_failed_sub_environments:
+        if self._settings.restart_failed_sub_environments:
             return [*notes, data.note_faults]
         return [*notes, data.note_finals]
 
@@ -402,7 +402,6 @@ class EnvRunner:
         ended = terminateds | truncateds
         stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
         if data.faults:
-            assert isinstance(data, ArrayStorage)
             stats = data.cut_at_faults(stats)
         if infos := data.episode_infos(ended):
             stats["episode_infos"] = infos

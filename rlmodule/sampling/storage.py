@@ -1,9 +1,8 @@
-"""RolloutStorage: what one call of an env runner fills, as its env gives it: arrays, or tensors on a device."""
+"""RolloutStorage: what one call of an env runner fills, in arrays that share their memory with a rollout."""
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from typing_extensions import Self
 from catalog.base import Tree
 from catalog.past import PREV_ACTION, PREV_OBS
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import allocate_rows, map_leaves, take_slot, unbind_rows, write_row
+from rlmodule.data.rollout import entry_of, map_leaves, unbind_rows, write_row
 from rlmodule.envs.checks import check_finite
 from rlmodule.envs.infos import last_infos
 from rlmodule.envs.restarting import FAULT
@@ -34,8 +33,11 @@ BLOCK_BYTES = 2**20
 
 
 @dataclass(kw_only=True, slots=True)
-class RolloutStorage(ABC):
+class RolloutStorage:
     """``T`` rows of ``N`` envs to be filled. Where there is one row more, it is for what follows the last.
+
+    Its arrays share their memory with the tensors of the rollout. :class:`TensorStorage` is the one of envs that
+    compute with torch.
 
     Attributes:
         mode: When the env resets.
@@ -52,7 +54,7 @@ class RolloutStorage(ABC):
         final_obs: True final observations ``[T, N, ...]`` of the truncated episodes; None before the first.
         rows_with_finals: Rows in which the env gave final observations.
         infos: What is kept of ``info`` for the episodes that end.
-        faults: Row and slot of each step that raised, which is a truncation until :meth:`ArrayStorage.cut_at_faults`.
+        faults: Row and slot of each step that raised, which is a truncation until :meth:`cut_at_faults`.
         state_in: States before rows ``0, L, 2L, …`` of a recurrent module.
         filled: Rows that are complete.
     """
@@ -123,9 +125,9 @@ class RolloutStorage(ABC):
         ]
 
     @staticmethod
-    @abstractmethod
     def _as_env_gives(tensors: Tree) -> Tree:
         """Views of ``tensors`` of the kind that the env gives."""
+        return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
         """Fill the first row: with what :meth:`last_row` of another gave, or with that of new episodes."""
@@ -144,15 +146,19 @@ class RolloutStorage(ABC):
         return {name: tree.map_structure(lambda x: self._copied(x[-1]), column) for name, column in rows.items()}
 
     @staticmethod
-    @abstractmethod
     def _copied(value: Any) -> Any:
         """A copy of what the env gives."""
+        return value.copy()
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
         """Store the sampled ``action`` of row ``t``. Returns a copy of the ``fitted`` one, which the env may change."""
+        if self.actions is None:
+            rows = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
+            self.actions = self._as_env_gives(rows)
+        write_row(self.actions, t, self._as_env_gives(action))
+        return map_leaves(self._copied, self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
         """Store what the step of row ``t`` returned."""
@@ -162,18 +168,40 @@ class RolloutStorage(ABC):
         write_row(self.env_obs, t + 1, obs)
         self.filled = t + 1
 
-    @abstractmethod
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
         """Store the true final observations of the episodes that row ``t`` truncated, if ``info`` has them."""
+        if "final_obs" not in info:
+            return
+        self.rows_with_finals.append(t)
+        if np.count_nonzero(self.truncateds[t]):
+            if self.final_obs is None:
+                self.final_obs = tree.map_structure(lambda x: np.empty_like(x[1:]), self.env_obs)
+            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]).tolist():
+                write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
 
-    @abstractmethod
+    def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
+        """As :meth:`note_finals`, where a step may have raised. Its env observed nothing more: its final observation,
+        which goes into ``info``, is the one before."""
+        if "final_obs" not in info:
+            return
+        ended = self.terminateds[t] | self.truncateds[t]
+        for slot, of_env in zip(np.flatnonzero(ended).tolist(), last_infos(info, ended, True), strict=True):
+            if FAULT in of_env:
+                self.faults.append((t, slot))
+                info["final_obs"][slot] = entry_of(self.env_obs, (t, slot))
+                logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
+        self.note_finals(t, info)
+
     def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
         """Store what :meth:`episode_infos` needs of the ``info`` of row ``t``."""
+        ended = self.terminateds[t] | self.truncateds[t]
+        of_ended = last_infos(info, ended, self.mode is AutoresetMode.SAME_STEP)
+        self.infos += [one for one in of_ended if FAULT not in one]
 
     def write_previous(self, t: int) -> None:
         """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
         for name, part in self.previous.items():
-            part.write(t + 1, take_slot(self._column(name), t))
+            part.write(t + 1, entry_of(self._column(name), t))
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
@@ -187,9 +215,10 @@ class RolloutStorage(ABC):
         # the reset is part of the step that ends the episode, or is the step after it
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
-    @abstractmethod
     def num_acting(self, t: int) -> int:
         """Envs for which row ``t`` is an env step, as far as the host knows."""
+        resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
+        return len(self.starts[t]) - resting
 
     # --- once all rows are there --------------------------------------------------------------------------------------
 
@@ -213,9 +242,10 @@ class RolloutStorage(ABC):
             self.rewards[resets] = 0.0
         return self._check(module, first_step, first_env)
 
-    @abstractmethod
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See :meth:`settle`."""
+        self.check(module, first_step, first_env)
+        return self.rewards, self.terminateds, self.truncateds
 
     def check(self, module: RLModule, first_step: int, first_env: int) -> None:
         """Check the rows that are filled, and the one that is being filled. See :meth:`settle`."""
@@ -266,63 +296,6 @@ class RolloutStorage(ABC):
         past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
         return index, {Columns.OBS: final_obs, **past}
 
-
-class ArrayStorage(RolloutStorage):
-    """Arrays, which share their memory with the tensors of the rollout."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def _as_env_gives(tensors: Tree) -> Tree:
-        return tree.map_structure(Tensor.numpy, tensors)
-
-    @staticmethod
-    def _copied(value: Any) -> Any:
-        return value.copy()
-
-    def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        sampled = map_leaves(Tensor.numpy, action)
-        if self.actions is None:
-            self.actions = allocate_rows(sampled, len(self.rewards))
-        write_row(self.actions, t, sampled)
-        return map_leaves(lambda x: x.numpy().copy(), fitted)
-
-    def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        if "final_obs" not in info:
-            return
-        self.rows_with_finals.append(t)
-        if np.count_nonzero(self.truncateds[t]):
-            if self.final_obs is None:
-                self.final_obs = tree.map_structure(lambda x: np.empty_like(x[1:]), self.env_obs)
-            for slot in np.flatnonzero(self.truncateds[t] & ~self.terminateds[t]).tolist():
-                write_row(self.final_obs, (t, slot), take_slot(info["final_obs"], slot))
-
-    def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
-        """As :meth:`note_finals`, where a step may have raised. Its env observed nothing more: its final observation,
-        which goes into ``info``, is the one before."""
-        if "final_obs" not in info:
-            return
-        ended = self.terminateds[t] | self.truncateds[t]
-        for slot, of_env in zip(np.flatnonzero(ended).tolist(), last_infos(info, ended, True), strict=True):
-            if FAULT in of_env:
-                self.faults.append((t, slot))
-                info["final_obs"][slot] = tree.map_structure(lambda x, slot=slot: x[t, slot], self.env_obs)
-                logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
-        self.note_finals(t, info)
-
-    def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
-        ended = self.terminateds[t] | self.truncateds[t]
-        of_ended = last_infos(info, ended, self.mode is AutoresetMode.SAME_STEP)
-        self.infos += [one for one in of_ended if FAULT not in one]
-
-    def num_acting(self, t: int) -> int:
-        resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
-        return len(self.starts[t]) - resting
-
-    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        self.check(module, first_step, first_env)
-        return self.rewards, self.terminateds, self.truncateds
-
     def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Invalidate rows of steps that raised. Returns ``stats`` of the other episodes that ended, and the number of
         steps that were lost.
@@ -331,13 +304,14 @@ class ArrayStorage(RolloutStorage):
         0 there is no row before, but what the last rollout ended with was that observation already. An episode without
         any step leaves nothing.
         """
-        faults, ended = {*self.faults}, self.terminateds | self.truncateds
-        kept = np.array([place not in faults for place in zip(*map(np.ndarray.tolist, np.nonzero(ended)), strict=True)])
+        raised = np.zeros_like(self.valid)
+        raised[tuple(np.transpose(self.faults))] = True
+        kept = ~raised[self.terminateds | self.truncateds]
+        self.valid[raised] = self.truncateds[raised] = False
         for t, slot in self.faults:
-            self.valid[t, slot] = self.truncateds[t, slot] = False
             if t and not self.starts[t, slot]:
                 self.truncateds[t - 1, slot] = True
-                write_row(self.final_obs, (t - 1, slot), take_slot(take_slot(self.final_obs, t), slot))
+                write_row(self.final_obs, (t - 1, slot), entry_of(self.final_obs, (t, slot)))
                 self.rows_with_finals.append(t - 1)
         finished = {name: values[kept] for name, values in stats.items()}
-        return finished | {"num_env_steps_lost": {"env_raised": len(faults)}}
+        return finished | {"num_env_steps_lost": {"env_raised": len(self.faults)}}

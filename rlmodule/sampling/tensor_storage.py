@@ -35,12 +35,6 @@ class TensorStorage(RolloutStorage):
     def _copied(value: Any) -> Any:
         return value.clone()
 
-    def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        if self.actions is None:
-            self.actions = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
-        write_row(self.actions, t, action)
-        return map_leaves(Tensor.clone, fitted)
-
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
         if t == 0:
             check_device(f"{self.env_name}.step()", (obs, rewards, terminateds, truncateds), self.rewards.device)

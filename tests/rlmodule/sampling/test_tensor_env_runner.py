@@ -23,7 +23,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.sampling import own_draws
 from rlmodule.sampling.own_draws import OwnDraws
-from rlmodule.sampling.storage import ArrayStorage
+from rlmodule.sampling.storage import RolloutStorage
 from rlmodule.sampling.tensor_storage import TensorStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling.test_env_runner import SAMPLED, assert_resets_take_no_numbers
@@ -459,7 +459,7 @@ def test_runners_of_arrays_are_made_for_all_other_envs() -> None:
     ready: list[Factory] = [counters(AutoresetMode.SAME_STEP), lambda config: RecordEpisodeStatistics(make_three())]
     for settings in (Settings(), *(Settings(env=factory) for factory in ready)):
         runner = EnvRunner(settings, run_seed=1)
-        assert runner._storage_class is ArrayStorage
+        assert runner._storage_class is RolloutStorage
         runner.stop()
     seen: list[VectorEnv] = []
     runner = EnvRunner(Settings(env=cartpoles()), run_seed=1, role="evaluation_env", on_env=seen.append)
