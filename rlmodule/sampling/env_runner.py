@@ -39,10 +39,8 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions
 from rlmodule.sampling.episode_stats import EpisodeStats
-from rlmodule.sampling.own_draws import OwnDraws
-from rlmodule.sampling.random_streams import RandomStreams
-from rlmodule.sampling.storage import RolloutStorage
-from rlmodule.sampling.tensor_storage import TensorStorage, check_device
+from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
+from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 

@@ -1,15 +1,29 @@
-"""RandomStreams: the random streams of a runner's envs, saved env by env, so that other runners can continue them."""
+"""The random streams of a runner's envs: seeds, action noise drawn ahead of time, and draws on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from rlmodule.sampling.action_noise import ActionNoise
+from catalog.base import Tree
+from catalog.distributions.base import Distribution
 from rlmodule.seeding import int_seed, numpy_stream
+
+BLOCK_ROWS = 128
+"""Rows of noise that are drawn at once,"""
+BLOCK_NUMBERS = 2**16
+"""or fewer, so that a block has at most this many numbers per env."""
+SPARE_ROWS = 64
+"""Rows that memory is allocated for beyond those that a fragment needs."""
+MOST_ROWS = 1024
+"""An env that has acted this many times less often than another skips the rows it has not used."""
+
+_DRAWS = (torch.randn, torch.rand, Tensor.exponential_, Tensor.normal_, Tensor.uniform_)
 
 
 class RandomStreams:
@@ -61,12 +75,11 @@ class RandomStreams:
 
     def get_state(self) -> dict[str, dict[str, Any]]:
         """By global index, what goes on with an env wherever it is; the generator is with the first one."""
-        noise = self.noise.get_state()
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
-        for one, start, used in zip(state.values(), noise["block_starts"], noise["used"], strict=False):
-            one["noise"] = {"block_start": start, "used": used}
+        for one, noise in zip(state.values(), self.noise.get_state(), strict=False):
+            one["noise"] = noise
         state[str(self._envs[0])]["generator"] = {"draws": self._kind, "state": self.generator.get_state()}
         return state
 
@@ -90,9 +103,7 @@ class RandomStreams:
         else:
             self._begin_generator()
         if self._kind == "arrays":
-            noise = [one.get("noise") or self._new_noise(index) for index, one in saved.items()]
-            names = {"block_starts": "block_start", "used": "used"}
-            self.noise.set_state({name: [one[part] for one in noise] for name, part in names.items()})
+            self.noise.set_state([one.get("noise") or self._new_noise(index) for index, one in saved.items()])
 
     def _new_noise(self, index: int) -> dict[str, Any]:
         return {"block_start": self._new_stream(index).bit_generator.state, "used": 0}
@@ -106,3 +117,156 @@ def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
 
 def _named(kind: str) -> str:
     return "arrays" if kind == "arrays" else f"tensors of a {kind} device"
+
+
+class ActionNoise:
+    """Noise for the actions of several envs, one row for each action.
+
+    It is drawn in blocks whose size depends on the distribution alone. So an env's noise depends neither on the length
+    of fragments nor on the other envs. Envs advance together by :meth:`take`, or each at its own pace by
+    :meth:`take_own`.
+
+    Args:
+        streams: One for each env.
+    """
+
+    def __init__(self, streams: Sequence[np.random.Generator]) -> None:
+        self._streams = streams
+        self.is_drawn = False
+        """Whether the distribution takes noise that was drawn; else it draws for itself."""
+        self._block_starts = self._positions()
+        self._rows: Sequence[Tensor] = ()  # of the block, once it is drawn
+        self._used: int | np.ndarray = 0  # of these, by all envs or by each
+
+    def use(self, dist_cls: type[Distribution], width: int) -> None:
+        """Draw for distributions of ``width`` inputs from now on. Noise that was drawn and not used is drawn again."""
+        self._dist_cls, self._width = dist_cls, width
+        self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // width))
+        self.is_drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width) is not None
+        self._rewind()
+
+    def take(self, num: int) -> Sequence[Tensor]:
+        """The next ``num`` rows ``[N, ...]``.
+
+        Envs at different places all continue from the furthest one, so that no noise is used twice.
+        """
+        if isinstance(self._used, np.ndarray):
+            self._used = int(self._used.max())
+        taken: list[Tensor] = []
+        while True:
+            more = self._rows[self._used : self._used + num - len(taken)]
+            self._used += len(more)
+            taken += more
+            if len(taken) == num:
+                return taken
+            self._used -= len(self._rows)
+            self._draw()
+
+    def take_own(self, acting: np.ndarray) -> Tensor:
+        """The next row ``[N, ...]`` of each env. Only envs that are ``acting`` ``[N]`` use theirs up."""
+        if not isinstance(self._used, np.ndarray):
+            self._used = np.full(len(self._streams), self._used)
+        if not self._rows:
+            self._draw()
+        while np.count_nonzero(spent := self._used >= self._block_rows):
+            for env in np.flatnonzero(spent).tolist():
+                self._block_starts[env] = self._streams[env].bit_generator.state
+                self._block[:, env] = self._block_of(self._streams[env])
+            self._used[spent] -= self._block_rows
+        row = self._block[torch.from_numpy(self._used), torch.arange(len(self._used))]
+        self._used += acting
+        return row
+
+    def _draw(self) -> None:
+        self._block_starts = self._positions()
+        self._block = torch.stack([self._block_of(stream) for stream in self._streams], dim=1)
+        self._rows = self._block.unbind()
+
+    def _block_of(self, stream: np.random.Generator) -> Tensor:
+        noise = self._dist_cls.draw_noise(stream, self._block_rows, self._width)
+        assert noise is not None
+        return noise
+
+    def _positions(self) -> list[Any]:
+        return [stream.bit_generator.state for stream in self._streams]
+
+    def _rewind(self) -> None:
+        """Return to the start of the block, but keep the place in it."""
+        for stream, position in zip(self._streams, self._block_starts, strict=True):
+            stream.bit_generator.state = position
+        self._rows = ()
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """For each env, where its block starts and how many rows of it are used; JSON-able."""
+        used = np.broadcast_to(self._used, len(self._streams)).tolist()
+        return [{"block_start": start, "used": num} for start, num in zip(self._block_starts, used, strict=True)]
+
+    def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Restore what :meth:`get_state` gave for as many streams."""
+        used = [one["used"] for one in state]
+        self._used = used[0] if len({*used}) == 1 else np.array(used)
+        self._block_starts = [one["block_start"] for one in state]
+        self._rewind()
+
+
+class OwnDraws(TorchFunctionMode):
+    """Samples actions such that each env is given the random numbers of its own next action.
+
+    A distribution draws for all envs of a device at once, from one generator. With next-step autoreset some of them
+    only reset, and must not use up any numbers: only then are their actions those of same-step autoreset. So every row
+    of numbers is kept until all envs have used it. This is a mode because it needs the numbers inside ``sample()``,
+    which alone knows what to draw. Draws that depend on parameters (gamma variates) are left as they are.
+
+    Args:
+        num_envs: ``N``.
+        device: Where actions are sampled.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        super().__init__()
+        self._envs = torch.arange(num_envs, device=device)
+        self._used = torch.zeros_like(self._envs)  # rows that each env has used
+        self._kept: list[Tensor] = []  # one tensor [R, N, ...] for each draw of a sample
+        self._num_rows = self._room = 0  # of them, drawn and in all
+        self._foremost = 0  # no env has used more rows than this
+        self._draw = 0
+
+    def begin_fragment(self, num_steps: int) -> None:
+        """Make room for the rows of ``num_steps``. Waits for the device."""
+        used = self._used.tolist()
+        self._foremost = max(used)
+        if self._foremost + num_steps <= self._room:
+            return
+        first = max(min(used), self._foremost - MOST_ROWS)
+        self._used = (self._used - first).clamp_min(0)
+        self._foremost, self._num_rows = self._foremost - first, self._num_rows - first
+        self._room = self._foremost + num_steps + SPARE_ROWS
+        kept = self._kept
+        self._kept = [rows.new_empty(self._room, *rows.shape[1:]) for rows in kept]
+        for new, old in zip(self._kept, kept, strict=True):
+            new[: self._num_rows] = old[first : first + self._num_rows]
+
+    def sample(self, dist: Distribution, generator: torch.Generator, acting: Tensor) -> Tree:
+        """Actions ``[N, ...]``. Only envs that are ``acting`` ``[N]`` use up their numbers."""
+        self._draw = 0
+        with self:
+            action = dist.sample(generator)
+        self._used += acting
+        self._foremost += 1
+        self._num_rows = max(self._num_rows, self._foremost)
+        return action
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _DRAWS or kwargs.get("generator") is None:
+            return func(*args, **kwargs)
+        draw, self._draw = self._draw, self._draw + 1
+        if self._foremost == self._num_rows:  # an env may be ahead of all rows that were drawn
+            drawn = func(*args, **kwargs)
+            if draw == len(self._kept):
+                self._kept.append(drawn.new_empty(self._room, *drawn.shape))
+            self._kept[draw][self._num_rows] = drawn
+        own = self._kept[draw][self._used, self._envs]
+        return args[0].copy_(own) if func.__name__.endswith("_") else own

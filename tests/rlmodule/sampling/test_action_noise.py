@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog import Categorical, DiagGaussian, Distribution, MultiDistribution
-from rlmodule.sampling.action_noise import BLOCK_NUMBERS, BLOCK_ROWS, ActionNoise
+from rlmodule.sampling.random_streams import BLOCK_NUMBERS, BLOCK_ROWS, ActionNoise
 
 SPACE = spaces.Dict([("z", spaces.Discrete(3)), ("a", spaces.Box(-1, 1, (2,), np.float32))])
 CASES = {"choices": (Categorical, 5), "numbers": (DiagGaussian, 4), "nested": (MultiDistribution.bind(SPACE), 7)}
@@ -123,8 +123,7 @@ def test_envs_that_act_less_often_use_less(case: str) -> None:
 
 def test_envs_that_advance_together_go_on_from_the_foremost() -> None:
     noise, states = noise_for(), [noise_for(num_envs=1).get_state() for _ in range(2)]
-    merged = {"block_starts": [state["block_starts"][0] for state in states], "used": [3, 40]}
-    noise.set_state(merged)
+    noise.set_state([state[0] | {"used": used} for state, used in zip(states, (3, 40), strict=True)])
     noise.use(*CASES["choices"])
     alone = taken(noise_for(num_envs=1), 50)
     assert torch.equal(taken(noise, 10), alone[40:].expand(-1, 2, -1))

@@ -21,10 +21,9 @@ from catalog import Catalog, DiagGaussian
 from rlmodule import Columns, EnvRunner, RLModule, Rollout
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.sampling import own_draws
-from rlmodule.sampling.own_draws import OwnDraws
-from rlmodule.sampling.storage import RolloutStorage
-from rlmodule.sampling.tensor_storage import TensorStorage
+from rlmodule.sampling import random_streams
+from rlmodule.sampling.random_streams import OwnDraws
+from rlmodule.sampling.storage import RolloutStorage, TensorStorage
 from rlmodule.testing.data import clone, differences
 from tests.rlmodule.sampling.test_env_runner import SAMPLED, assert_resets_take_no_numbers
 from tests.rlmodule.sampling.test_env_runner_actions import DICT, TUPLE, Echo, Forgiving, Linear, Masked
@@ -126,8 +125,8 @@ def test_sampled_transitions_are_the_same_in_every_autoreset_mode(kind: str) -> 
 
 
 def test_an_env_far_behind_another_skips_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_draws, "MOST_ROWS", 20)
-    monkeypatch.setattr(own_draws, "SPARE_ROWS", 0)
+    monkeypatch.setattr(random_streams, "MOST_ROWS", 20)
+    monkeypatch.setattr(random_streams, "SPARE_ROWS", 0)
     draws, generator = OwnDraws(2, torch.device("cpu")), torch.Generator().manual_seed(0)
     dist, seen = DiagGaussian.from_logits(torch.zeros(2, 2)), list[Tensor]()
     for _ in range(6):
