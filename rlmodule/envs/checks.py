@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-import torch
 import tree
 from gymnasium import spaces
 from torch import Tensor
@@ -177,10 +176,6 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     is an array of one entry becomes a number, and the last observation of an episode is a copy, as the next reset may
     write into the same memory.
 
-    Attributes:
-        gradients_off: Where the env first switched torch's gradients off, e.g. ``env 3, step 57``. It looks in resets
-            and in steps whose observation is checked.
-
     Raises:
         TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
         EnvError: From ``reset`` and ``step``, if those of the env raise.
@@ -197,17 +192,13 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._seed: int | None = None
         self._steps = 0
         self._resets = 0
-        self._next_check = 1
         self._last_step: Any = None
         self._last_reset: Any = None
-        self.gradients_off: str | None = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env, and check what it returns: the observation if that is due, the rest always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
-        due = step >= self._next_check
-        had_gradients = due and torch.is_grad_enabled()
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -227,10 +218,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in _PLAIN and type(info) is dict
         ):
             reward = _check_outcome(f"env {self.env_index}, step {step}", *result[1:])
-        if due:
-            self._check_obs(obs, f"env {self.env_index}, step {step}", had_gradients)
-            if step >= _FULL_CHECKS:
-                self._next_check = step - step % _CHECK_EVERY + _CHECK_EVERY
+        if is_due(step):
+            self._check_obs(obs, f"env {self.env_index}, step {step}")
         if terminated or truncated:
             obs = obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
@@ -240,8 +229,6 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._resets += 1
         if seed is not None:
             self._seed = seed
-        due = is_due(self._resets)
-        had_gradients = due and torch.is_grad_enabled()
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
@@ -254,8 +241,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._last_reset = result
         if type(result[1]) is not dict:
             _check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
-        if due:
-            self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}", had_gradients)
+        if is_due(self._resets):
+            self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}")
         return result
 
     def check_last(self) -> None:
@@ -268,10 +255,8 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         if self._last_reset is not None:
             self._check_obs(self._last_reset[0], f"env {self.env_index}, reset after step {self._steps}")
 
-    def _check_obs(self, obs: Any, where: str, had_gradients: bool = False) -> None:
+    def _check_obs(self, obs: Any, where: str) -> None:
         check_member(self.env.observation_space, obs, lambda _: where)
-        if had_gradients and self.gradients_off is None and not torch.is_grad_enabled():
-            self.gradients_off = where
 
     def close(self) -> None:
         """Close the env; an error is logged, so that the other envs are closed too."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -55,8 +54,8 @@ Choose = Callable[[Tensor, int], Tree]
 class EnvRunner:
     """Collects rollouts from ``num_envs_per_env_runner`` envs, which live on from call to call.
 
-    Every step that an env makes is accounted for: ``num_env_step_calls`` is what the rollouts have of valid rows, what
-    their ``stats`` have of lost steps, and ``num_env_steps_lost``.
+    Every step that an env makes is accounted for: what ``step_counter`` counts is what the rollouts have of valid rows,
+    what their ``stats`` have of lost steps, and ``num_env_steps_lost``.
 
     A ready vector env whose observations, rewards and flags are tensors of one device is sampled there. Random actions
     are drawn on the device, from one generator for all envs, so that they depend on the number of envs and the kind of
@@ -74,8 +73,8 @@ class EnvRunner:
         on_env: Called with the vector env once it is made; if it raises, that is closed again. Where an env ended in a
             process of its own a new vector env is made with the next episodes.
         incarnation: How often a runner of these envs was made before: random streams differ in each.
-        step_counter: Counts the calls of ``env.step``: for envs in this process before each call, for others before
-            each vector step. None makes a counter of its own.
+        step_counter: Counts the calls of ``env.step``, those included that raise: for envs in this process before each
+            call, for others before each vector step. None makes a counter of its own.
 
     Attributes:
         device: Where it acts: that of the env's tensors, or the CPU.
@@ -104,14 +103,14 @@ class EnvRunner:
     ) -> None:
         self._settings, self._on_env = settings, on_env
         self._first = first_env_index
-        self._step_counter = SharedCounter() if step_counter is None else step_counter
-        self._steps_counted_before = self._step_counter.count
+        self.step_counter = step_counter or SharedCounter()
         self.progress = 0
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = settings.num_envs_per_env_runner
         self._records_infos = settings.records_episode_infos
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
-        self._make_env()
+        with _own_gradients():
+            self._make_env()
         self.observation_space = self.env.single_observation_space
         self.action_space = self.env.single_action_space
         tensors_on = self._tensors_on
@@ -119,8 +118,6 @@ class EnvRunner:
         self._counts_resets = self._has_tensors and self._mode is AutoresetMode.NEXT_STEP
         self.device = tensors_on or torch.device("cpu")
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
-        # what an env of tensors computes shall not become part of a graph; envs of arrays may need gradients
-        self._gradients = torch.no_grad() if self._has_tensors else nullcontext()
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
         self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
@@ -133,7 +130,7 @@ class EnvRunner:
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
 
     def _make_env(self) -> None:
-        settings, had_gradients = self._settings, torch.is_grad_enabled()
+        settings = self._settings
         assert settings.env is not None
         self.env = make_vector_env(
             settings.env,
@@ -141,11 +138,10 @@ class EnvRunner:
             self.num_envs,
             settings.gym_env_vectorize_mode,
             first_env_index=self._first,
-            step_counter=self._step_counter,
+            step_counter=self.step_counter,
             mends=settings.restart_failed_sub_environments,
         )
         try:
-            self._check_gradients(had_gradients, "when they were made")
             if self._on_env is not None:
                 self._on_env(self.env)
             self._mode = autoreset_mode(self.env)
@@ -194,18 +190,19 @@ class EnvRunner:
             )
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
-            self._make_env()
-        self._seeds, had_gradients = self._streams.next_seeds(), torch.is_grad_enabled()
+            with _own_gradients():
+                self._make_env()
+        self._seeds = self._streams.next_seeds()
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._row = None
         try:
-            obs, info = self.env.reset(seed=seed)
+            with _own_gradients():
+                obs, info = self.env.reset(seed=seed)
         except BaseException as error:
             if (ended := self._ended_process(error)) is not None:
                 raise ended from error
             raise
-        self._check_gradients(had_gradients, "in a reset")
         if self._guard is not None:
             self._guard.check_reset(obs, info)
         if self._has_tensors:
@@ -235,19 +232,17 @@ class EnvRunner:
             ValueError: If an observation or reward is wrong or not finite, or an action mask left no choice; names env
                 and step.
             EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
-            RuntimeError: If envs in processes of their own were interrupted in a step before; if an env in this process
-                switched torch's gradients off.
+            RuntimeError: If envs in processes of their own were interrupted in a step before.
         """
         start = perf_counter()
         if self._row is None:
             self.reset()
-        data, calls_before = self._next_storage(num_steps), self._step_counter.cell[0]
-        had_gradients = torch.is_grad_enabled()
+        data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
         try:
-            with self._gradients:
+            # what an env of tensors computes shall not become part of a graph; envs of arrays may need gradients
+            with torch.no_grad() if self._has_tensors else _own_gradients():
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
-            self._check_gradients(had_gradients, f"steps {self._steps - num_steps + 1} to {self._steps}")
         except BaseException as error:
             self._row = None  # the envs are ahead of what was recorded: new episodes start
             culprit = self._culprit(error, data)
@@ -282,7 +277,7 @@ class EnvRunner:
         """Fill ``data``. Returns the seconds of each phase."""
         env, guard, convert, inference_mode = self.env, self._guard, self._convert, self._inference_mode
         forward, choose = self._forward_along(data, explore), self._chooser(data, num_steps, explore)
-        counter = self._step_counter.cell if self._counts_steps else None
+        counter = self.step_counter.cell if self._counts_steps else None
         after_step = self._after_step_of(data)
         marks_each_row = data.state_in is not None or data.previous or self._mode is AutoresetMode.NEXT_STEP
         in_env = in_forward = 0.0
@@ -428,7 +423,7 @@ class EnvRunner:
 
     def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
         """Subtract the resets among ``num_steps`` vector steps of an env of tensors, which the host could not know."""
-        self._step_counter.cell[0] -= int(data.ended[:num_steps].sum())
+        self.step_counter.cell[0] -= int(data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
@@ -459,31 +454,13 @@ class EnvRunner:
         """Account for the steps of a fragment that ended in ``error``."""
         if self._counts_resets:
             data.mark(0, len(data.rewards))
-            self._uncount_resets(data, (self._step_counter.count - calls_before) // self.num_envs)
-        num = self._step_counter.count - calls_before
+            self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
+        num = self.step_counter.count - calls_before
         is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
         raised = min(num, len(data.faults) + is_step)
         self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # only what is not 0
 
-    def _check_gradients(self, were_on: bool, when: str) -> None:
-        """Raise if an env switched off torch's gradients, which learners in this process need."""
-        if torch.is_grad_enabled() or not were_on:
-            return
-        torch.set_grad_enabled(True)
-        places = self.env.get_attr("gradients_off") if isinstance(self.env, SyncEnvs) else ()
-        unknown = f"envs {self._first} to {self._first + self.num_envs - 1}, {when}"
-        where = next((place for place in places if place is not None), unknown)
-        raise RuntimeError(
-            f"{where}: expected torch's gradients left on, got torch.set_grad_enabled(False). "
-            "Write 'with torch.no_grad():' in the env around what needs none."
-        )
-
     # --- the rest -----------------------------------------------------------------------------------------------------
-
-    @property
-    def num_env_step_calls(self) -> int:
-        """Calls of ``env.step`` that this runner made, those included that raised."""
-        return self._step_counter.count - self._steps_counted_before
 
     def get_state(self) -> dict[str, Any]:
         """Counters and random streams, by global index of the env. Envs are not saved: after ``set_state`` new episodes
@@ -502,6 +479,11 @@ class EnvRunner:
             assert isinstance(self.env.unwrapped, AsyncVectorEnv)
             end_processes(self.env.unwrapped)
         close_vector_env(self.env)
+
+
+def _own_gradients() -> torch.set_grad_enabled:
+    """Undo on exit what envs in this process do to torch's gradients, which learners need."""
+    return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
 def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -> torch.device | None:

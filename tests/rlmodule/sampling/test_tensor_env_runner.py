@@ -617,11 +617,11 @@ def test_every_step_is_accounted_for(mode: AutoresetMode) -> None:
             valid += runner.sample(steps).num_env_steps
         except (RuntimeError, ValueError):
             failed += 1
-        assert runner.num_env_step_calls == env.asked_for == valid + sum(runner.num_env_steps_lost.values())
+        counted = step_counter.count - 1000
+        assert counted == env.asked_for == valid + sum(runner.num_env_steps_lost.values())
     assert failed == 2
     assert {*runner.num_env_steps_lost} == {"fragment"}
     assert runner.progress == env.steps - 1
-    assert step_counter.count == 1000 + env.asked_for
 
 
 def test_a_runner_that_is_made_again_repeats_nothing() -> None:
