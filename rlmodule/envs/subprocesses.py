@@ -5,13 +5,12 @@ import functools
 import logging
 import multiprocessing.connection
 import os
-import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -53,27 +52,13 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
     forked it."""
     if threading.current_thread() is threading.main_thread():
         return make()
-    made: Future[T] = Future()
-    _lasting_thread(os.getpid()).put((made, make))
-    return made.result()
+    return _lasting_thread(os.getpid()).submit(make).result()
 
 
 @functools.cache
-def _lasting_thread(pid: int) -> "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]]":
-    """What to do for the thread of process ``pid``: one that was forked has none yet."""
-    jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-
-    def work() -> None:
-        while True:
-            made, make = jobs.get()
-            try:
-                made.set_result(make())
-            except BaseException as error:
-                made.set_exception(error)
-            del made, make  # what was made is not for this thread to keep
-
-    threading.Thread(target=work, name="env processes", daemon=True).start()
-    return jobs
+def _lasting_thread(pid: int) -> ThreadPoolExecutor:
+    """The thread of process ``pid``: one that was forked has none yet."""
+    return ThreadPoolExecutor(1, "env processes")
 
 
 def is_broken(env: AsyncVectorEnv) -> bool:

@@ -71,7 +71,7 @@ class EnvRunner:
         first_env_index: Global index of this runner's first env.
         role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
         on_env: Called with the vector env once it is made; if it raises, that is closed again. Where an env ended in a
-            process of its own a new vector env is made with the next episodes.
+            process of its own, or an interrupt cut off what it sent, a new one is made with the next episodes.
         incarnation: How often a runner of these envs was made before: random streams differ in each.
         step_counter: Counts the calls of ``env.step``, those included that raise: for envs in this process before each
             call, for others before each vector step. None makes a counter of its own.
@@ -124,7 +124,6 @@ class EnvRunner:
         self._storages: list[RolloutStorage] = []
         self._row: dict[str, Any] | None = None  # what the next rollout begins with; None for new episodes
         self._state: Tree | None = None
-        self._cut_off = False
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
@@ -183,11 +182,6 @@ class EnvRunner:
 
     def reset(self) -> None:
         """Start a new episode in every env, each from its own next seed; envs of tensors from one for all."""
-        if self._cut_off:
-            raise RuntimeError(
-                "async envs: expected whole steps, got an interrupt in the middle of one. Build "
-                "another, or load one: from_checkpoint(path)."
-            )
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             with _own_gradients():
@@ -232,7 +226,6 @@ class EnvRunner:
             ValueError: If an observation or reward is wrong or not finite, or an action mask left no choice; names env
                 and step.
             EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
-            RuntimeError: If envs in processes of their own were interrupted in a step before.
         """
         start = perf_counter()
         if self._row is None:
@@ -445,8 +438,8 @@ class EnvRunner:
         env = self.env.unwrapped
         if not isinstance(env, AsyncVectorEnv):
             return None
-        # processes that were interrupted in the middle of a message cannot be talked to any more
-        self._cut_off |= not isinstance(error, Exception)
+        if not isinstance(error, Exception):  # what was interrupted in the middle of a message
+            end_processes(env)
         is_about_one = isinstance(error, EOFError | ConnectionError)
         return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
 
@@ -475,9 +468,6 @@ class EnvRunner:
 
     def stop(self) -> None:
         """Close the envs, in a few seconds at most; none of their processes is left."""
-        if self._cut_off:
-            assert isinstance(self.env.unwrapped, AsyncVectorEnv)
-            end_processes(self.env.unwrapped)
         close_vector_env(self.env)
 
 

@@ -488,6 +488,28 @@ def test_who_is_told_of_an_env_is_told_of_the_one_that_takes_its_place(folders: 
     runner.stop()
 
 
+def test_processes_that_an_interrupt_cut_off_are_replaced_with_the_next_call(folders: Any) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    runner = runner_for(next(folders), "async", num_envs=2, pause=0.05)
+    before, handler = runner.env, signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner.sample(1000)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert isinstance(before, AsyncVectorEnv)
+    assert not any(process.is_alive() for process in before.processes)
+    rollout = runner.sample(3)
+    assert runner.env is not before
+    assert rollout[Columns.STARTS][0].all()
+    counted = sum(runner.num_env_steps_lost.values()) + rollout.num_env_steps
+    assert runner.step_counter.count == counted
+    runner.stop()
+
+
 # ----------------------------------------------------------------------------------------------------------- closing
 
 
