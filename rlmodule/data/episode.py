@@ -283,11 +283,10 @@ def _as_column(name: str, value: Tree) -> Tree:
     """Tree of arrays with a leading dim, also from a list with an entry per step."""
     if not isinstance(value, list):
         return _as_arrays(value)
-    column = _no_rows(_as_arrays(value[0]))
-    for row, entry in enumerate(map(_as_arrays, value)):
-        _check_fits(f"{name}[{row}]", column, entry)
-        column = _append(column, row, entry)
-    return tree.map_structure(lambda x: x[: len(value)], column)
+    entries = [*map(_as_arrays, value)]
+    for row, entry in enumerate(entries):
+        _check_fits(f"{name}[{row}]", _no_rows(entries[0]), entry)
+    return tree.map_structure(lambda *x: np.stack(x), *entries)
 
 
 def _as_index(name: str, indices: Any, length: int) -> Any:

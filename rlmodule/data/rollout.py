@@ -115,10 +115,9 @@ class Rollout:
         followed a terminated step is meaningless and for the caller to ignore.
         """
         steps, slots = self.shape
-        own = values[: steps * slots].view(steps, slots)
-        following = torch.cat([own[1:], values[None, steps * slots : steps * slots + slots]])
-        following[self.final_index[:, 0], self.final_index[:, 1]] = values[steps * slots + slots :]
-        return own, following
+        own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
+        own = own.view(steps, slots)
+        return own, self._following(own, last, finals)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
@@ -141,20 +140,19 @@ class Rollout:
                 "Rollout.from_episodes(): expected one or more episodes with steps and the same columns, got "
                 f"{list(episodes)} with the columns {sorted(names)}. Leave out those without a step."
             )
-        remaining = np.array(lengths) - np.arange(max(lengths))[:, None]
+        rows = np.arange(max(lengths))[:, None]
+        is_last = rows == np.array(lengths) - 1
         obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
         columns: dict[str, Tree] = {
             Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
-            Columns.VALID: torch.from_numpy(remaining > 0),
-            Columns.STARTS: torch.zeros(max(lengths), len(episodes), dtype=torch.bool),
-            Columns.TERMINATEDS: torch.from_numpy((remaining == 1) & [e.terminated for e in episodes]),
-            Columns.TRUNCATEDS: torch.from_numpy((remaining == 1) & [e.truncated for e in episodes]),
+            Columns.VALID: torch.from_numpy(rows < lengths),
+            Columns.STARTS: torch.from_numpy((rows == 0) & [e.t_started == 0 for e in episodes]),
+            Columns.TERMINATEDS: torch.from_numpy(is_last & [e.terminated for e in episodes]),
+            Columns.TRUNCATEDS: torch.from_numpy(is_last & [e.truncated for e in episodes]),
         }
-        columns[Columns.STARTS][0] = torch.tensor([episode.t_started == 0 for episode in episodes])
         for name in (Columns.ACTIONS, Columns.REWARDS, *episodes[0].column_names):
             columns[name] = _pack(name, episodes, max(lengths))
-        cut_off = [slot for slot, e in enumerate(episodes) if e.truncated and not e.terminated]
-        final_index = torch.tensor([(lengths[slot] - 1, slot) for slot in cut_off], dtype=torch.int64).reshape(-1, 2)
+        final_index = (columns[Columns.TRUNCATEDS] & ~columns[Columns.TERMINATEDS]).nonzero()
         return cls(
             columns=columns,
             last_obs=tree.map_structure(lambda x: x[-1], obs),
@@ -206,10 +204,9 @@ class Rollout:
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
         """
-        index = (self.final_index[:, 0], self.final_index[:, 1])
         terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
         stored = torch.zeros_like(valid)
-        stored[index] = True
+        stored[self.final_index.unbind(1)] = True
         stored[:-1] |= ~valid[1:]  # an invalid row holds what followed the one before it
         lost = valid & (terminated | self.columns[Columns.TRUNCATEDS]) & ~stored
         if (lost & ~terminated).any():
@@ -220,12 +217,17 @@ class Rollout:
             )
 
         def follow(obs: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-            following = torch.cat([obs[1:], last[None]])
-            following[index] = finals
+            following = self._following(obs, last, finals)
             following[lost] = obs[lost]  # zeros need not lie in the space
             return following
 
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
+
+    def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
+        """``column`` ``[T, N, ...]`` one step later: ``last`` behind it, and ``finals`` after truncations."""
+        following = torch.cat([column[1:], last[None]])
+        following[self.final_index.unbind(1)] = finals
+        return following
 
 
 def _cat(parts: Sequence[Tree], dim: int) -> Tree:

@@ -16,7 +16,7 @@ from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_ata
 from rlmodule.envs.checks import EnvGuard, VectorGuard
 from rlmodule.envs.restarting import RestartingEnv
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.envs.subprocesses import die_with_parent, in_lasting_thread, workers_ignore_ctrl_c
+from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
@@ -112,7 +112,7 @@ def make_vector_env(
 
     def make_single(index: int) -> gym.Env[Any, Any]:
         if os.getpid() != maker_pid:
-            die_with_parent()
+            follow_parent()
         try:
             guard = guarded(ready.pop() if ready else make_another(), index)
         except Exception as error:
@@ -189,8 +189,7 @@ def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> Sync
 
 def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> AsyncEnvs:
     try:
-        with workers_ignore_ctrl_c():
-            made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
+        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             f"{where}: expected a process for each env, got one that ended ({type(error).__name__}). "

@@ -52,24 +52,22 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         )
         super().__init__(env)
         self._step = 0
-        self._keys: Sequence[str] = [mask_key] if embeddings_space is None else [mask_key, embeddings_key]
         if mask_space is None:
-            _, info = env.reset()
-            self._require([mask_key], info, "reset()")
-            mask_space = _space_of(info[mask_key], f"info[{mask_key!r}] of {self._name}")
+            mask = self._fields([mask_key], env.reset()[1], "reset()")[mask_key]
+            mask_space = _space_of(mask, f"info[{mask_key!r}] of {self._name}")
+        added = {mask_key: mask_space}
+        if embeddings_space is not None:
+            added[embeddings_key] = embeddings_space
+        self._keys = [*added]
         inner = env.observation_space
         self._is_dict = isinstance(inner, spaces.Dict)
-        fields = [*inner.items()] if isinstance(inner, spaces.Dict) else [(OBSERVATIONS, inner)]
-        names = [key for key, _ in fields]
-        if taken := [key for key in self._keys if key in names]:
+        fields = inner.spaces if isinstance(inner, spaces.Dict) else {OBSERVATIONS: inner}
+        if taken := [key for key in added if key in fields]:
             raise ValueError(
-                f"observation_space of {self._name}: expected none of the fields {taken}, got the fields {names}. "
+                f"observation_space of {self._name}: expected none of the fields {taken}, got the fields {[*fields]}. "
                 "Leave the wrapper out if they are what it would add; else rename them in info."
             )
-        fields.append((mask_key, mask_space))
-        if embeddings_space is not None:
-            fields.append((embeddings_key, embeddings_space))
-        self.observation_space = spaces.Dict(fields)
+        self.observation_space = spaces.Dict([*fields.items(), *added.items()])
 
     @property
     def _name(self) -> str:
@@ -88,10 +86,9 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         return self._observed(obs, info, f"step() {self._step} of its episode"), reward, terminated, truncated, info
 
     def _observed(self, obs: Any, info: Mapping[str, Any], call: str) -> dict[str, Any]:
-        self._require(self._keys, info, call)
-        return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **{key: info[key] for key in self._keys}}
+        return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **self._fields(self._keys, info, call)}
 
-    def _require(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> None:
+    def _fields(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> dict[str, Any]:
         for key in keys:
             if key not in info:
                 raise ValueError(
@@ -99,6 +96,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
                     "env return it from every reset() and step(), also from those that end an episode; mask_key "
                     "and embeddings_key set its name."
                 )
+        return {key: info[key] for key in keys}
 
 
 def _space_of(value: Any, where: str) -> spaces.Space[Any]:

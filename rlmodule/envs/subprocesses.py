@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
@@ -28,21 +28,11 @@ _PR_SET_PDEATHSIG = 1
 logger = logging.getLogger("rlmodule.envs.make")
 
 
-@contextmanager
-def workers_ignore_ctrl_c() -> Iterator[None]:
-    """A terminal sends Ctrl-C to worker processes too, which inherit how it is met; but it is for us to end them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, be that by a signal that no program can answer. Linux."""
+def follow_parent() -> None:
+    """Let this process end with its parent and by it alone. A terminal sends Ctrl-C to worker processes too, which are
+    not to answer; on Linux the kernel kills them when the parent ends, be that by a signal that no program can answer.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

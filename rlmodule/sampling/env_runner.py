@@ -14,7 +14,6 @@ or rewards finds them next to the observation, zeros for what lies before the fi
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -334,14 +333,14 @@ class EnvRunner:
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
         """``forward`` of a recurrent module: pass its states on from each row to the next, and record those that
         training sequences begin with."""
-        length, rows = self.module.max_seq_len, enumerate(torch.as_tensor(data.starts).unsqueeze(1))
+        length, starts = self.module.max_seq_len, torch.as_tensor(data.starts).unsqueeze(1)
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            t, starts = next(rows)
+            t = data.filled
             if t % length == 0:
                 write_row(data.state_in, t // length, self._state)
             obs = map_leaves(lambda x: x[None], batch[Columns.OBS])
-            out = forward({Columns.OBS: obs, Columns.STARTS: starts, Columns.STATE_IN: self._state})
+            out = forward({Columns.OBS: obs, Columns.STARTS: starts[t], Columns.STATE_IN: self._state})
             self._state = state_out_of(self.module, out)
             return {Columns.ACTION_DIST_INPUTS: out[Columns.ACTION_DIST_INPUTS][0]}
 
@@ -349,11 +348,10 @@ class EnvRunner:
 
     def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
         """``forward`` with new noise in the nets of ``module`` for each row in which an env acts."""
-        generator, rows = self._streams.generator, itertools.count()
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
-            if data.num_acting(next(rows)):
-                module.resample_noise(generator)
+            if data.num_acting(data.filled):
+                module.resample_noise(self._streams.generator)
             return forward(batch)
 
         return step
