@@ -48,8 +48,6 @@ class Episode:
     steps, or a column has a name in :data:`RESERVED`.
     """
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # compared by content, which changes
-
     def __init__(
         self,
         observations: Tree | None = None,
@@ -155,7 +153,7 @@ class Episode:
 
         An int gives one entry without a leading dim, a list a copy of the entries in that order, a slice or None a
         view. Negative indices count from the end of the column. KeyError if there is no such column (yet), IndexError
-        or TypeError if an index is out of range or none.
+        if an index is out of range or none.
         """
         if name not in self._columns:
             remedy = f"It comes with add_reset() or add_step().{closest(name, self._columns)}"
@@ -292,14 +290,12 @@ def _as_column(name: str, value: Tree) -> Tree:
 def _as_index(name: str, indices: Any, length: int) -> Any:
     if indices is None or isinstance(indices, slice):
         return indices or slice(None)
-    index, where = np.asarray(indices), f"indices of {name!r}"
-    if index.size and index.dtype.kind not in "iu":
-        remedy = "Turn a mask into indices with np.flatnonzero()."
-        raise TypeError(_explain(where, "an int, a list of ints, a slice or None", repr(indices), remedy))
-    if ((index < -length) | (index >= length)).any():
-        raise IndexError(
-            _explain(where, f"at least {-length} and below {length}", repr(indices), "Look at its length.")
-        )
+    index = np.asarray(indices)
+    fits = index.dtype.kind in "iu" or not index.size
+    if not fits or ((index < -length) | (index >= length)).any():
+        expected = f"ints from {-length} to {length - 1}, a slice or None"
+        remedy = "Look at its length; turn a mask into indices with np.flatnonzero()."
+        raise IndexError(_explain(f"indices of {name!r}", expected, repr(indices), remedy))
     return index.astype(np.int64) if index.ndim else int(index)
 
 

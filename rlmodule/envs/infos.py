@@ -26,15 +26,10 @@ def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool)
     return [_part_of(info, slot, len(ended)) for slot in np.flatnonzero(ended).tolist()]
 
 
-def own_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``info`` of one env, which may write into its own again; copied as by :func:`last_infos`."""
-    return {key: _own(value) for key, value in info.items()}
-
-
 def _part_of(value: Any, slot: int, num_envs: int) -> Any:
     """What of an entry of a vector env's info belongs to one env."""
     if not isinstance(value, Mapping):
-        return _own(value[slot] if _is_by_env(value, num_envs) else value)
+        return own_value(value[slot] if _is_by_env(value, num_envs) else value)
     names = {f"_{key}" for key in value}
     masks = {key: part for key, part in value.items() if key in names and _is_by_env(part, num_envs)}
     return {
@@ -50,16 +45,16 @@ def _is_by_env(value: Any, num_envs: int) -> bool:
     return isinstance(value, list | tuple) and len(value) == num_envs
 
 
-def _own(value: Any) -> Any:
+def own_value(value: Any) -> Any:
     """A value that changes no more, with numbers as Python has them; objects of other classes stay what they are."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 0):
+    if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
         return value.copy()
     if type(value) in (list, tuple):
-        return type(value)(_own(item) for item in value)
+        return type(value)(own_value(item) for item in value)
     if isinstance(value, dict):
-        return {key: _own(item) for key, item in value.items()}
+        return {key: own_value(item) for key, item in value.items()}
     return value

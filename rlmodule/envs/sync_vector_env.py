@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
 from rlmodule.envs.checks import is_due, to_array
-from rlmodule.envs.infos import own_info
+from rlmodule.envs.infos import own_value
 
 
 class SyncEnvs(SyncVectorEnv):
@@ -54,7 +54,7 @@ class SyncEnvs(SyncVectorEnv):
                 terminateds[i], truncateds[i] = terminated, truncated
                 if not finals:
                     finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
-                finals["final_obs"][i], finals["final_info"][i] = obs, info and own_info(info)
+                finals["final_obs"][i], finals["final_info"][i] = obs, info and own_value(info)
                 obs, _ = env.reset()
             all_obs[i] = obs
             if copies is not None:

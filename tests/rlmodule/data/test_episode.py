@@ -217,9 +217,9 @@ MISUSES: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
     "end of nothing": (ValueError, lambda: Episode([0], terminated=True), "Leave out the flag"),
     "unknown column": (KeyError, lambda: make_episode(1).get_columns("action_lopg"), "Did you mean 'action_logp'"),
     "no actions yet": (KeyError, lambda: Episode().get_actions(), "comes with"),
-    "index": (IndexError, lambda: make_episode(2).get_actions(2), "at least -2 and below 2, got 2"),
-    "index in a list": (IndexError, lambda: make_episode(2).get_observations([0, -4]), "at least -3 and below 3"),
-    "mask": (TypeError, lambda: make_episode(2).get_rewards([True, False]), "flatnonzero"),
+    "index": (IndexError, lambda: make_episode(2).get_actions(2), "ints from -2 to 1, a slice or None, got 2"),
+    "index in a list": (IndexError, lambda: make_episode(2).get_observations([0, -4]), "ints from -3 to 2"),
+    "mask": (IndexError, lambda: make_episode(2).get_rewards([True, False]), "flatnonzero"),
     "single step": (TypeError, lambda: make_episode(2)[0], "get_actions"),  # pyright: ignore
     "stride": (TypeError, lambda: make_episode(4)[::2], "get_actions"),
     "other id": (ValueError, lambda: make_episode(2).concat(make_episode(2, t=2, id="f")), "chunks of one episode"),
