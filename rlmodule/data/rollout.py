@@ -171,29 +171,25 @@ class Rollout:
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
         """
-        columns: dict[str, Any] = {
-            n: tree.map_structure(lambda x: x.numpy(force=True), c) for n, c in self.columns.items()
-        }
+        columns: Any = tree.map_structure(lambda x: x.numpy(force=True), self.columns)
         following = tree.map_structure(lambda x: x.numpy(force=True), self.following_observations())
-        valid = columns[Columns.VALID]
-        last = valid & (columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS])
-        last[-1] |= valid[-1]
-        last[:-1] |= valid[:-1] & ~valid[1:]
-        first = valid.copy()
-        first[1:] &= last[:-1] | ~valid[:-1]
+        ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
         episodes = []
-        for (slot, start), (_, end) in zip(np.argwhere(first.T), np.argwhere(last.T), strict=True):
-            rows = {name: entry_of(column, (slice(start, end + 1), slot)) for name, column in columns.items()}
-            after = entry_of(following, (slice(end, end + 1), slot))
-            episode = Episode(
-                tree.map_structure(lambda *x: np.concatenate(x), rows[Columns.OBS], after),
-                rows[Columns.ACTIONS],
-                rows[Columns.REWARDS],
-                columns={name: column for name, column in rows.items() if name not in RESERVED},
-                terminated=rows[Columns.TERMINATEDS][-1],
-                truncated=rows[Columns.TRUNCATEDS][-1],
-            )
-            episodes.append(episode)
+        for slot, valid in enumerate(columns[Columns.VALID].T):
+            rows = np.flatnonzero(valid)
+            cuts = np.flatnonzero((np.diff(rows) > 1) | ended[rows[:-1], slot]) + 1
+            for part in filter(len, np.split(rows, cuts)):
+                steps = entry_of(columns, (slice(part[0], part[-1] + 1), slot))
+                after = entry_of(following, (part[-1:], slot))
+                episode = Episode(
+                    tree.map_structure(lambda *x: np.concatenate(x), steps[Columns.OBS], after),
+                    steps[Columns.ACTIONS],
+                    steps[Columns.REWARDS],
+                    columns={name: column for name, column in steps.items() if name not in RESERVED},
+                    terminated=steps[Columns.TERMINATEDS][-1],
+                    truncated=steps[Columns.TRUNCATEDS][-1],
+                )
+                episodes.append(episode)
         return episodes
 
     def following_observations(self) -> Tree:

@@ -98,15 +98,14 @@ class RolloutStorage:
         length, device = num_steps + 1, tree.flatten(template)[0].device
         shape = count, length, env.num_envs
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
-        flags = torch.zeros(5, *shape, dtype=torch.bool, device=device)
-        flags[4] = True
-        starts, ended, terminateds, truncateds, valid = flags
-        tensors = {
-            Columns.REWARDS: torch.zeros(count, num_steps, env.num_envs, device=device),
-            Columns.TERMINATEDS: terminateds[:, :-1],
-            Columns.TRUNCATEDS: truncateds[:, :-1],
-            Columns.VALID: valid[:, :-1],
+        starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
+        of_steps = {
+            Columns.REWARDS: torch.zeros(shape, device=device),
+            Columns.TERMINATEDS: terminateds,
+            Columns.TRUNCATEDS: truncateds,
+            Columns.VALID: torch.ones(shape, dtype=torch.bool, device=device),
         }
+        tensors = {name: x[:, :-1] for name, x in of_steps.items()}
         columns = {Columns.OBS: map_leaves(lambda x: x[:, :-1], obs), Columns.STARTS: starts[:, :-1]} | tensors
         obs_views = unbind_rows(cls._as_env_gives(obs))
         views = unbind_rows(cls._as_env_gives({"starts": starts, "ended": ended, **tensors}))
@@ -369,13 +368,11 @@ class TensorStorage(RolloutStorage):
         if module.action_mask is not None:
             stuck = module.action_mask.rows_without_choice(map_leaves(lambda x: x[:-1], self.env_obs)) & self.valid
         wrong = torch.stack([stuck.any(), *(~leaf.isfinite().all() for leaf in (*floats, self.rewards))]).any()
-        parts = [self.rewards, self.terminateds, self.truncateds, wrong]
-        on_host = torch.cat([part.flatten().view(torch.uint8) for part in parts]).cpu().numpy()
-        if on_host[-1]:
+        parts = [self.rewards, self.terminateds, self.truncateds, wrong.expand_as(self.rewards)]
+        on_host = torch.stack([part.float() for part in parts]).cpu().numpy()
+        if on_host[3].any():
             self.check(module, first_step, first_env)
-        shape, size = self.rewards.shape, self.rewards.numel()
-        flags = on_host[4 * size : -1].view(bool).reshape(2, *shape)
-        return on_host[: 4 * size].view(np.float32).reshape(shape), flags[0], flags[1]
+        return on_host[0], on_host[1].astype(bool), on_host[2].astype(bool)
 
 
 def check_device(where: str, value: Any, device: torch.device) -> None:

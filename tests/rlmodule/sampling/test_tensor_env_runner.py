@@ -437,7 +437,7 @@ def test_the_loop_needs_no_number_and_no_other_device(
     runner.reset()
     for _ in range(2):
         data = runner._next_storage(10)
-        with runner._gradients:
+        with torch.no_grad():
             runner._interact(data, 10, explore=False)
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):  # the one copy to the host
         runner._rollout_of(data, 10, explore=False)
