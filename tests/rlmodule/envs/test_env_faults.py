@@ -488,6 +488,20 @@ def test_who_is_told_of_an_env_is_told_of_the_one_that_takes_its_place(folders: 
     runner.stop()
 
 
+@pytest.mark.parametrize("where", ["main thread", "another thread"])
+def test_processes_of_envs_leave_ctrl_c_to_the_runner(folders: Any, where: str) -> None:
+    folder, made = next(folders), []
+    thread = threading.Thread(target=lambda: made.append(runner_for(folder, "async", num_envs=2)))
+    thread.run() if where == "main thread" else thread.start()
+    if where == "another thread":
+        thread.join()
+    [runner] = made
+    for process in runner.env.processes:
+        os.kill(process.pid, signal.SIGINT)
+    assert runner.sample(5).num_env_steps == 10
+    runner.stop()
+
+
 def test_processes_that_an_interrupt_cut_off_are_replaced_with_the_next_call(folders: Any) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
