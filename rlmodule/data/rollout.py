@@ -181,11 +181,12 @@ class Rollout:
             for part in filter(len, np.split(rows, cuts)):
                 steps = entry_of(columns, (slice(part[0], part[-1] + 1), slot))
                 after = entry_of(following, (part[-1:], slot))
+                further = {name: column for name, column in steps.items() if name not in RESERVED}
                 episode = Episode(
                     tree.map_structure(lambda *x: np.concatenate(x), steps[Columns.OBS], after),
                     steps[Columns.ACTIONS],
                     steps[Columns.REWARDS],
-                    columns={name: column for name, column in steps.items() if name not in RESERVED},
+                    columns=further,
                     terminated=steps[Columns.TERMINATEDS][-1],
                     truncated=steps[Columns.TRUNCATEDS][-1],
                 )

@@ -71,13 +71,13 @@ def make_vector_env(
         RuntimeError: The env could not be made; chained, with type and message of the original in the text.
     """
     if type(num_envs) is not int or num_envs < 1:
-        raise ValueError(
-            f"num_envs: expected a positive int, got {num_envs!r}. Set num_envs_per_env_runner to 1 or more."
-        )
+        remedy = "Set num_envs_per_env_runner to 1 or more."
+        raise ValueError(f"num_envs: expected a positive int, got {num_envs!r}. {remedy}")
     if mode is None:
         mode = "vector_entry_point" if is_atari(env) else "sync"
     if mode not in (modes := get_args(VectorizeMode)):
-        raise ValueError(f"mode: expected one of {modes}, got {mode!r}. Choose one of them.{closest(mode, modes)}")
+        hint = closest(mode, modes)
+        raise ValueError(f"mode: expected one of {modes}, got {mode!r}. Choose one of them.{hint}")
     if isinstance(env, str) and current_id(env):
         raise _unknown_id(env)
     if mode == "vector_entry_point" and is_atari(env):

@@ -64,8 +64,8 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         fields = inner.spaces if isinstance(inner, spaces.Dict) else {OBSERVATIONS: inner}
         if taken := [key for key in added if key in fields]:
             raise ValueError(
-                f"observation_space of {self._name}: expected none of the fields {taken}, got the fields {[*fields]}. "
-                "Leave the wrapper out if they are what it would add; else rename them in info."
+                f"observation_space of {self._name}: expected none of the fields {taken}, got the "
+                f"fields {[*fields]}. Leave the wrapper out if they are what it would add; else rename them in info."
             )
         self.observation_space = spaces.Dict([*fields.items(), *added.items()])
 
@@ -86,7 +86,8 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         return self._observed(obs, info, f"step() {self._step} of its episode"), reward, terminated, truncated, info
 
     def _observed(self, obs: Any, info: Mapping[str, Any], call: str) -> dict[str, Any]:
-        return {**(obs if self._is_dict else {OBSERVATIONS: obs}), **self._fields(self._keys, info, call)}
+        own = obs if self._is_dict else {OBSERVATIONS: obs}
+        return {**own, **self._fields(self._keys, info, call)}
 
     def _fields(self, keys: Sequence[str], info: Mapping[str, Any], call: str) -> dict[str, Any]:
         for key in keys:

@@ -103,7 +103,8 @@ class RandomStreams:
         else:
             self._begin_generator()
         if self._kind == "arrays":
-            self.noise.set_state([one.get("noise") or self._new_noise(index) for index, one in saved.items()])
+            noise = [one.get("noise") or self._new_noise(index) for index, one in saved.items()]
+            self.noise.set_state(noise)
 
     def _new_noise(self, index: int) -> dict[str, Any]:
         return {"block_start": self._new_stream(index).bit_generator.state, "used": 0}
@@ -199,7 +200,8 @@ class ActionNoise:
     def get_state(self) -> list[dict[str, Any]]:
         """For each env, where its block starts and how many rows of it are used; JSON-able."""
         used = np.broadcast_to(self._used, len(self._streams)).tolist()
-        return [{"block_start": start, "used": num} for start, num in zip(self._block_starts, used, strict=True)]
+        places = zip(self._block_starts, used, strict=True)
+        return [{"block_start": start, "used": num} for start, num in places]
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Restore what :meth:`get_state` gave for as many streams."""

@@ -98,7 +98,8 @@ class RolloutStorage:
         length, device = num_steps + 1, tree.flatten(template)[0].device
         shape = count, length, env.num_envs
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
-        starts, ended, terminateds, truncateds = torch.zeros(4, *shape, dtype=torch.bool, device=device)
+        flags = torch.zeros(4, *shape, dtype=torch.bool, device=device)
+        starts, ended, terminateds, truncateds = flags
         of_steps = {
             Columns.REWARDS: torch.zeros(shape, device=device),
             Columns.TERMINATEDS: terminateds,
