@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
+import re
 import textwrap
-from collections import Counter
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field
 from inspect import isabstract
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args, get_type_hints
-
-import tyro
-from tyro.constructors import PrimitiveConstructorSpec
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from algorithms.cli.exits import UsageError
 from algorithms.cli.hints import hint_for
@@ -28,6 +23,8 @@ from catalog.settings import Setting, section_docs, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 
 if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
     from _typeshed import DataclassInstance
 
 _NO_FLAGS = ("env", "model_config", "rl_module_spec")  # the argument ENV, the section "model", and SPEC_FLAGS
@@ -81,35 +78,46 @@ class Flag:
         """Whether the flag is a pair, ``--x`` and ``--no-x``."""
         return bool in (self.hint, *get_args(self.hint))
 
-    def field(self) -> tuple[str, Any, Any]:
-        """Return the flag as a field for tyro: True or False for a switch, else the words that were typed."""
-        item = item_of(self.hint)
-        several = item is not None and isinstance(self.default, list | tuple)
-        default = " ".join(map(str, self.default)) if several else self.default
-        about = f"{self.doc} ({self.bounds})" if self.bounds and str(self.bounds) else self.doc
-        mark = tyro.conf.arg(name=kebab(self.name), help=about, help_behavior_hint=f"(default: {default})")
-        if self.is_switch:  # tyro makes a pair of flags only where the default is a bool
-            return self.name, Annotated[bool, mark], bool(self.default)
-        words = PrimitiveConstructorSpec[Any](
-            nargs=1 if item is None else "*",
-            metavar=type_text(self.hint) if item is None else f"[{type_text(item)} ...]",
-            instance_from_str=lambda texts: texts,
-            is_instance=lambda value: True,
-            str_from_instance=lambda value: [str(value)],
+    def add_to(self, group: _ArgumentGroup) -> None:
+        """Add the flag to those of a parser."""
+        item, default = item_of(self.hint), self.default
+        if item is not None and isinstance(default, list | tuple):
+            default = " ".join(map(str, default))
+        facts = f"({self.bounds}) (default: {default})" if self.bounds and str(self.bounds) else f"(default: {default})"
+        group.add_argument(
+            *([self.typed, f"--no-{kebab(self.name)}"] if self.is_switch else [self.typed]),
+            action=_Once,
+            of=self,
+            nargs=0 if self.is_switch else 1 if item is None else "*",
+            metavar=type_text(self.hint if item is None else item),
+            help=f"{self.doc} {facts}".replace("%", "%%"),
         )
-        return self.name, Annotated[Any, mark, words], None
 
-    def value_of(self, typed: Any) -> Any:
-        """Read what tyro found: True or False, or a list of words.
+    def value_of(self, texts: Sequence[str]) -> Any:
+        """Read what was typed after the flag.
 
         Raises:
             UsageError: If that is no value of this flag.
         """
-        value = typed if self.is_switch else read(self.typed, self.hint, typed)
+        value = read(self.typed, self.hint, texts)
         try:
             return value if self.bounds is None else check_value(self.typed, value, self.hint, self.bounds, self.doc)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None
+
+
+class _Once(Action):
+    """Read the value of a flag, which is typed at most once."""
+
+    def __init__(self, *, of: Flag, **described: Any) -> None:
+        super().__init__(**{**described, "dest": of.name, "default": SUPPRESS})
+        self._flag = of
+
+    def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
+        flag = self._flag
+        if flag.name in vars(namespace):
+            raise UsageError(f"{flag.typed}: expected once, got it again. Type all its words after one.")
+        setattr(namespace, flag.name, option_string == flag.typed if flag.is_switch else flag.value_of(values))
 
 
 @dataclass(frozen=True)
@@ -148,42 +156,25 @@ def parse(
         SystemExit: After the help.
     """
     sections = {"": Section(type(own).__doc__ or "", _flags_of(own, type(own))), **(settings or {})}
-    usage = f"{prog} {words} [flags]"
     if wanted := {"-h", "--help"} & {*args}:
         topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "")
-        _show_help(prog, usage, sections, kebab(topic.strip("-")))
-    flags = {flag.typed: flag for section in sections.values() for flag in section.flags}
-    found, others, spelled = _found(prog, args, sections)
-    names = Counter(_flag_of(word, flags) for word in spelled if word.startswith("--"))
-    if unknown := [name for name in names if name not in flags]:
-        hint = hint_for(unknown[0], flags)
+        _show_help(prog, words, sections, kebab(topic.strip("-")))
+    typed, others = _found(args, sections)
+    if unknown := [word.partition("=")[0] for word in others if word.startswith("--")]:
+        hint = hint_for(unknown[0], [flag.typed for section in sections.values() for flag in section.flags])
         raise UsageError(f"{prog}: expected one of its flags, got {unknown[0]!r}. {prog} --help lists them.{hint}")
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise UsageError(f"{twice[0]}: expected once, got {names[twice[0]]} times. Type all its words after one.")
     if not least <= len(others) <= most:
         raise UsageError(
             f"{prog}: expected {words}, got {' '.join(others) or 'nothing'}. {prog} --help shows what there is; a flag "
             "that is true or false takes no value: --x or --no-x."
         )
-    typed = {flags[name].name: flags[name].value_of(found[flags[name].name]) for name in names}
     ours = {item.name: typed.pop(item.name) for item in dataclasses.fields(own) if item.name in typed}
     return dataclasses.replace(own, **ours), others, typed
 
 
 def parse_early(own: Own, args: Sequence[str]) -> Own:
     """Read the command's own flags alone, before it is known which settings there are."""
-    flags = _flags_of(own, type(own))
-    found, _, spelled = _found("rlmodule", args, {"": Section("", flags)})
-    known = {flag.typed: flag for flag in flags}
-    typed = {_flag_of(word, known) for word in spelled}
-    return dataclasses.replace(own, **{f.name: f.value_of(found[f.name]) for f in flags if f.typed in typed})
-
-
-def _flag_of(word: str, flags: Mapping[str, Flag]) -> str:
-    """Return the flag in a word: ``--x`` for ``--no-x``, if that is a switch."""
-    flag = word.partition("=")[0]
-    positive = flag.replace("--no-", "--", 1)
-    return positive if positive in flags and flags[positive].is_switch else flag
+    return dataclasses.replace(own, **_found(args, {"": Section("", _flags_of(own, type(own)))})[0])
 
 
 def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[str, Section]:
@@ -234,55 +225,37 @@ def _flags_of(owner: DataclassInstance, cls: type[DataclassInstance]) -> list[Fl
     ]
 
 
-def _form(sections: Mapping[str, Section]) -> type[DataclassInstance]:
-    """Return what tyro reads: a dataclass of the command's own flags, and of one more for each section."""
-    members: list[Any] = []
+def _parser(sections: Mapping[str, Section], usage: str = "") -> ArgumentParser:
+    parser = ArgumentParser(usage=usage, add_help=False, allow_abbrev=False, exit_on_error=False)
     for name, section in sections.items():
-        fields = [flag.field() for flag in section.flags]
-        if name:
-            group = make_dataclass(name, fields)
-            group.__doc__ = section.doc
-            members.append((name, tyro.conf.OmitArgPrefixes[group], field(default_factory=group)))
-        else:
-            members = fields
-    form = make_dataclass("Flags", members)
-    form.__doc__ = sections[""].doc if "" in sections else "Settings are flags, too."
-    return form
+        group = parser.add_argument_group(f"{kebab(name)} options".strip(), section.doc)
+        for flag in section.flags:
+            flag.add_to(group)
+    return parser
 
 
-def _found(
-    prog: str, args: Sequence[str], sections: Mapping[str, Section]
-) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return what tyro finds by the name of the flag, the words that belong to no flag, and ``args`` with dashes for
-    underscores in flags."""
+def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the flags that were typed, by name, and the words that belong to no flag."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
     spelled = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
+    # argparse takes -1e3 for a flag, unless there is a space in it
+    spelled = [f" {word}" if re.match(r"-[\d.]", word) else word for word in spelled]
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            form, others = tyro.cli(_form(sections), args=spelled, prog=prog, return_unknown_args=True, add_help=False)
-    except SystemExit:
-        raise _misused(prog, spelled, sections) from None
-    found = dict(vars(form))
-    for name in sections:
-        found |= vars(found.pop(name)) if name else {}
-    return found, others, spelled
+        found, others = _parser(sections).parse_known_args(spelled)
+    except ArgumentError as error:
+        flag = str(error.argument_name).partition("/")
+        if flag[1]:  # --x/--no-x
+            raise UsageError(f"{flag[0]}: expected no value, got one. It takes no value: --x or --no-x.") from None
+        raise UsageError(f"{flag[0]}: expected a value, got none. Type one after {flag[0]}.") from None
+    return vars(found), others
 
 
-def _misused(prog: str, spelled: Sequence[str], sections: Mapping[str, Section]) -> UsageError:
-    """Return the error for a flag without a value."""
-    flags = {flag.typed: flag for section in sections.values() for flag in section.flags}
-    for word, following in zip_longest(spelled, spelled[1:], fillvalue="--"):
-        if word in flags and not flags[word].is_switch and following.startswith("--"):
-            return UsageError(f"{word}: expected a value, got none. Type one after {word}.")
-    return UsageError(f"{prog}: expected flags with their values, got {' '.join(spelled)!r}. {prog} --help lists them.")
-
-
-def _show_help(prog: str, usage: str, sections: Mapping[str, Section], topic: str) -> NoReturn:
+def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: str) -> NoReturn:
     """Print the help about ``topic`` and exit.
 
     Args:
         prog: The command.
-        usage: Its usage.
+        words: See :func:`parse`.
         sections: All flags; those of section ``""`` are the command's own.
         topic: A section, a flag, ``all`` or, if empty, the command's own flags.
 
@@ -301,8 +274,7 @@ def _show_help(prog: str, usage: str, sections: Mapping[str, Section], topic: st
             f"{prog} --help: expected a setting, all or a section: {', '.join(titles)}, got {topic!r}. "
             f"Choose one.{closest(topic, names)}"
         )
-    with contextlib.suppress(SystemExit):
-        tyro.cli(_form(about), args=["--help"], prog=usage)
+    print(_parser(about, f"{prog} {words} [flags]").format_help())
     if titles and not topic:
         print(
             f"Settings are flags, too. `{prog} --help SECTION` explains a section,\n"

@@ -37,7 +37,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["train", "ppo", "--loggers", "csv", "CartPole-v1"], 2, ["ENV"]),  # it is taken for a logger
         ([*PPO, "again"], 2, ["expected ENV, got CartPole-v1 again."]),
         ([*PPO, "--use-kl-loss", "True"], 2, ["got CartPole-v1 True.", "takes no value: --x or --no-x."]),
-        ([*PPO, "--vf-share-layers=false"], 2, ["got CartPole-v1 false.", "takes no value: --x or --no-x."]),
+        (
+            [*PPO, "--vf-share-layers=false"],
+            2,
+            ["--vf-share-layers: expected no value", "takes no value: --x or --no-x."],
+        ),
         ([*PPO, "--fcnet-hiddens", "[64,64]"], 2, ["got '[64,64]'.", "one word per item of a list"]),
         ([*PPO, "--loggers", '["csv", "jsonl"]'], 2, ["one word per item of a list"]),
         (
@@ -45,8 +49,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             2,
             ["--num-env-steps: expected int | None, got '10k'.", "all digits of a number"],
         ),
-        ([*PPO, "--gamma", "1", "--lr", "1", "--gamma=0.9"], 2, ["--gamma: expected once, got 2 times."]),
-        ([*PPO, "--use-kl-loss", "--no-use_kl_loss"], 2, ["--use-kl-loss: expected once, got 2 times."]),
+        ([*PPO, "--gamma", "1", "--lr", "1", "--gamma=0.9"], 2, ["--gamma: expected once, got it again."]),
+        ([*PPO, "--use-kl-loss", "--no-use_kl_loss"], 2, ["--use-kl-loss: expected once, got it again."]),
         (
             ["evaluate", "a", "--allow", "b", "--allow", "c"],
             2,
