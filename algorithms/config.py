@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callbacks, listens
+from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callback, overrides
 from algorithms.run.threads import building
 from algorithms.settings.base import SettingsBase, on_the_class
 from algorithms.settings.encoding import encode
@@ -225,14 +225,11 @@ class AlgorithmConfig(
     @property
     def records_episode_infos(self) -> bool:
         """Whether rollouts tell the last ``info`` of every episode that ended."""
-        return listens("on_episode_end", self.callbacks_class, self.on_episode_end)
+        return self.on_episode_end is not None or overrides(self.callbacks_class, "on_episode_end")
 
     def callback_caller(self) -> CallbackCaller:
         """What calls the callbacks; makes a new object of ``callbacks_class``."""
-        return CallbackCaller(self.callbacks_class, self._callback_functions())
-
-    def _callback_functions(self) -> dict[str, Callable[..., Any] | None]:
-        return {name: getattr(self, name) for name in CALLBACKS}
+        return CallbackCaller(self.callbacks_class, {name: getattr(self, name) for name in CALLBACKS})
 
     def for_evaluation(self) -> Self:
         """A frozen copy of this config with what differs in an evaluation, for the env runners that play it."""
@@ -347,7 +344,9 @@ class AlgorithmConfig(
         if self.torch_cuda_graphs and not self.num_gpus_per_learner:
             expected = "False without num_gpus_per_learner=1, since only GPUs have such graphs"
             raise self._invalid("torch_cuda_graphs", expected, "Leave it out, or learn on a GPU.")
-        check_callbacks(self._callback_functions())
+        for name in CALLBACKS:
+            if (function := getattr(self, name)) is not None:
+                check_callback(name, function)
         if self.run_dir == "":
             raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
         check_loggers(self.loggers, self.run_dir)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import ALLOW, allowing, find_checkpoint, modules_in, saved_config_class
 from algorithms.cli.exits import OK, UsageError
-from algorithms.cli.flags import CommandFlags, flag, parse
+from algorithms.cli.flags import CommandFlags, parse
 from algorithms.run.callbacks import CALLBACK_SETTINGS
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.metrics import episode_summary
 from algorithms.run.run_folder import run_name
 from algorithms.run.text import return_text
 from algorithms.run.video import watch
-from catalog.settings import settings_of
+from catalog.settings import setting, settings_of
 from rlmodule.seeding import int_seed
 
 _OF_TRAINING: dict[str, Any] = {
@@ -32,26 +31,25 @@ _OF_TRAINING: dict[str, Any] = {
 """Settings without which a policy acts as it does with them, so that nothing they name is needed."""
 
 
-@dataclass(kw_only=True)
 class EvaluateFlags(CommandFlags):
     """Play episodes with the policy of CKPT, and print how it does. CKPT is a checkpoint, or a run folder: then its
     best checkpoint, or its last if there is no best."""
 
-    episodes: int = flag(20, "Episodes to play.", ge=1)
-    video: str | None = flag(None, "Folder to write videos to, of further episodes.")
-    num_videos: int | None = flag(None, "Episodes to record; None records one, with --video.", ge=1)
-    render: bool = flag(False, "Play the episodes in a window, one after the other, at the env's own speed.")
-    explore: bool = flag(False, "Sample the actions instead of taking the most likely ones.")
-    seed: int | None = flag(None, "Seed of the episodes; None takes that of the run.", ge=0)
-    num_envs: int | None = flag(None, "Environments to step together; None does as the run's own evaluations.", ge=1)
-    env_config: dict[str, Any] | None = flag(None, "What to evaluate with in place of the run's env_config.")
-    allow: list[str] | None = flag(None, ALLOW)
-    json: bool = flag(False, "Print the result as JSON.")
+    episodes: int = setting(20, "Episodes to play.", ge=1)
+    video: str | None = setting(None, "Folder to write videos to, of further episodes.")
+    num_videos: int | None = setting(None, "Episodes to record; None records one, with --video.", ge=1)
+    render: bool = setting(False, "Play the episodes in a window, one after the other, at the env's own speed.")
+    explore: bool = setting(False, "Sample the actions instead of taking the most likely ones.")
+    seed: int | None = setting(None, "Seed of the episodes; None takes that of the run.", ge=0)
+    num_envs: int | None = setting(None, "Environments to step together; None does as the run's own evaluations.", ge=1)
+    env_config: dict[str, Any] | None = setting(None, "What to evaluate with in place of the run's env_config.")
+    allow: list[str] | None = setting(None, ALLOW)
+    json: bool = setting(False, "Print the result as JSON.")
 
 
 def evaluate(args: Sequence[str]) -> int:
     """Play episodes with a checkpoint; --video records and --render shows them."""
-    flags, (path,), _ = parse(EvaluateFlags(), "rlmodule evaluate", "CKPT", args)
+    flags, (path,), _ = parse(EvaluateFlags, "rlmodule evaluate", "CKPT", args)
     if flags.num_videos is not None and flags.video is None:
         raise UsageError("--num-videos: expected --video with it, got none. Say where to: --video videos.")
     if flags.render and (flags.video is not None or flags.num_envs is not None):

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import CommandFlags, algorithm_config, apply, flag, parse, parse_early, settings_in
+from algorithms.cli.flags import CommandFlags, algorithm_config, apply, parse, parse_early, settings_in
 from algorithms.cli.values import environment
 from catalog.explain.explain import Format
-from catalog.settings import settings_of
+from catalog.settings import setting, settings_of
 from rlmodule.envs.make import make_vector_env
 
 _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
 """Settings, besides those of the nets, on which the catalog's decisions depend."""
 
 
-@dataclass(kw_only=True)
 class ExplainFlags(CommandFlags):
     """Show the networks that ENV gets, and why. ENV is a Gymnasium id, or a class or factory of yours as
     my_module:name. The settings of the networks are flags, too."""
 
-    algo: str = flag("ppo", "The algorithm whose catalog decides.")
-    format: Format = flag("text", "An outline, or the same as a flowchart for Mermaid.")
+    algo: str = setting("ppo", "The algorithm whose catalog decides.")
+    format: Format = setting("text", "An outline, or the same as a flowchart for Mermaid.")
 
 
 def explain(args: Sequence[str]) -> int:
     """Show which networks are chosen for ENV, and why."""
-    algo = algorithm_config(parse_early(ExplainFlags(), args).algo)
+    algo = algorithm_config(parse_early(ExplainFlags, args).algo)
     known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
-    flags, (env,), typed = parse(ExplainFlags(), "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
+    flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
     config = apply(typed, algo())
     with closing(make_vector_env(environment(env), config.env_config, 1, config.gym_env_vectorize_mode)) as envs:
         spec = config.get_rl_module_spec(envs.single_observation_space, envs.single_action_space)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from algorithms.cli.checkpoints import find_checkpoint
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import CommandFlags, flag, parse
+from algorithms.cli.flags import CommandFlags, parse
 from algorithms.loggers.base import STEPS
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.saved_settings import default_settings, plain_settings, read_about, setting_text
 from algorithms.run.text import return_text, table_text
+from catalog.settings import setting
 
 
-@dataclass(kw_only=True)
 class InspectFlags(CommandFlags):
     """Show what CKPT holds: its history, settings, nets and size. CKPT is a checkpoint, or a run folder: then its last
     checkpoint. A folder of several runs lists them."""
 
-    all: bool = flag(False, "Show all settings, also those that have their default.")
+    all: bool = setting(False, "Show all settings, also those that have their default.")
 
 
 def inspect(args: Sequence[str]) -> int:
     """Show what a checkpoint holds: its history, settings, nets and size."""
-    flags, (path,), _ = parse(InspectFlags(), "rlmodule inspect", "CKPT", args)
+    flags, (path,), _ = parse(InspectFlags, "rlmodule inspect", "CKPT", args)
     if runs := _runs_in(Path(path)):
         print(table_text(runs, "<<<"))
         return OK

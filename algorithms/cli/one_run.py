@@ -12,13 +12,13 @@ from pathlib import Path
 from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import ALLOW
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
-from algorithms.cli.flags import CommandFlags, flag
+from algorithms.cli.flags import CommandFlags
 from algorithms.cli.next_steps import what_next
 from algorithms.config import AlgorithmConfig
 from algorithms.run.run_folder import new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import return_text
-from catalog.settings import settings_of
+from catalog.settings import setting, settings_of
 
 DEFAULT_STEPS = 200_000
 """Env steps of a run without a preset."""
@@ -26,43 +26,42 @@ NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
 """Default of ``--run-dir``: a new folder of this name."""
 
 
-@dataclass(kw_only=True)
 class TrainFlags(CommandFlags):
     """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or a class or factory of
     yours as my_module:name."""
 
-    num_env_steps: int | None = flag(
+    num_env_steps: int | None = setting(
         None,
         "Steps to sample from now on, over all environments; "
         f"None takes those of the preset, or {DEFAULT_STEPS:,} without one.",
         ge=1,
     )
-    target_return: float | None = flag(
+    target_return: float | None = setting(
         None,
         "Stop once the mean return of an evaluation (of recent training episodes, without --evaluation-interval) is at "
         "least this; exit code 1 if it is not reached.",
     )
-    seed: str | None = flag(
+    seed: str | None = setting(
         None, "Seed of every random stream of the run; several, as 1..5 or 1,3,7, make a run each. None draws one."
     )
-    jobs: int = flag(1, "Runs side by side, where there are several seeds.", ge=1)
-    run_dir: str | None = flag(
+    jobs: int = setting(1, "Runs side by side, where there are several seeds.", ge=1)
+    run_dir: str | None = setting(
         NEW_RUN_DIR,
         "Folder for logs, checkpoints, videos and learning_curve.png, with one below it for each of several seeds; "
         "None writes no files.",
     )
-    preset: str = flag(
+    preset: str = setting(
         "auto",
         "Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any, none the "
         "defaults, an id those of that env; `rlmodule list presets` shows all. A flag that is typed wins.",
     )
-    load: str | None = flag(
+    load: str | None = setting(
         None,
         "Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that are typed; "
         "leave out ALGO and ENV.",
     )
-    allow: list[str] | None = flag(None, ALLOW)
-    quiet: bool = flag(False, "Print nothing but errors.")
+    allow: list[str] | None = setting(None, ALLOW)
+    quiet: bool = setting(False, "Print nothing but errors.")
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from algorithms.cli.exits import OK
-from algorithms.cli.flags import CommandFlags, flag, parse
+from algorithms.cli.flags import CommandFlags, parse
 from algorithms.run.plotting import METRIC_TEXTS, TRAINING_RETURN, plot_runs, table_of
+from catalog.settings import setting
 
 
-@dataclass(kw_only=True)
 class PlotFlags(CommandFlags):
     """Draw the learning curve of each RUN: the mean of its seeds in a band of their spread. A RUN is a run folder, or a
     folder that holds a run folder for each seed."""
 
-    by: Literal["steps", "time"] = flag("steps", "The x axis: env steps, or the time that training took.")
-    out: str = flag("plot.png", "The picture: .png, .pdf or .svg.")
-    metric: str | None = flag(None, "A path in progress.jsonl or its end, such as entropy; None takes the returns.")
-    labels: list[str] | None = flag(None, "A name for each RUN; None names them by what differs between them.")
-    title: str | None = flag(None, "Title of the picture; None says what ran.")
+    by: Literal["steps", "time"] = setting("steps", "The x axis: env steps, or the time that training took.")
+    out: str = setting("plot.png", "The picture: .png, .pdf or .svg.")
+    metric: str | None = setting(None, "A path in progress.jsonl or its end, such as entropy; None takes the returns.")
+    labels: list[str] | None = setting(None, "A name for each RUN; None names them by what differs between them.")
+    title: str | None = setting(None, "Title of the picture; None says what ran.")
 
 
 def plot(args: Sequence[str]) -> int:
     """Draw learning curves, with the spread over seeds, and compare them."""
-    flags, words, _ = parse(PlotFlags(), "rlmodule plot", "RUN ...", args, most=len(args))
+    flags, words, _ = parse(PlotFlags, "rlmodule plot", "RUN ...", args, most=len(args))
     runs, out = [Path(run) for run in words], Path(flags.out)
     curves = plot_runs(runs, out, by=flags.by, metric=flags.metric, labels=flags.labels, title=flags.title)
     metric = curves[0].metric

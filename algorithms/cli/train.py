@@ -28,7 +28,7 @@ def train(args: Sequence[str]) -> int:
     if args and args[0] in ("-h", "--help"):
         each = " or ".join(f"`rlmodule train {name.lower()} --help`" for name in ALGORITHMS)
         try:
-            parse(TrainFlags(), "rlmodule train", "ALGO ENV", ["--help"])
+            parse(TrainFlags, "rlmodule train", "ALGO ENV", ["--help"])
         finally:
             print(f"Settings are flags, too: {each}.")
     plan = train_plan(args)
@@ -48,7 +48,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         FileNotFoundError: If there is no checkpoint to load.
         SystemExit: After --help.
     """
-    early = parse_early(TrainFlags(), args)
+    early = parse_early(TrainFlags, args)
     allow = modules_in(early.allow)
     checkpoint = None if early.load is None else find_checkpoint(early.load)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
@@ -62,7 +62,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         raise UsageError(f"rlmodule train: expected ALGO first, got {got}. rlmodule --help shows how.")
     known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
     settings = settings_in(algo(), known)
-    flags, envs, typed = parse(TrainFlags(), prog, words, args, least=most, most=most, settings=settings)
+    flags, envs, typed = parse(TrainFlags, prog, words, args, least=most, most=most, settings=settings)
     seeds, preset, run_dir = seeds_of(flags.seed), None, flags.run_dir
     if checkpoint is None:
         env = environment(envs[0])

@@ -15,11 +15,11 @@ All arguments go by keyword, and what is returned is ignored. What is not listen
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +78,8 @@ class Callbacks:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
                 remedy = remedy_for("setting", name) or remedy
                 raise TypeError(f"{cls.__qualname__}: expected one of {', '.join(CALLBACKS)}, got {name}. {remedy}")
-            if name in CALLBACKS and listens(name, cls, None):
-                _check_arguments(name, getattr(object.__new__(cls), name))
+            if name in CALLBACKS and overrides(cls, name):
+                check_callback(name, getattr(object.__new__(cls), name))
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
         """A vector of environments was made, for training or to evaluate in; the algorithm is not complete yet."""
@@ -112,21 +112,9 @@ def parameters_of(name: str) -> tuple[str, ...]:
     return tuple(inspect.signature(vars(Callbacks)[name]).parameters)[1:]
 
 
-def listens(name: str, callbacks_class: type[Callbacks] | None, function: Callable[..., Any] | None) -> bool:
-    """Whether the callback ``name`` has anything to call; makes no object of the class."""
-    overrides = callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
-    return function is not None or overrides
-
-
-def check_callbacks(functions: Mapping[str, Callable[..., Any] | None]) -> None:
-    """Check that each function can be called with the arguments of its callback.
-
-    Raises:
-        TypeError: If one cannot; names it.
-    """
-    for name, function in functions.items():
-        if function is not None:
-            _check_arguments(name, function)
+def overrides(callbacks_class: type[Callbacks] | None, name: str) -> bool:
+    """Whether a class has a callback ``name`` of its own; makes no object of it."""
+    return callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
 
 
 class CallbackCaller:
@@ -138,7 +126,6 @@ class CallbackCaller:
 
     Attributes:
         listen_to_rollouts: Whether any of them wants rollouts, or the episodes that ended in them.
-        listen_to_results: Whether any of them wants the results of iterations.
     """
 
     def __init__(
@@ -152,10 +139,9 @@ class CallbackCaller:
             )
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         for name, function in functions.items():
-            own = [("callbacks_class", getattr(made, name))] if listens(name, callbacks_class, None) else []
+            own = [("callbacks_class", getattr(made, name))] if overrides(callbacks_class, name) else []
             self._listeners[name] = own + ([] if function is None else [(name, function)])
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
-        self.listen_to_results = self.listens("on_train_result")
 
     def listens(self, name: str) -> bool:
         """Whether anything is to be called."""
@@ -206,11 +192,8 @@ class CallbackCaller:
         """Return what a runner, maybe in another process, calls with its vector env: it calls a copy of what listens.
         None if nothing does."""
         listeners = self._listeners["on_environment_created"]
-        return functools.partial(_describe_env, listeners, in_evaluation) if listeners else None
-
-
-def _describe_env(listeners: list[tuple[str, Callable[..., Any]]], in_evaluation: bool, env: VectorEnv) -> None:
-    _call_all("on_environment_created", listeners, {"env": env, "in_evaluation": in_evaluation})
+        call = partial(_call_all, "on_environment_created", listeners)
+        return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
 
 
 def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], arguments: Mapping[str, Any]) -> None:
@@ -224,7 +207,12 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
             ) from error
 
 
-def _check_arguments(name: str, listener: Callable[..., Any]) -> None:
+def check_callback(name: str, listener: Callable[..., Any]) -> None:
+    """Check that ``listener`` can be called with the arguments of the callback ``name``.
+
+    Raises:
+        TypeError: If it cannot; names both.
+    """
     names = ", ".join(parameters_of(name))
     try:
         inspect.signature(listener).bind(**dict.fromkeys(parameters_of(name)))

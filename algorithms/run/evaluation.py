@@ -14,7 +14,6 @@ from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, record_videos
 from algorithms.run.wrong_calls import already_stopped
-from catalog.checks import check_value
 from catalog.settings import settings_of
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.seeding import int_seed
@@ -41,22 +40,23 @@ def evaluation_config(
         TypeError, ValueError: If an argument does not fit its setting, both lengths are given, videos have no folder,
             or their folder no videos.
     """
-    changed, known = config.copy(), settings_of(type(config))
+    changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
         raise ValueError(
             f"evaluate(): expected one of num_episodes and num_env_steps, got {num_episodes} and {num_env_steps}. "
             "Leave one of them out."
         )
-    for argument, value, name, unit in (
-        ("num_episodes", num_episodes, "evaluation_duration", "episodes"),
-        ("num_env_steps", num_env_steps, "evaluation_duration", "timesteps"),
-        ("explore", explore, "evaluation_explore", None),
-        ("num_videos", num_videos, "evaluation_num_videos", None),
+    for argument, value, name in (
+        ("num_episodes", num_episodes, "evaluation_duration"),
+        ("num_env_steps", num_env_steps, "evaluation_duration"),
+        ("explore", explore, "evaluation_explore"),
+        ("num_videos", num_videos, "evaluation_num_videos"),
     ):
         if value is not None:
-            item = known[name]
-            checked = check_value(f"evaluate({argument}=)", value, item.hint, item.bounds, item.doc)
-            changed.update({name: checked} | ({} if unit is None else {"evaluation_duration_unit": unit}))
+            settings_of(type(config))[name].check(value, f"evaluate({argument}=)")
+            changed.update({name: value})
+    if num_episodes is not None or num_env_steps is not None:
+        changed.evaluation_duration_unit = "timesteps" if num_episodes is None else "episodes"
     if changed.evaluation_num_videos and video_dir is None and config.run_dir is None:
         raise ValueError(
             "evaluate(video_dir=): expected a folder for the videos, got None. Pass video_dir='videos', for example."

@@ -1,7 +1,7 @@
 """Set how many threads torch computes on, of which each thread of the process has its own count, and give it back."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
 import torch
@@ -33,15 +33,9 @@ class Threads:
         Threads._last = self._found, self.count
         torch.set_num_threads(self.count)
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
+    def used(self) -> AbstractContextManager[None]:
         """Compute on the run's number of threads in the thread that calls."""
-        found = torch.get_num_threads()
-        torch.set_num_threads(self.count)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(found)
+        return _computing_on(self.count)
 
     def close(self) -> None:
         """What there was before, unless somebody has changed it since."""
@@ -50,16 +44,21 @@ class Threads:
 
 
 @contextmanager
+def _computing_on(count: int) -> Iterator[None]:
+    found = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(found)
+
+
+@contextmanager
 def building(run_seed: int) -> Iterator[None]:
     """Draw the weights of new modules from the run's seed, and leave torch's generator and threads as they were.
 
     One thread, as orthogonal weights differ by their number, which another run in this process may have changed.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int_seed(run_seed, "module"))
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with _computing_on(1), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int_seed(run_seed, "module"))
+        yield

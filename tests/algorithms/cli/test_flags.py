@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from algorithms.cli import COMMANDS, main, train_plan
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import SPEC_FLAGS
+from algorithms.cli.flags import SpecFlags
 from algorithms.cli.hints import hint_for
 from algorithms.cli.values import environment, read
 from algorithms.config import AlgorithmConfig
@@ -230,7 +230,7 @@ def test_hints_to_users_of_other_libraries_name_flags_there_are() -> None:
             "quiet",
         )
     }
-    for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*SPEC_FLAGS}:
+    for name in {*REMEDIES["setting"], *REMEDIES["flag"]} - {*settings_of(SpecFlags)}:
         hint = hint_for(flag(name), known)
         assert hint, name
         assert "=..." not in hint

@@ -78,7 +78,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*PPO, "--learner-class", "PPOLearner"], 2, ["type[Learner] | None, got 'PPOLearner'", "my_module:Name"]),
         ([*PPO, "--learner-class", "algorithms.ppo:PPOLerner"], 2, ["Did you mean 'PPOLearner'?"]),
         ([*PPO, "--learner-class", "algorithms.ppo:PPOConfig"], 2, ["--learner-class: expected type[Learner]"]),
-        ([*PPO, "--catalog-class", "algorithms.ppo:PPO"], 1, ["catalog_class: expected a subclass of Catalog"]),
+        ([*PPO, "--catalog-class", "algorithms.ppo:PPO"], 2, ["--catalog-class: expected type[Catalog] | None"]),
         ([*PPO, "--loggers", "jsnl"], 1, ["loggers: expected one of", "Did you mean 'jsonl'?"]),
         ([*PPO, "--seed", "5..1"], 2, ["--seed: expected a whole number", "'5..1'"]),
         ([*PPO, "--seed", "-1"], 2, ["--seed: expected a whole number"]),
