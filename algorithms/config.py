@@ -22,9 +22,11 @@ from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCalle
 from algorithms.run.threads import building
 from algorithms.settings.base import SettingsBase, on_the_class
 from algorithms.settings.encoding import encode
+from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Section, Settings, setting
+from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.learner import Learner
@@ -231,6 +233,20 @@ class AlgorithmConfig(
         """What calls the callbacks; makes a new object of ``callbacks_class``."""
         return CallbackCaller(self.callbacks_class, {name: getattr(self, name) for name in CALLBACKS})
 
+    def make_env(self, **changed: Any) -> Any:
+        """One environment as the settings make it, with ``changed`` in its ``env_config``, to play in yourself."""
+        source: Any = self.env
+        env_config = mutable_copy(dict(self.env_config)) | changed
+        if is_atari(source) and self.gym_env_vectorize_mode in (None, "vector_entry_point"):
+            return AtariGame(source, env_config)
+        if isinstance(source, str):
+            return gym.make(importing_id(source), disable_env_checker=True, **env_config)
+        if not isinstance(source, type):
+            return source(env_config)
+        if issubclass(source, VectorEnv):
+            raise TypeError(f"{source.__name__} is no single env")
+        return source(**env_config)
+
     def for_evaluation(self) -> Self:
         """A frozen copy of this config with what differs in an evaluation, for the env runners that play it."""
         changed: dict[str, Any] = {"num_env_runners": 0}
@@ -297,7 +313,7 @@ class AlgorithmConfig(
         config.validate()
         config.freeze()
         if spaces is None:
-            spaces = config._spaces_of(env)
+            spaces = config.spaces_of(env)
         run_seed = secrets.randbits(31) if self.seed is None else self.seed
         with building(run_seed):
             return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
@@ -309,8 +325,10 @@ class AlgorithmConfig(
             self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
         )
 
-    def _spaces_of(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None) -> tuple[Space[Any], Space[Any]]:
-        """The spaces of a single environment of ``env``, or of one made as the settings say."""
+    def spaces_of(
+        self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
+    ) -> tuple[Space[Any], Space[Any]]:
+        """Observation and action space of a single environment of ``env``, or of one made as the settings say."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
         if env is not None:
@@ -368,14 +386,11 @@ class AlgorithmConfig(
         Raises:
             ValueError: If they cannot, with the nearest batch size with which they could.
         """
-        learners = max(1, self.num_learners)
-        runners = max(1, self.num_env_runners)
-        slots, batch = self.num_envs, self.train_batch_size
-        fragment = self.rollout_fragment_length
-        if fragment is None and batch % slots == 0:
-            return batch // slots
-        if fragment is not None and fragment * slots == batch:
-            return fragment
+        learners, runners = max(1, self.num_learners), max(1, self.num_env_runners)
+        slots, fragment = self.num_envs, self.rollout_fragment_length
+        steps_each = fragment or self.train_batch_size // slots
+        if steps_each * slots == self.train_batch_size:
+            return steps_each
         if fragment is not None and fragment * slots % learners == 0:
             nearest = fragment * slots // learners
         else:

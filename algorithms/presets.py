@@ -5,8 +5,6 @@ Each algorithm has a table of its own beside it, such as :mod:`algorithms.ppo.pr
 A key of the table may be a pattern: ``"ALE/*"`` is for all of Atari's games.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -29,11 +27,6 @@ class Preset:
     reached: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     measured: bool = True
-
-    @property
-    def promise(self) -> str:
-        """What the settings came to or whose they are, after which words follow on the number of steps."""
-        return f"reached {self.reached}" if self.measured else self.reached
 
 
 def find_preset(presets: Mapping[str, Preset], env: object) -> Preset | None:

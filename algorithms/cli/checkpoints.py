@@ -1,7 +1,5 @@
 """What CKPT means in a command line: a checkpoint, or the run folder that it lies in."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

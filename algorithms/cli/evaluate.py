@@ -1,7 +1,5 @@
 """``rlmodule evaluate``: what a checkpoint has learned, in numbers, in videos or in a window."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How a command ends: its exit code, and one line for an error."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

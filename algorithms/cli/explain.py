@@ -1,16 +1,12 @@
 """``rlmodule explain``: what the catalog decides for an environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from contextlib import closing
 
 from algorithms.cli.exits import OK
 from algorithms.cli.flags import CommandFlags, algorithm_config, apply, parse, parse_early, settings_in
 from algorithms.cli.values import environment
 from catalog.explain.explain import Format
 from catalog.settings import setting, settings_of
-from rlmodule.envs.make import make_vector_env
 
 _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
 """Settings, besides those of the nets, on which the catalog's decisions depend."""
@@ -29,8 +25,6 @@ def explain(args: Sequence[str]) -> int:
     algo = algorithm_config(parse_early(ExplainFlags, args).algo)
     known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
     flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
-    config = apply(typed, algo())
-    with closing(make_vector_env(environment(env), config.env_config, 1, config.gym_env_vectorize_mode)) as envs:
-        spec = config.get_rl_module_spec(envs.single_observation_space, envs.single_action_space)
-        print(spec.build().explain(flags.format))
+    config = apply(typed, algo()).update({"env": environment(env)})
+    print(config.get_rl_module_spec(*config.spaces_of()).build().explain(flags.format))
     return OK

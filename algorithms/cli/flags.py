@@ -1,24 +1,22 @@
 """Build flags from settings and a config from flags: no flag of a setting is written by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isabstract
 from typing import Any, NoReturn, TypeVar, get_args
 
 from algorithms.cli.exits import UsageError
-from algorithms.cli.hints import hint_for
 from algorithms.cli.values import imported, item_of, read
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class, register_algorithm
 from catalog.catalog import Catalog
 from catalog.checks import type_text
 from catalog.errors import closest
+from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Setting, Settings, section_docs, setting, settings_of
 from rlmodule.modules.rl_module import RLModule
@@ -242,6 +240,36 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
             names = " ".join(map(_typed, section.settings))
             print(textwrap.fill(names, 100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False))
     raise SystemExit(0)
+
+
+# --- flags as other libraries call them -------------------------------------------------------------------------------
+
+
+def hint_for(flag: str, known: Collection[str]) -> str:
+    """What to type instead of ``flag``, if that is known: `` Use --minibatch-size.``, `` Did you mean '--lr'?``.
+
+    Args:
+        flag: As it was typed, with its dashes.
+        known: The flags there are.
+    """
+    name = flag.strip("-").replace("-", "_")
+    hint = remedy_for("flag", name) or _on_flags(remedy_for("setting", name))
+    named = re.findall(r"--[a-z][a-z-]*", hint)
+    if {*named} & {*known} if named else hint and "--num-env-steps" in known:
+        return f" {hint}"
+    # without the dashes, which would make all flags alike
+    return closest(flag.strip("-"), [other.strip("-") for other in known]).replace("'", "'--", 1)
+
+
+def _on_flags(hint: str) -> str:
+    """A hint on Python as one on flags: ``.training(lr=...)`` becomes ``--lr``."""
+
+    def flags(call: re.Match[str]) -> str:
+        names = re.findall(r"(\w+)=", call[1])
+        return " and ".join(f"--{kebab(name)}" for name in names)
+
+    text = re.sub(r"\.\w+\(((?:\w+=[^()]*)+)\)", flags, hint)
+    return re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", text)
 
 
 # --- algorithms -------------------------------------------------------------------------------------------------------

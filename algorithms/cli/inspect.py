@@ -1,7 +1,5 @@
 """``rlmodule inspect``: what a checkpoint holds, read from its files alone; nothing that they name is imported."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path

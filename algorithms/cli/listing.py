@@ -1,7 +1,5 @@
 """``rlmodule list``: which algorithms, presets and spaces there are."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 

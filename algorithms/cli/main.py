@@ -3,8 +3,6 @@
 A subcommand is a function from its arguments to an exit code, in a module of its own, and a line in :data:`COMMANDS`.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import platform

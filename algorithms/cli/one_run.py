@@ -1,10 +1,10 @@
 """A run from the shell, and what it prints."""
 
-from __future__ import annotations
-
 import math
+import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,8 @@ from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import ALLOW
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
-from algorithms.cli.next_steps import what_next
 from algorithms.config import AlgorithmConfig
-from algorithms.run.run_folder import new_run_dir, run_name
+from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import return_text
 from catalog.settings import setting, settings_of
@@ -180,3 +179,41 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
     elif target is not None:
         say(f"The target return {target:g} was reached.")
     return Outcome(OK if reached else FAILED, final, algorithm.env_steps, session.seconds)
+
+
+# --- what to do next --------------------------------------------------------------------------------------------------
+
+
+def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
+    """Format how to look at the run, go on with it and act with it."""
+    allow, run = allow_flag(algorithm.config), str(folder.path)
+    acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
+    shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
+    allowed = f", allow={allow[1:]!r}" if allow else ""
+    return f"""
+Next:
+
+{shell}
+
+and in Python:
+
+    from algorithms import Algorithm
+
+    with Algorithm.from_checkpoint({str(acting)!r}{allowed}) as algo:
+        env = algo.config.make_env()
+        (obs, info), state = env.reset(), None
+        action, state = algo.policy.act(obs, state)"""
+
+
+def allow_flag(config: AlgorithmConfig) -> list[str]:
+    """Return the flag by which a command that loads the run may import the modules that its settings name."""
+    modules = config.modules_to_allow()
+    return ["--allow", *modules] if modules else []
+
+
+def commands(*each: Sequence[str]) -> str:
+    """Format commands as lines to paste."""
+    program = ["rlmodule"]
+    if shutil.which("rlmodule") is None and sys.argv[0].endswith(("rlmodule", "algorithms/cli/__main__.py")):
+        program = [sys.executable, "-m", "algorithms.cli"]
+    return "\n".join(f"  {shlex.join([*program, *words])}" for words in each)

@@ -1,7 +1,5 @@
 """``rlmodule plot``: learning curves of runs, compared over their seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

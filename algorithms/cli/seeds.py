@@ -1,7 +1,5 @@
 """The same run with several seeds: each in a process of its own, one after the other or side by side."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import multiprocessing
@@ -21,12 +19,11 @@ from pathlib import Path
 from types import FrameType
 
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK, TERMINATED, UsageError, exit_code_of
-from algorithms.cli.next_steps import allow_flag, commands
-from algorithms.cli.one_run import Outcome, TrainPlan, carry_out, own_run_dir
+from algorithms.cli.one_run import Outcome, TrainPlan, allow_flag, carry_out, commands, own_run_dir
+from algorithms.run.plotting import plot_runs
 from algorithms.run.run_folder import env_name
 from algorithms.run.session import stop_requests
 from algorithms.run.text import duration_text, return_text
-from rlmodule.envs.make import make_vector_env
 
 _SEEDS = r"\d+(\.\.\d+)?(,\d+(\.\.\d+)?)*"
 _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C again stops at once, without saving.\n"
@@ -61,11 +58,7 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
         0 if all of them succeeded, 130 or 143 if they were stopped, and else 1.
     """
     config, say, jobs = plan.config, plan.say, plan.flags.jobs
-    assert config.env is not None  # it is validated
-    # an error of the env is printed once, not by every run
-    make_vector_env(
-        config.env, config.env_config, config.num_envs_per_env_runner, config.gym_env_vectorize_mode
-    ).close()
+    config.spaces_of()  # an error of the env is printed once, not by every run
     with own_run_dir(config):
         algorithm, how = config.algo_class.__name__, f"{jobs} side by side" if jobs > 1 else "one by one"
         say(f"{algorithm} on {env_name(config.env)}, seeds {', '.join(map(str, plan.seeds))}, {how}")
@@ -89,8 +82,6 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
     """Draw the learning curve of all seeds together."""
-    from algorithms.run.plotting import plot_runs
-
     try:
         plot_runs([folder], folder / "learning_curve.png")
         plan.say(f"\nWrote\n  {folder}\n  {folder / 'learning_curve.png'}")
@@ -219,7 +210,7 @@ def _child(args: list[str], seed: int, run_dir: str | None, output: Connection |
 
 
 def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection) -> int:
-    from algorithms.cli.train import train_plan
+    from algorithms.cli.train import train_plan  # which imports this module
 
     plan = train_plan(args)
     plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())

@@ -1,7 +1,5 @@
 """``rlmodule train``: what is to be trained, from the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +94,8 @@ def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset 
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)
     if preset is not None:
         how = f"{len(preset.settings)} settings of its own" if preset.settings else defaults
-        return preset, f"the preset of {env_id}: {how} {preset.promise}, after {preset.num_env_steps:,} steps"
+        how += " reached" if preset.measured else ""
+        return preset, f"the preset of {env_id}: {how} {preset.reached}, after {preset.num_env_steps:,} steps"
     if chosen in ("auto", "none"):
         return None, defaults
     choices = ("auto", "none", *algo.presets)

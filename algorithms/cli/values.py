@@ -1,7 +1,5 @@
 """Read what is typed after a flag: a number, a word, JSON, or a name in a module."""
 
-from __future__ import annotations
-
 import collections.abc
 import importlib
 import json

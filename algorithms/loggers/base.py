@@ -1,7 +1,5 @@
 """The interface of all loggers, their names, and what they share."""
 
-from __future__ import annotations
-
 import math
 import os
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """A table for spreadsheets and pandas: a row per iteration, a column per number."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """JSON lines: one per iteration, appended as it goes; the record that pictures are drawn from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

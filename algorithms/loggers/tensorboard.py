@@ -1,7 +1,5 @@
 """TensorBoard: a curve for every number, against env steps."""
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

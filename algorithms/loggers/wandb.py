@@ -1,7 +1,5 @@
 """Weights & Biases: runs beside each other on a server, or offline until ``wandb sync``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -60,15 +61,13 @@ class Series:
         run: The run folder.
         x: ``[P]`` env steps, or seconds of training, increasing.
         y: ``[P]`` values.
-        steps: Env steps at the last of them.
-        seconds: Seconds of training at the last of them.
+        last: The iteration of the last of them, as progress.jsonl has it.
     """
 
     run: Path
     x: Floats
     y: Floats
-    steps: int
-    seconds: float
+    last: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,12 @@ class Curve:
     @property
     def steps(self) -> int:
         """Env steps that every seed has reached."""
-        return min(seed.steps for seed in self.seeds)
+        return min(seed.last[STEPS] for seed in self.seeds)
 
     @property
     def seconds(self) -> float:
         """Seconds of training, averaged over the seeds."""
-        return sum(seed.seconds for seed in self.seeds) / len(self.seeds)
+        return fmean(seed.last[SECONDS] for seed in self.seeds)
 
 
 def plot_runs(
@@ -304,9 +303,8 @@ def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
     points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if _is_number(row.get(metric))}
     if not points:
         return None
-    x, last = sorted(points), points[max(points)]
-    y = np.array([points[at][metric] for at in x], float)
-    return Series(run, np.array(x, float), y, int(last[STEPS]), float(last[SECONDS]))
+    x = sorted(points)
+    return Series(run, np.array(x, float), np.array([points[at][metric] for at in x], float), points[x[-1]])
 
 
 def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:

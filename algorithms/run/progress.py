@@ -1,7 +1,5 @@
 """Showing how far a long action is: a live bar on a terminal, else a plain line now and then."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

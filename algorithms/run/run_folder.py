@@ -22,6 +22,8 @@ import re
 import shutil
 import time
 from contextlib import ExitStack, suppress
+from errno import ENOLCK, ENOSYS, ENOTSUP
+from itertools import count
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -29,12 +31,13 @@ from typing import TYPE_CHECKING, Any
 from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
-from algorithms.run.folder_lock import lock_folder
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
     from algorithms.algorithm import Algorithm
 
 
@@ -61,6 +64,37 @@ def run_folder_of(checkpoint: Path) -> Path | None:
     """Return the folder of a run that ``checkpoint`` lies in; None if it lies in none."""
     folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
     return folder if (folder / "run.json").is_file() else None
+
+
+def lock_folder(folder: Path) -> BaseFileLock:
+    """Lock ``folder`` for the run that writes into it, by the kernel's lock on its file ``.lock``.
+
+    The lock is free when it is released or collected, or when the process dies. Where the file system has no such
+    locks, nothing is refused.
+
+    Raises:
+        BlockingIOError: If another run holds it, also one of this process.
+        OSError: If the folder cannot be written to.
+    """
+    from filelock import FileLock, Timeout
+
+    path = folder / ".lock"
+    lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = path.read_text()
+        how = "call stop() on the algorithm of this process" if holder == str(os.getpid()) else "wait for its end"
+        raise BlockingIOError(
+            f"run_dir {str(folder)!r}: expected a folder in which no run is training, got a run is training in it "
+            f"(process {holder or 'unknown'}). Choose another, or {how}."
+        ) from None
+    except OSError as error:
+        if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
+            raise
+    with suppress(OSError):  # Windows lets nobody write to a locked file
+        path.write_text(str(os.getpid()))
+    return lock
 
 
 class RunFolder:
@@ -263,11 +297,10 @@ def new_run_dir(algorithm: str, env: Any) -> Path:
     # what has a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0, becomes a dash
     env_part = re.sub(r"[^\w.-]+", "-", env_name(env)).strip("-.")
     base = path = Path("runs") / f"{algorithm.lower()}-{env_part}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while True:
+    for number in count(2):
         try:
             path.mkdir(parents=True)
-            return path
+            break
         except FileExistsError:
-            number += 1
             path = base.with_name(f"{base.name}-{number}")
+    return path

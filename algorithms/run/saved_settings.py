@@ -4,8 +4,6 @@
 runs, where the code that they name may be missing or not be trusted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

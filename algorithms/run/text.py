@@ -1,7 +1,5 @@
 """Numbers and tables as a reader sees them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -9,24 +9,21 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import HumanRendering
 
 from algorithms.run.run_folder import env_name
-from catalog.copies import mutable_copy
-from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
 from rlmodule.seeding import int_seed, torch_stream
 
 if TYPE_CHECKING:
-    from rlmodule.settings import RunnerSettings
+    from algorithms.config import AlgorithmConfig
 
 Env: TypeAlias = gym.Env[Any, Any]
 
@@ -42,7 +39,7 @@ LIMIT = 200_000
 
 def record_videos(
     policy: Policy,
-    settings: RunnerSettings,
+    config: AlgorithmConfig,
     *,
     num_episodes: int,
     seed: int,
@@ -54,7 +51,7 @@ def record_videos(
 
     Args:
         policy: Whose module acts; nothing is drawn from its generator.
-        settings: Which env, with what config. An id and a class are made with ``render_mode="rgb_array"``, a factory
+        config: Which env, with what config. An id and a class are made with ``render_mode="rgb_array"``, a factory
             finds it in its ``env_config``.
         num_episodes: Episodes to record.
         seed: Of the videos; each episode has a seed of its own, by its number.
@@ -74,7 +71,7 @@ def record_videos(
     write = _writer()
     folder.mkdir(parents=True, exist_ok=True)
     videos: list[dict[str, Any]] = []
-    with _in_memory(), _rendering(settings) as env:
+    with _in_memory(), _rendering(config) as env:
         for index in range(num_episodes):
             frames: list[Any] = []
             episode_return, length = _play(env, policy, int_seed(seed, "video", index), explore, frames)
@@ -87,13 +84,13 @@ def record_videos(
 
 
 def watch(
-    policy: Policy, settings: RunnerSettings, *, num_episodes: int, seed: int, explore: bool = False
+    policy: Policy, config: AlgorithmConfig, *, num_episodes: int, seed: int, explore: bool = False
 ) -> list[tuple[float, int]]:
     """Show episodes in a window, at the env's own speed: the same episodes that :func:`record_videos` records.
 
     Args:
         policy: See :func:`record_videos`, as for the following.
-        settings: Which env.
+        config: Which env.
         num_episodes: Episodes to show.
         seed: Of the episodes.
         explore: Whether to sample actions instead of taking the most likely ones.
@@ -104,18 +101,18 @@ def watch(
     Raises:
         ImportError, RuntimeError: See :func:`record_videos`; also if there is no display.
     """
-    with _rendering(settings, _window) as window:
+    with _rendering(config, _window) as window:
         return [_play(window, policy, int_seed(seed, "video", index), explore) for index in range(num_episodes)]
 
 
-def check_recording(settings: RunnerSettings) -> None:
+def check_recording(config: AlgorithmConfig) -> None:
     """Raise what :func:`record_videos` would, before a run begins, which should not end at its first video.
 
     Raises:
         ImportError, RuntimeError: See :func:`record_videos`.
     """
     _writer()
-    with _in_memory(), _rendering(settings):
+    with _in_memory(), _rendering(config):
         pass
 
 
@@ -160,47 +157,28 @@ def _play(env: Env, policy: Policy, seed: int, explore: bool, frames: list[Any] 
 
 
 @contextmanager
-def _rendering(settings: RunnerSettings, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
+def _rendering(config: AlgorithmConfig, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
     """Make one env of ``settings`` that has rendered a picture, in what ``wrap`` makes of it; close it in the end."""
-    where, env = f"videos of env {env_name(settings.env)}", None
-    with warnings.catch_warnings():
+    where = f"videos of env {env_name(config.env)}"
+    with warnings.catch_warnings(), ExitStack() as opened:
         # errors of ours say it; MuJoCo looks for a display with glfw
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
         try:
-            env = _make(settings)
+            env = config.make_env(render_mode=MODE)
+            opened.callback(lambda: env.close())  # that of wrap, once there is one
             got = _misfit(env)
-            if not got:
-                env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
         except Exception as error:
-            if env is not None:
-                env.close()
             raise _cannot_render(where, error) from error
-        try:
-            if got:
-                raise RuntimeError(
-                    f"{where}: expected a single env whose render_mode is {MODE!r} and whose render() returns uint8 "
-                    f"[H, W, 3], got {got}. A class takes render_mode and keeps it as self.render_mode; a factory "
-                    "hands env_config['render_mode'] on to the env that it makes."
-                )
-            env = wrap(env)
-            yield env
-        finally:
-            env.close()
-
-
-def _make(settings: RunnerSettings) -> Any:
-    source: Any = settings.env
-    env_config = mutable_copy(dict(settings.env_config)) | {"render_mode": MODE}
-    if is_atari(source) and settings.gym_env_vectorize_mode in (None, "vector_entry_point"):
-        return AtariGame(source, env_config)
-    if isinstance(source, str):
-        return gym.make(importing_id(source), disable_env_checker=True, **env_config)
-    if not isinstance(source, type):
-        return source(env_config)
-    if issubclass(source, VectorEnv):
-        raise TypeError(f"{source.__name__} is no single env")
-    return source(**env_config)
+        if got:
+            raise RuntimeError(
+                f"{where}: expected a single env whose render_mode is {MODE!r} and whose render() returns uint8 "
+                f"[H, W, 3], got {got}. A class takes render_mode and keeps it as self.render_mode; a factory "
+                "hands env_config['render_mode'] on to the env that it makes."
+            )
+        env.metadata = {"render_modes": [], "render_fps": FPS, **env.metadata}
+        env = wrap(env)
+        yield env
 
 
 def _misfit(env: Any) -> str:

@@ -27,9 +27,7 @@ import numpy as np
 
 from catalog.distributions.base import Distribution
 from catalog.model_config import DefaultModelConfig
-
-OWN_PACKAGES = ("catalog", "rlmodule", "algorithms")
-"""Packages of which a file may name classes, where a setting asks for their kind."""
+from catalog_rl import PACKAGES
 
 
 def encode(value: Any) -> Any:
@@ -293,7 +291,7 @@ _ACTIVATIONS = "torch.nn.modules.activation:"
 
 
 def _is_ours(path: str) -> bool:
-    return path.partition(":")[0].partition(".")[0] in OWN_PACKAGES
+    return path.partition(":")[0].partition(".")[0] in PACKAGES
 
 
 def _is_of_another_script(path: str) -> bool:
@@ -345,10 +343,9 @@ def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
         value = getattr(space, name)
         if name == "dtype":
             value = str(value)
-        elif name in ("low", "high") and value.size > 0 and bool((value == value.flat[0]).all()):
-            value = value.flat[0]
         elif isinstance(value, np.ndarray):
-            value = value.tolist()
+            is_one_bound = name in ("low", "high") and value.size > 0 and bool((value == value.flat[0]).all())
+            value = value.flat[0] if is_one_bound else value.tolist()
         elif isinstance(value, Mapping):  # pairs, because Gymnasium sorts the keys of a plain dict
             value = [list(pair) for pair in value.items()]
         elif isinstance(value, tuple):

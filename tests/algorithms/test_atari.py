@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli import train_plan
-from algorithms.cli.next_steps import in_python
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQN, DQNConfig
 from algorithms.ops.rewards import clipped_rewards
@@ -173,13 +171,10 @@ def test_games_are_recorded_as_the_policy_sees_them(tmp_path: Path) -> None:
     assert video.stat().st_size > 1000
 
 
-def test_the_python_that_is_told_after_a_run_makes_the_game() -> None:
+def test_a_config_makes_one_game_to_play() -> None:
     pytest.importorskip("ale_py")
     config = PPOConfig().environment("ALE/Pong-v5", env_config={"stack_num": 2})
-    told = textwrap.dedent(in_python(config, Path("checkpoint"), []))
-    names: dict[str, Any] = {}
-    exec(told.partition("with ")[0], names)
-    assert names["env"].reset(seed=1)[0].shape == (2, 84, 84)
+    assert config.make_env().reset(seed=1)[0].shape == (2, 84, 84)
 
 
 @pytest.mark.slow

@@ -19,8 +19,7 @@ from gymnasium import spaces
 
 from algorithms.cli import COMMANDS, main, train_plan
 from algorithms.cli.exits import UsageError
-from algorithms.cli.flags import SpecFlags
-from algorithms.cli.hints import hint_for
+from algorithms.cli.flags import SpecFlags, hint_for
 from algorithms.cli.values import environment, read
 from algorithms.config import AlgorithmConfig
 from algorithms.dqn import DQNConfig

@@ -115,7 +115,9 @@ def test_train_with_model_flags_env_config_and_schedule(capsys: pytest.CaptureFi
     args = ["--fcnet-hiddens", "8", "--env-config", '{"sutton_barto_reward": true}', "--lr", "[[0,0.001],[1e3,0]]"]
     assert main([*PPO, *args, "--num-env-steps", "64", "--run-dir", "here"]) == 0
     told = capsys.readouterr().out
-    assert "gymnasium.make('CartPole-v1', **{'sutton_barto_reward': True})" in told
+    names: dict[str, Any] = {}
+    exec(snippet_of(told), names)
+    assert names["env"].unwrapped._sutton_barto_reward
     with Algorithm.from_checkpoint("here/checkpoint") as algorithm:
         assert algorithm.config.env_config == {"sutton_barto_reward": True}
         assert algorithm.config.lr == [[0, 0.001], [1000, 0]]

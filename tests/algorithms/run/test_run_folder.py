@@ -22,8 +22,7 @@ import catalog_rl
 from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOConfig
-from algorithms.run.folder_lock import lock_folder
-from algorithms.run.run_folder import best_return_in
+from algorithms.run.run_folder import best_return_in, lock_folder
 from rlmodule.checkpoint import load_checkpoint
 
 
