@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
+from gymnasium.spaces import Box
 
 from catalog.distributions.base import Distribution
 from catalog.model_config import DefaultModelConfig
@@ -49,7 +52,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, type | FunctionType | BuiltinFunctionType):
         path = _import_path(value)
         return {"__import__": path} if path is not None else _pass_again(value)
-    if type(value) in _SPACES:
+    if type(value) in _SPACES.values():
         return _encode_space(value)
     if dataclasses.is_dataclass(value):
         path = _import_path(type(value))
@@ -192,9 +195,9 @@ class Decoder:
                 return self._object(path, place, place.bases)
             case {"__dataclass__": str(path), "fields": dict(values)}:
                 return self._dataclass(path, values, place)
-            case {"__space__": str(name), **rest} if name in _SPACES_BY_NAME:
+            case {"__space__": str(name), **rest} if name in _SPACES:
                 parts = {key: self._read(item, replace(place, hint=Any)) for key, item in rest.items()}
-                return self._made(lambda: _decode_space(_SPACES_BY_NAME[name], parts), place, data)
+                return self._made(lambda: _decode_space(_SPACES[name], parts), place, data)
             case {"__pass_again__": what}:
                 self._missing.append((place, str(what), False))
             case dict() if any(key.startswith("__") for key in data):
@@ -324,22 +327,22 @@ def _pass_again(value: Any) -> dict[str, str]:
     return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
-_SPACES: dict[type, tuple[str, ...]] = {
-    gym.spaces.Box: ("low", "high", "shape", "dtype"),
-    gym.spaces.Discrete: ("n", "start", "dtype"),
-    gym.spaces.MultiDiscrete: ("nvec", "start", "dtype"),
-    gym.spaces.MultiBinary: ("n",),
-    gym.spaces.Dict: ("spaces",),
-    gym.spaces.Tuple: ("spaces",),
+_SPACES: dict[str, type[gym.Space[Any]]] = {
+    cls.__name__: cls
+    for cls in (Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 }
-"""Space → the attributes that are written. Subclasses are not in the table, as they may hold more."""
-_SPACES_BY_NAME = {cls.__name__: cls for cls in _SPACES}
+"""Spaces that are written as the arguments that make them. Subclasses are not among them, as they may hold more."""
+
+
+def _arguments_of(cls: type[gym.Space[Any]]) -> list[str]:
+    """The names of the arguments that make a space, which are also those of its attributes."""
+    return [name for name in inspect.signature(cls).parameters if name not in ("seed", "spaces_kwargs")]
 
 
 def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
     """Arrays become nested lists or, bounds that are all alike, one number."""
     parts: dict[str, Any] = {}
-    for name in _SPACES[type(space)]:
+    for name in _arguments_of(type(space)):
         value = getattr(space, name)
         if name == "dtype":
             value = str(value)
@@ -355,16 +358,12 @@ def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space[Any]:
-    if cls is gym.spaces.Dict:
-        return cls([(key, inner) for key, inner in data["spaces"]])
-    if cls in (gym.spaces.MultiBinary, gym.spaces.Tuple):
-        return cls(data[_SPACES[cls][0]])
-    dtype = np.dtype(data["dtype"]).type
-    if cls is gym.spaces.Discrete:
-        # A Gymnasium whose Discrete is always int64 does not know the keyword.
-        extra: dict[str, Any] = {} if dtype is np.int64 else {"dtype": dtype}
-        return cls(data["n"], start=data["start"], **extra)
-    if cls is gym.spaces.MultiDiscrete:
-        return cls(np.array(data["nvec"], dtype), dtype=dtype, start=np.array(data["start"], dtype))
-    low, high = (np.broadcast_to(np.array(data[end], dtype), data["shape"]) for end in ("low", "high"))
-    return cls(low, high, dtype=dtype)
+    parts = {name: data[name] for name in _arguments_of(cls)}
+    if "dtype" in parts:
+        parts["dtype"] = np.dtype(parts["dtype"]).type
+    if cls is Box:
+        for end in ("low", "high"):
+            parts[end] = np.broadcast_to(np.array(parts[end], parts["dtype"]), parts["shape"])
+    if cls is spaces.Dict:
+        parts["spaces"] = [(key, inner) for key, inner in parts["spaces"]]
+    return cls(**parts)
