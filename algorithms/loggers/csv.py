@@ -31,13 +31,12 @@ class CsvLogger(Logger):
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """See :meth:`Logger.log`; the row is in the file when this returns."""
         row = numbers_of(values)
-        if row.keys() <= self._columns.keys():
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(self._lines([row]))
-            return
-        rows = read_table(self.path)[1] if self._columns else []
-        self._columns |= dict.fromkeys(row)
-        self._rewrite([*rows, row])
+        if not row.keys() <= self._columns.keys():
+            rows = read_table(self.path)[1] if self._columns else []
+            self._columns |= dict.fromkeys(row)
+            self._rewrite(rows)
+        with open(self.path, "a", encoding="utf-8", newline="") as file:
+            file.write(self._lines([row]))
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         header = {name: name for name in self._columns}

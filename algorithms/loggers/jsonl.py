@@ -1,7 +1,8 @@
 """JSON lines: one per iteration, appended as it goes; the record that pictures are drawn from."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,9 @@ class JsonlLogger(Logger):
         super().__init__(run)
         assert run.folder is not None
         self.path = run.folder / "progress.jsonl"
-        self.path.touch()
-        text = _text_of(self.path)
-        kept = "".join(f"{line}\n" for line, row in _parsed(text) if row.get(STEPS, 0) <= run.env_steps)
-        if kept != text:
-            replace_file(self.path, kept)
+        rows = read_rows(self.path) if self.path.exists() else []
+        kept = [json.dumps(row) + "\n" for row in rows if row.get(STEPS, 0) <= run.env_steps]
+        replace_file(self.path, "".join(kept))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """See :meth:`Logger.log`; the line is in the file when this returns."""
@@ -33,18 +32,9 @@ class JsonlLogger(Logger):
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """What a progress.jsonl holds, one flat dict per iteration; a line that was cut off is left out."""
-    return [row for _, row in _parsed(_text_of(path))]
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")  # what a crash of the machine left is not always text
-
-
-def _parsed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut off by a crash
-            continue
-        if isinstance(row, dict):
-            yield line, row
+    rows = []
+    # what a crash of the machine left is not always text
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):  # cut off by a crash
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
