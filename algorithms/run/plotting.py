@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from algorithms.loggers.base import STEPS
+from algorithms.loggers.base import STEPS, numbers_of
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.saved_settings import learning_settings, read_about, setting_text
 from algorithms.run.text import duration_text, return_text, table_text
@@ -97,16 +97,6 @@ class Curve:
     seeds: tuple[Series, ...]
     waiting: tuple[Path, ...] = ()
 
-    @property
-    def steps(self) -> int:
-        """Env steps that every seed has reached."""
-        return min(seed.last[STEPS] for seed in self.seeds)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training, averaged over the seeds."""
-        return fmean(seed.last[SECONDS] for seed in self.seeds)
-
 
 def plot_runs(
     runs: Sequence[Path],
@@ -163,8 +153,9 @@ def table_of(curves: Sequence[Curve]) -> str:
         final = return_text(curve.mean[-1])
         if curve.margin is not None:
             final += f" ± {return_text(curve.margin[-1])}"
-        highest, time = return_text(curve.mean.max()), duration_text(curve.seconds)
-        lines.append((curve.label, str(len(curve.seeds)), final, highest, f"{curve.steps:,}", time))
+        steps = min(seed.last[STEPS] for seed in curve.seeds)  # which all have reached
+        highest, time = return_text(curve.mean.max()), fmean(seed.last[SECONDS] for seed in curve.seeds)
+        lines.append((curve.label, str(len(curve.seeds)), final, highest, f"{steps:,}", duration_text(time)))
     return table_text(lines, "<>>>>>", indent="")
 
 
@@ -196,7 +187,7 @@ class _Group:
             )
         self.settings = settings[0] if settings else {}
         rows = (row for rows in self.rows.values() for row in rows)
-        self.metrics = Counter(name for row in rows for name, value in row.items() if _is_number(value))
+        self.metrics = Counter(name for row in rows for name in numbers_of(row))
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -266,10 +257,6 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
     return matches[0]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
@@ -300,7 +287,7 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
 
 def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
     """Return a run's values of ``metric``; None if it has none yet. The last one at a place counts."""
-    points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if _is_number(row.get(metric))}
+    points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if isinstance(row.get(metric), int | float)}
     if not points:
         return None
     x = sorted(points)

@@ -153,7 +153,7 @@ def test_seeds_are_averaged_and_reach_as_far_as_the_shortest(tmp_path: Path, out
     assert curve.mean.tolist() == [20, 30]
     assert curve.margin == pytest.approx([12.7062 * 10, 12.7062 * 10], rel=1e-5)  # s = 14.14, over the root of 2
     assert [seed.run.name for seed in curve.seeds] == ["seed-1", "seed-2"]
-    assert (curve.steps, curve.seconds) == (200, 2.5)
+    assert [(seed.last[STEPS], seed.last[SECONDS]) for seed in curve.seeds] == [(300, 3), (200, 2)]
     assert out.stat().st_size > 10_000
 
 
