@@ -16,6 +16,7 @@ import torch
 from typing_extensions import Never, Self
 
 from algorithms.ops.rewards import clipped_rewards
+from algorithms.run.callbacks import CallbackCaller
 from algorithms.run.checkpoints import load_algorithm, save_algorithm
 from algorithms.run.evaluation import Evaluation, evaluation_config
 from algorithms.run.metrics import RunMetrics
@@ -42,7 +43,7 @@ class Algorithm(metaclass=AlgorithmType):
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
         self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
-        self._callbacks = config.callback_caller()
+        self._callbacks = CallbackCaller(config)
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from algorithms.loggers.base import Logger, check_loggers
 from algorithms.presets import Preset, find_preset
-from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, CallbackCaller, Callbacks, check_callback, overrides
+from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, Callbacks, check_callback, overrides
 from algorithms.run.threads import building
 from algorithms.settings.base import SettingsBase, on_the_class
 from algorithms.settings.encoding import encode
@@ -228,10 +228,6 @@ class AlgorithmConfig(
     def records_episode_infos(self) -> bool:
         """Whether rollouts tell the last ``info`` of every episode that ended."""
         return self.on_episode_end is not None or overrides(self.callbacks_class, "on_episode_end")
-
-    def callback_caller(self) -> CallbackCaller:
-        """What calls the callbacks; makes a new object of ``callbacks_class``."""
-        return CallbackCaller(self.callbacks_class, {name: getattr(self, name) for name in CALLBACKS})
 
     def make_env(self, **changed: Any) -> Any:
         """One environment as the settings make it, with ``changed`` in its ``env_config``, to play in yourself."""

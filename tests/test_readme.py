@@ -293,7 +293,7 @@ def check_command(command: str) -> None:
             train_plan(args).config.validate()
         case "rlmodule", [("evaluate" | "plot" | "inspect") as name, *args] if "--help" not in args:
             flags = {"evaluate": EvaluateFlags, "plot": PlotFlags, "inspect": InspectFlags}[name]
-            parse(flags, f"rlmodule {name}", "", args, most=len(args))
+            parse(flags, f"rlmodule {name}", "", args, count=range(1, len(args) + 1))
         case "rlmodule", args:
             assert rlmodule(args) == 0, command
         case ".", [path]:

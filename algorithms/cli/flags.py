@@ -75,8 +75,7 @@ def parse(
     words: str,
     args: Sequence[str],
     *,
-    least: int = 1,
-    most: int = 1,
+    count: range = range(1, 2),
     settings: Mapping[str, Section] | None = None,
 ) -> tuple[Own, list[str], dict[str, Any]]:
     """Read a command line.
@@ -86,7 +85,7 @@ def parse(
         prog: What precedes ``args``, as the help shows it.
         words: Name of the words that belong to no flag, as the help shows it: ``CKPT``.
         args: The command line.
-        least, most: How many of these words it takes.
+        count: How many of these words it takes.
         settings: Settings that are flags, too, by the name of their section.
 
     Returns:
@@ -104,7 +103,7 @@ def parse(
     if unknown := [word.partition("=")[0] for word in others if word.startswith("--")]:
         hint = hint_for(unknown[0], [_typed(item) for section in sections.values() for item in section.settings])
         raise UsageError(f"{prog}: expected one of its flags, got {unknown[0]!r}. {prog} --help lists them.{hint}")
-    if not least <= len(others) <= most:
+    if len(others) not in count:
         raise UsageError(
             f"{prog}: expected {words}, got {' '.join(others) or 'nothing'}. {prog} --help shows what there is; a flag "
             "that is true or false takes no value: --x or --no-x."

@@ -19,7 +19,7 @@ class ListFlags(CommandFlags):
 
 def list_known(args: Sequence[str]) -> int:
     """List algorithms, presets, and the spaces there are networks for."""
-    _, words, _ = parse(ListFlags, "rlmodule list", f"[{'|'.join(_LISTS)}]", args, least=0)
+    _, words, _ = parse(ListFlags, "rlmodule list", f"[{'|'.join(_LISTS)}]", args, count=range(2))
     for name in words:
         if name not in _LISTS:
             raise UsageError(

@@ -51,16 +51,16 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     checkpoint = None if early.load is None else find_checkpoint(early.load)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
     if checkpoint is not None:
-        algo, prog, words, most = saved_config_class(content, allow), "rlmodule train", "--load CKPT", 0
+        algo, prog, words, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif args and not args[0].startswith("-"):
         name, args = args[0], args[1:]
-        algo, prog, words, most = algorithm_config(name), f"rlmodule train {name}", "ENV", 1
+        algo, prog, words, count = algorithm_config(name), f"rlmodule train {name}", "ENV", range(1, 2)
     else:
         got = repr(args[0]) if args else "nothing"
         raise UsageError(f"rlmodule train: expected ALGO first, got {got}. rlmodule --help shows how.")
     known = {setting: item for setting, item in settings_of(algo).items() if setting not in _OWN}
     settings = settings_in(algo(), known)
-    flags, envs, typed = parse(TrainFlags, prog, words, args, least=most, most=most, settings=settings)
+    flags, envs, typed = parse(TrainFlags, prog, words, args, count=count, settings=settings)
     seeds, preset, run_dir = seeds_of(flags.seed), None, flags.run_dir
     if checkpoint is None:
         env = environment(envs[0])

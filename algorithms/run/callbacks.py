@@ -31,6 +31,7 @@ from rlmodule.data.rollout import Rollout
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
+    from algorithms.config import AlgorithmConfig
 
 
 @dataclass(frozen=True)
@@ -121,25 +122,23 @@ class CallbackCaller:
     """Calls what listens.
 
     Args:
-        callbacks_class: See :class:`Callbacks`; made here. None for none.
-        functions: Callback name → function; those that are None do not listen.
+        config: Whose callbacks to call; makes an object of its ``callbacks_class``.
 
     Attributes:
         listen_to_rollouts: Whether any of them wants rollouts, or the episodes that ended in them.
     """
 
-    def __init__(
-        self, callbacks_class: type[Callbacks] | None, functions: Mapping[str, Callable[..., Any] | None]
-    ) -> None:
-        made = None if callbacks_class is None else callbacks_class()
+    def __init__(self, config: AlgorithmConfig) -> None:
+        made = None if config.callbacks_class is None else config.callbacks_class()
         if assigned := [name for name in CALLBACKS if made is not None and name in vars(made)]:
             raise TypeError(
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
                 f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."
             )
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
-        for name, function in functions.items():
-            own = [("callbacks_class", getattr(made, name))] if overrides(callbacks_class, name) else []
+        for name in CALLBACKS:
+            own = [("callbacks_class", getattr(made, name))] if overrides(config.callbacks_class, name) else []
+            function = getattr(config, name)
             self._listeners[name] = own + ([] if function is None else [(name, function)])
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
 

@@ -46,11 +46,9 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
     """Warn the caller of ``algorithm.save()`` if a setting names code of the running script."""
     if names := config.modules_to_allow().get("__main__", []):
         warnings.warn(
-            (
-                "save(): expected code in modules, which other programs can import, got "
-                f"{', '.join(names)} of this script. Move it to a module of its own, or pass it again: "
-                f"from_checkpoint(path, {', '.join((f'{name}=...' for name in names))})."
-            ),
+            f"save(): expected code in modules, which other programs can import, got {', '.join(names)} of this "
+            "script. Move it to a module of its own, or pass it again: "
+            f"from_checkpoint(path, {', '.join(f'{name}=...' for name in names)}).",
             stacklevel=4,
         )
 
