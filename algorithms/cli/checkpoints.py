@@ -73,9 +73,7 @@ def allowing(allow: Sequence[str]) -> Iterator[None]:
         yield
     except NotReadable as error:
         modules = dict.fromkeys(modules_in([*allow, *error.modules]))
-        remedy = (
-            f"type --allow {' '.join(modules)}; setting=... is --setting" if modules else "setting=... is --setting"
-        )
+        remedy = (f"type --allow {' '.join(modules)}; " if modules else "") + "setting=... is --setting"
         if "__main__" in error.modules:
             remedy = "the script that trained it cannot be imported: move that code to a module, and train again"
         raise ValueError(f"{error} In a shell, {remedy}.") from error

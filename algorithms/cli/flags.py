@@ -167,6 +167,7 @@ def _typed(item: Setting) -> str:
 
 def _parser(sections: Mapping[str, Section], usage: str = "") -> ArgumentParser:
     parser = ArgumentParser(usage=usage, add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # as from Python 3.13 on: -1e3 is no flag
     for name, section in sections.items():
         group = parser.add_argument_group(f"{kebab(name)} options".strip(), section.doc)
         for item in section.settings:
@@ -192,8 +193,6 @@ def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[s
     """Return the values of the flags that were typed, by name, and the words that belong to no flag."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
     spelled = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
-    # argparse takes -1e3 for a flag, unless there is a space in it
-    spelled = [f" {word}" if re.match(r"-[\d.]", word) else word for word in spelled]
     try:
         found, others = _parser(sections).parse_known_args(spelled)
     except ArgumentError as error:

@@ -108,11 +108,6 @@ CALLBACK_SETTINGS = ("callbacks_class", *CALLBACKS)
 """Settings of the section ``callbacks``; a run does the same work if all of them are None."""
 
 
-def parameters_of(name: str) -> tuple[str, ...]:
-    """What the callback ``name`` is called with, by keyword."""
-    return tuple(inspect.signature(vars(Callbacks)[name]).parameters)[1:]
-
-
 def overrides(callbacks_class: type[Callbacks] | None, name: str) -> bool:
     """Whether a class has a callback ``name`` of its own; makes no object of it."""
     return callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
@@ -212,9 +207,9 @@ def check_callback(name: str, listener: Callable[..., Any]) -> None:
     Raises:
         TypeError: If it cannot; names both.
     """
-    names = ", ".join(parameters_of(name))
+    _, *names = inspect.signature(vars(Callbacks)[name]).parameters
     try:
-        inspect.signature(listener).bind(**dict.fromkeys(parameters_of(name)))
+        inspect.signature(listener).bind(**dict.fromkeys(names))
         if not inspect.iscoroutinefunction(listener):
             return
         got = f"{_described(listener)}: an async def"
@@ -222,7 +217,8 @@ def check_callback(name: str, listener: Callable[..., Any]) -> None:
         return
     except TypeError as error:
         got = f"{_described(listener)}: {error}"
-    raise TypeError(f"callback {name}: expected a def that takes {names} by keyword, got {got}. Name them so.")
+    expected = f"a def that takes {', '.join(names)} by keyword"
+    raise TypeError(f"callback {name}: expected {expected}, got {got}. Name them so.")
 
 
 def _described(listener: Callable[..., Any]) -> str:

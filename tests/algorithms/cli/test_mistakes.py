@@ -89,6 +89,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*PPO, "--allow", "my_nets"], 2, ["--allow: expected a checkpoint to load"]),
         ([*PPO, "--load", "nowhere"], 1, ["checkpoint 'nowhere': expected a checkpoint or a run"]),
         ([*PPO, "--gamma", "2"], 2, ["--gamma: expected", "<= 1, got 2.0"]),
+        ([*PPO, "--gamma", "-1e3"], 2, ["--gamma: expected", "<= 1, got -1000.0"]),
         ([*PPO, "--lr", "[[5,1],[6,1]]"], 2, ["--lr: expected a schedule"]),
         ([*PPO, "--env-config", "[1]"], 2, ["--env-config: expected dict"]),
         ([*PPO, "--fcnet-hiddens", "0"], 2, ["--fcnet-hiddens: expected finite tuple[int, ...], >= 1, got 0 in [0]"]),

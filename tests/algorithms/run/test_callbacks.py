@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from algorithms.run.callbacks import (
     CallbackCaller,
     Callbacks,
     FinishedEpisode,
-    parameters_of,
 )
 from catalog.migration import REMEDIES
 from catalog.settings import settings_of
@@ -53,6 +53,11 @@ class Lengths(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self.closed.append(self)
+
+
+def parameters_of(name: str) -> list[str]:
+    """What the callback ``name`` is called with, by keyword."""
+    return [*inspect.signature(vars(Callbacks)[name]).parameters][1:]
 
 
 def config_for(env: Any = "CartPole-v1", **settings: Any) -> PPOConfig:
