@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from tables import table_head, table_row
 
 from algorithms import AlgorithmConfig
-from algorithms.cli.flags import SPEC_FLAGS, kebab
+from algorithms.cli.flags import SpecFlags, kebab
 from algorithms.registry import ALGORITHMS, config_class
 from catalog.checks import type_text
 from catalog.settings import Setting, section_docs, settings_of
@@ -99,5 +99,5 @@ def _flag(item: Setting) -> str:
         return "`ENV`"
     if item.name == "model_config":
         return "[a flag for each](../model-settings.md)"
-    names = SPEC_FLAGS if item.name == "rl_module_spec" else [item.name]
+    names = settings_of(SpecFlags) if item.name == "rl_module_spec" else [item.name]
     return " ".join(f"`--{kebab(name)}`" for name in names)
