@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tree
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.sequences import SequenceReplay
+from catalog.checks import Bounds, check_value
 from catalog.errors import closest
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
@@ -46,13 +48,15 @@ class StoredLeaf:
 
     def frames_of(self, array: np.ndarray) -> np.ndarray:
         """A view of entries ``[..., *shape]`` as ``[..., frames, *kept_shape]``."""
-        assert self.axis is not None
-        leading = array.ndim - len(self.shape)
-        return np.moveaxis(array, leading + self.axis, leading)
+        begin = array.ndim - len(self.shape)
+        if self.axis is None:
+            return np.expand_dims(array, begin)
+        return np.moveaxis(array, begin + self.axis, begin)
 
     def newest_frame(self, array: np.ndarray) -> np.ndarray:
         """A view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
-        assert self.axis is not None
+        if self.axis is None:
+            return array
         return array[(..., -1, *[slice(None)] * (len(self.shape) - 1 - self.axis))]
 
 
@@ -64,51 +68,35 @@ def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None
         frame_stack_axis: The axis that stacks frames, or, by path, those of the leaves of a Dict or Tuple.
 
     Raises:
-        ValueError: If there is no leaf at a path, it is no Box, or it has no such axis.
+        ValueError: If there is no leaf at a path, or it has no such axis.
     """
-    paths = tree.flatten_with_path(allocate_observations(space, 0))
-    leaves = {".".join(map(str, keys)): (keys, array) for keys, array in paths}
+    leaves = {}
+    for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
+        path = ".".join(map(str, keys))
+        leaves[path] = StoredLeaf(path, array.shape[1:], array.dtype)
     if frame_stack_axis is None:
-        axes: Mapping[str, int] = {}
-    else:
-        axes = frame_stack_axis if isinstance(frame_stack_axis, Mapping) else {"": frame_stack_axis}
-    for path, axis in axes.items():
+        frame_stack_axis = {}
+    elif not isinstance(frame_stack_axis, Mapping):
+        frame_stack_axis = {"": frame_stack_axis}
+    for path, axis in frame_stack_axis.items():
         where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
         if path not in leaves:
             raise ValueError(
                 f"{where}: expected one of the paths {', '.join(map(repr, leaves))}, got {path!r}. "
                 f"Give the axis by path: {{path: axis}}.{closest(path, leaves) if path else ''}"
             )
-        _check_axis(where, _part(space, leaves[path][0]), axis)
-    return [
-        StoredLeaf(
-            path,
-            array.shape[1:],
-            array.dtype,
-            axes[path] % (array.ndim - 1) if path in axes else None,
-        )
-        for path, (_, array) in leaves.items()
-    ]
+        shape = leaves[path].shape
+        if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-len(shape), len(shape)):
+            raise ValueError(
+                f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis of one "
+                "observation, without a batch dim, along which its frames are stacked."
+            )
+        leaves[path] = dataclasses.replace(leaves[path], axis=axis % len(shape))
+    return [*leaves.values()]
 
 
-def _part(space: Any, keys: Sequence[Any]) -> Space:
-    for key in keys:
-        space = space.spaces[key]
-    return space
-
-
-def _check_axis(where: str, space: Space, axis: object) -> None:
-    remedy = "Name the axis of one observation, without a batch dim, along which its frames are stacked."
-    if not isinstance(space, spaces.Box):
-        raise ValueError(f"{where}: expected a Box that stacks frames, got {space}. {remedy}")
-    dims = len(space.shape)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -dims <= axis < dims:
-        raise ValueError(f"{where}: expected an axis of the shape {space.shape}, got {axis!r}. {remedy}")
-
-
-@dataclass(frozen=True)
 class ReplayLayout:
-    """Shape of a buffer.
+    """Shape of a buffer; the arguments are those of :class:`ReplayBuffer`. Nothing is allocated.
 
     Attributes:
         capacity: Transitions in all.
@@ -116,55 +104,42 @@ class ReplayLayout:
         rows: Rows of the ring.
         row_unit: What ``rows`` is a multiple of: the length of sequences, else 1.
         kept_rows: Rows that hold transitions.
-        state_bytes: Of the recurrent state kept for each ``row_unit`` rows.
         obs: What a row holds of an observation.
         actions: What it holds of an action.
+        num_bytes: Of all arrays that are allocated at once.
     """
 
-    capacity: int
-    num_envs: int
-    rows: int
-    row_unit: int
-    kept_rows: int
-    state_bytes: int
-    obs: list[StoredLeaf]
-    actions: list[StoredLeaf]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         observation_space: Space,
         action_space: Space,
         capacity: int,
         num_envs: int,
+        prioritized: PrioritizedReplay | None,
         sequences: SequenceReplay | None,
         frame_stack_axis: int | Mapping[str, int] | None,
-    ) -> ReplayLayout:
-        for name, value in (("capacity", capacity), ("num_envs", num_envs)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise wrong_setting(name, "an int >= 1", value, "Give a positive number.")
-        obs = stored_leaves(observation_space, frame_stack_axis)
+    ) -> None:
+        check_value("ReplayBuffer(capacity)", capacity, int, Bounds(ge=1), "Transitions in all.")
+        check_value("ReplayBuffer(num_envs)", num_envs, int, Bounds(ge=1), "Envs in all.")
+        self.obs = stored_leaves(observation_space, frame_stack_axis)
+        self.actions = stored_leaves(sampled_space(action_space))
+        self.capacity, self.num_envs, self.kept_rows = capacity, num_envs, -(-capacity // num_envs)
+        self.row_unit = unit = 1 if sequences is None else sequences.length
         # beside the rows for transitions: one for the last observation, and those that older frames are taken from
-        others = max(leaf.num_frames for leaf in obs)
-        kept_rows = -(-capacity // num_envs)
-        unit, state_bytes = (1, 0) if sequences is None else (sequences.length, sequences.state_bytes)
-        rows = -(-(kept_rows + others) // unit) * unit
-        actions = stored_leaves(sampled_space(action_space))
-        return cls(capacity, num_envs, rows, unit, kept_rows, state_bytes, obs, actions)
-
-    def num_bytes(self, prioritized: PrioritizedReplay | None) -> int:
-        """Of all arrays that are allocated at once."""
-        places = self.rows * self.num_envs
-        each = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in (*self.obs, *self.actions))
-        indices = 4 * (1 + any(leaf.axis is not None for leaf in self.obs))
-        samples = places // self.row_unit
+        self.rows = -(-(self.kept_rows + max(leaf.num_frames for leaf in self.obs)) // unit) * unit
+        leaves = (*self.obs, *self.actions)
+        each = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)
+        each += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # indices of what is kept aside
+        each += 8  # a float32 reward and four flags
+        places = self.rows * num_envs
+        samples = places // unit
         tree = 0 if prioritized is None else 64 * samples // 7  # float64 leaves, an eighth of that above, and so on
-        states = 0 if self.state_bytes == 0 else samples * (self.state_bytes + 1)
-        return places * (each + indices + 8) + tree + states  # 8: a float32 reward and four flags
+        states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
+        self.num_bytes = places * each + tree + states
 
-    def largest_capacity(self, num_bytes: int, prioritized: PrioritizedReplay | None) -> int:
+    def largest_capacity(self, num_bytes: int) -> int:
         """Transitions that a buffer of ``num_bytes``, otherwise like this one, can hold."""
-        rows = num_bytes * self.rows // self.num_bytes(prioritized)
+        rows = num_bytes * self.rows // self.num_bytes
         return max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
 
     def describe(self) -> dict[str, Any]:
@@ -193,23 +168,19 @@ def replay_bytes(
     Raises:
         ValueError, TypeError: If an argument is wrong.
     """
-    layout = ReplayLayout.of(observation_space, action_space, capacity, num_envs, sequences, frame_stack_axis)
-    return layout.num_bytes(prioritized)
+    layout = ReplayLayout(observation_space, action_space, capacity, num_envs, prioritized, sequences, frame_stack_axis)
+    return layout.num_bytes
 
 
-def checked_n_step(n_step: object, kept_rows: int) -> tuple[int, int]:
+def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, int]:
     """The least and the greatest number of steps of a window."""
-    parts = [*n_step] if isinstance(n_step, tuple | list) else [n_step, n_step]
-    bounds = [n for n in parts if isinstance(n, int) and not isinstance(n, bool)]
-    if len(parts) != 2 or len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
-        raise wrong_setting("n_step", "an int >= 1, or two in order", n_step, "3 is usual.")
-    low, high = bounds
-    if high > kept_rows:
-        expected = f"at most {kept_rows} steps, as many as the buffer holds of each env"
-        raise wrong_setting("n_step", expected, n_step, "Raise the capacity, or lower n_step or the number of envs.")
+    where = "ReplayBuffer(n_step)"
+    doc = "Steps of a window; 3 is usual."
+    fitted = check_value(where, n_step, int | tuple[int, int], Bounds(ge=1), doc)
+    low, high = fitted if isinstance(fitted, tuple) else (fitted, fitted)
+    if not low <= high <= kept_rows:
+        raise ValueError(
+            f"{where}: expected at most {kept_rows} steps, as many as the buffer holds of each env, of a pair the "
+            f"least first, got {n_step!r}. Raise the capacity, or lower n_step or the number of envs."
+        )
     return low, high
-
-
-def wrong_setting(name: str, expected: str, got: object, remedy: str) -> ValueError:
-    """An error about an argument of the buffer."""
-    return ValueError(f"ReplayBuffer({name}): expected {expected}, got {got!r}. {remedy}")

@@ -26,11 +26,6 @@ CHECKED_ROWS = 100
 """So many of the first rows of each env are checked to be stacks of frames indeed."""
 
 
-def arrays_of(column: Tree) -> list[np.ndarray]:
-    """Numpy views of the leaves of a tree of tensors, in the order of ``tree.flatten``."""
-    return [column.numpy()] if isinstance(column, Tensor) else [x.numpy() for x in tree.flatten(column)]
-
-
 class TreeRows:
     """A ring ``[R, N]`` of trees.
 
@@ -54,37 +49,35 @@ class TreeRows:
         Raises:
             ValueError: If it is no such tree; ``name`` tells which.
         """
-        arrays = arrays_of(column)
+        remedy = "Make the replay buffer for the spaces that the rollouts come from."
+        columns = [column]
         if not (isinstance(column, Tensor) and isinstance(self._template, np.ndarray)):
-            self._check_structure(name, column)
+            try:
+                tree.assert_same_structure(self._template, column, check_types=False)
+            except (TypeError, ValueError) as error:
+                expected = f"a tree of {', '.join(leaf.path for leaf in self.leaves)}"
+                message = f"{name}: expected {expected}, got another one ({error}). {remedy}"
+                raise ValueError(message) from error
+            columns = tree.flatten(column)
+        arrays = [x.numpy() for x in columns]
         for leaf, array in zip(self.leaves, arrays, strict=True):
             fits = array.dtype == leaf.dtype or np.can_cast(array.dtype, leaf.dtype, "same_kind")
             if array.shape != leading + leaf.shape or not fits:
                 where = f"{name} at {leaf.path!r}" if leaf.path else name
                 raise ValueError(
                     f"{where}: expected {leaf.dtype} shaped {(*leading, *leaf.shape)}, got {array.dtype} "
-                    f"shaped {array.shape}. Make the replay buffer for the spaces that the rollouts come from."
+                    f"shaped {array.shape}. {remedy}"
                 )
         return arrays
-
-    def _check_structure(self, name: str, column: Tree) -> None:
-        try:
-            tree.assert_same_structure(self._template, column, check_types=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name}: expected a tree of {', '.join(leaf.path for leaf in self.leaves)}, got "
-                f"another one ({error}). Make the replay buffer for the spaces that the rollouts "
-                "come from."
-            ) from error
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         """What the rows hold at ``places``, leaf by leaf ``[*places.shape, *kept_shape]``."""
         return [flat.take(places, 0) for flat in self.flat]
 
-    def write(self, rows: slice, columns: slice, values: Sequence[np.ndarray], part: slice) -> None:
-        """Put ``part`` of ``values`` into ``rows`` of the ring."""
-        for array, value in zip(self.arrays, values, strict=True):
-            array[rows, columns] = value[part]
+    def write(self, rows: slice | int, columns: slice, values: Sequence[np.ndarray], part: slice) -> None:
+        """Put ``part`` of ``values``, along the first axis, into ``rows`` of the ring."""
+        for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
+            array[rows, columns] = leaf.newest_frame(value[part])
 
     def build(self, arrays: Sequence[np.ndarray]) -> Tree:
         """A tree of tensors of its leaves."""
@@ -92,12 +85,12 @@ class TreeRows:
             return torch.from_numpy(arrays[0])
         return tree.unflatten_as(self._template, [torch.from_numpy(array) for array in arrays])
 
-    def get_state(self, rows: int) -> list[Tensor]:
+    def get_rows(self, rows: int) -> list[Tensor]:
         """The first ``rows``, leaf by leaf; tensors that share the memory of the ring."""
         return [torch.from_numpy(array[:rows]) for array in self.arrays]
 
-    def set_state(self, state: Sequence[Tensor]) -> None:
-        """Restore what :meth:`get_state` gave."""
+    def set_rows(self, state: Sequence[Tensor]) -> None:
+        """Restore what :meth:`get_rows` gave."""
         for array, saved in zip(self.arrays, state, strict=True):
             array[: len(saved)] = saved.numpy()
 
@@ -177,89 +170,69 @@ class SparseRows:
 _NONE = np.empty(0, np.int64)
 
 
-class ObservationRows:
+class ObservationRows(TreeRows):
     """A ring ``[R, N]`` of observations, and what followed truncated steps.
 
     Args:
-        space: Of the observations.
         leaves: How they are kept: those of a :class:`ReplayLayout`.
+        space: Of the observations.
         rows: ``R``.
         num_envs: ``N``.
 
     Attributes:
         finals: The true final observations, at the places of the steps that came to them.
-        older: The older frames of the first observations of episodes; None if no leaf stacks frames.
+        older: The older frames of observations that do not follow the row before them, such as the first ones of
+            episodes.
     """
 
-    def __init__(self, space: Space, leaves: Sequence[StoredLeaf], rows: int, num_envs: int) -> None:
+    def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
+        super().__init__(leaves, space, rows, num_envs)
         self._rows, self._num_envs = rows, num_envs
-        self._column = TreeRows(leaves, space, rows, num_envs)
-        self.leaves = leaves
+        self._has_stacks = any(leaf.axis is not None for leaf in leaves)
         self.finals = SparseRows(rows, num_envs, [(leaf.shape, leaf.dtype) for leaf in leaves])
-        self._stacks = [leaf for leaf in leaves if leaf.axis is not None]
-        kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in self._stacks]
-        self.older = SparseRows(rows, num_envs, kinds) if kinds else None
-        self._unwritten = np.ones(num_envs, dtype=bool)
+        kinds = [((leaf.num_frames - 1, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
+        self.older = SparseRows(rows, num_envs if self._has_stacks else 0, kinds)
         self._checked = np.zeros(num_envs, np.int64)
 
     @property
     def num_table_bytes(self) -> int:
         """What is kept aside at present, with the room for more that is allocated."""
-        return self.finals.num_table_bytes + (0 if self.older is None else self.older.num_table_bytes)
+        return self.finals.num_table_bytes + self.older.num_table_bytes
 
-    def read(self, name: str, obs: Tree, leading: tuple[int, ...]) -> list[np.ndarray]:
-        """The leaves of observations ``[*leading, ...]`` of a rollout; see :meth:`TreeRows.read`."""
-        return self._column.read(name, obs, leading)
-
-    def write(self, rows: slice | int, columns: slice, obs: Sequence[np.ndarray], part: slice | None = None) -> None:
-        """Put ``obs``, or the ``part`` of it along its first axis, into ``rows`` of the ring."""
-        for leaf, array, values in zip(self.leaves, self._column.arrays, obs, strict=True):
-            values = values if part is None else values[part]
-            array[rows, columns] = values if leaf.axis is None else leaf.newest_frame(values)
-
-    def begin_stacks(self, head: int, columns: slice, obs: Sequence[np.ndarray], starts: np.ndarray) -> None:
+    def begin_stacks(
+        self,
+        head: int,
+        columns: slice,
+        obs: Sequence[np.ndarray],
+        starts: np.ndarray,
+        cut_before: np.ndarray,
+    ) -> None:
         """Keep the older frames of the rows of ``obs`` ``[T, n, ...]``, written from ``head`` on, that follow no other:
-        those that start an episode, and the first of an env."""
-        if self.older is None:
+        those that start an episode, bool ``[T, n]``, and the first row where there is a cut before it, bool ``[n]``."""
+        if not self._has_stacks:
             return
-        unwritten = self._unwritten[columns]
-        if np.count_nonzero(unwritten):
-            starts = starts.copy()
-            starts[0] |= unwritten
-            unwritten[:] = False
+        starts = starts.copy()
+        starts[0] |= cut_before
         if np.count_nonzero(starts):
             at = starts.nonzero()
             places = (head + at[0]) % self._rows * self._num_envs + columns.start + at[1]
-            stacks = [
-                (leaf, values[at]) for leaf, values in zip(self.leaves, obs, strict=True) if leaf.axis is not None
-            ]
-            self.older.insert(places, [leaf.frames_of(values)[:, :-1] for leaf, values in stacks])
-
-    def forget(self, columns: slice) -> None:
-        """Empty these columns."""
-        self.release(slice(0, self._rows), columns)
-        self._unwritten[columns] = True
+            stacks = zip(self.leaves, obs, strict=True)
+            self.older.insert(places, [leaf.frames_of(values[at])[:, :-1] for leaf, values in stacks])
 
     def release(self, rows: slice, columns: slice) -> None:
         """Forget what is kept aside for rows that are about to be overwritten."""
         self.finals.release(rows, columns)
-        if self.older is not None:
-            self.older.release(rows, columns)
+        self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         """The observations at ``places`` ``[B]``, leaf by leaf ``[B, ...]``, frames stacked."""
-        if self.older is None:
-            return self._column.take(places)
-        stacks = iter(range(len(self._stacks)))
-        return [
-            flat.take(places, 0) if leaf.axis is None else self._stack(places, flat, leaf, next(stacks))
-            for leaf, flat in zip(self.leaves, self._column.flat, strict=True)
-        ]
+        kept = zip(self.leaves, self.flat, self.older.tables, strict=True)
+        return [self._stacks(places, leaf, flat, older) for leaf, flat, older in kept]
 
-    def _stack(self, places: np.ndarray, flat: np.ndarray, leaf: StoredLeaf, number: int) -> np.ndarray:
-        """The stacks of one leaf, the ``number``-th that has them, rebuilt from the rows before."""
-        assert leaf.axis is not None
-        assert self.older is not None
+    def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
+        """What a leaf holds at ``places``; stacks are rebuilt from the rows before and the ``older`` frames."""
+        if leaf.axis is None:
+            return flat.take(places, 0)
         last = leaf.num_frames - 1
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative ones count from the ring's end
         frames = flat.take(window, 0, mode="wrap")
@@ -270,7 +243,7 @@ class ObservationRows:
             since = begins[rows, ::-1].argmax(1)  # steps from the episode's first row, which holds `last` older frames
             entry = entries[rows, last - 1 - since]
             which, position = np.nonzero(np.arange(last) + since[:, None] < last)
-            frames[rows[which], position] = self.older.tables[number][entry[which], position + since[which]]
+            frames[rows[which], position] = older[entry[which], position + since[which]]
         return np.moveaxis(frames, 1, 1 + leaf.axis)
 
     def take_following(self, places: np.ndarray) -> list[np.ndarray]:
@@ -282,10 +255,6 @@ class ObservationRows:
             for values, finals in zip(following, self.finals.tables, strict=True):
                 values[found] = finals[entries]
         return following
-
-    def build(self, arrays: Sequence[np.ndarray]) -> Tree:
-        """A tree of tensors of the leaves."""
-        return self._column.build(arrays)
 
     def check_stacks(
         self, columns: slice, obs: Sequence[np.ndarray], last: Sequence[np.ndarray], cuts: np.ndarray
@@ -301,7 +270,7 @@ class ObservationRows:
         Raises:
             ValueError: If they do not.
         """
-        if not self._stacks:
+        if not self._has_stacks:
             return
         steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts))
         if steps <= 0:
@@ -326,18 +295,16 @@ class ObservationRows:
     def get_state(self, rows: int) -> dict[str, Any]:
         """The first ``rows`` of the ring and what is kept aside; tensors that share its memory."""
         return {
-            "columns": self._column.get_state(rows),
+            "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),
-            "older": None if self.older is None else self.older.get_state(),
-            "unwritten": torch.from_numpy(self._unwritten),
+            "older": self.older.get_state() if self._has_stacks else None,
             "checked": torch.from_numpy(self._checked),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, after :meth:`forget` of all columns."""
-        self._column.set_state(state["columns"])
+        """Restore what :meth:`get_state` gave, where nothing is kept aside."""
+        self.set_rows(state["columns"])
         self.finals.set_state(state["finals"])
-        if self.older is not None:
+        if self._has_stacks:
             self.older.set_state(state["older"])
-        self._unwritten[:] = state["unwritten"].numpy()
         self._checked[:] = state["checked"].numpy()

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from algorithms.replay.sum_tree import SumTree
+from catalog.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrioritizedReplay:
+class PrioritizedReplay(Settings):
     """Proportional prioritization (Schaul et al. 2016, section 3.3): ``p = (|TD error| + eps)^alpha``.
 
-    Attributes:
-        alpha: 0 draws uniformly, 1 in proportion to the TD errors.
-        eps: What is added to them, so that everything can be drawn again.
-
     Raises:
+        TypeError: For a value of another type.
         ValueError: If a value is out of range.
     """
 
-    alpha: float = 0.6
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise _wrong("alpha", "a number from 0 to 1", self.alpha, "0.6 is usual; 0 draws uniformly.")
-        if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise _wrong("eps", "a number > 0", self.eps, "1e-6 is usual; with 0 some would never be drawn again.")
+    alpha: float = setting(0.6, "0 draws uniformly, 1 in proportion to the TD errors.", ge=0, le=1)
+    eps: float = setting(1e-6, "What is added to the TD errors, so that everything can be drawn again.", gt=0)
 
 
 class Priorities:
@@ -131,7 +121,3 @@ def _mixed(sizes: np.ndarray, owners: np.ndarray, num: int) -> np.ndarray:
     greatest = np.zeros(num)
     np.maximum.at(greatest, owners, sizes)
     return 0.9 * greatest + 0.1 * np.bincount(owners, sizes, num) / np.bincount(owners, minlength=num)
-
-
-def _wrong(name: str, expected: str, got: object, remedy: str) -> ValueError:
-    return ValueError(f"PrioritizedReplay.{name}: expected {expected}, got {got}. {remedy}")

@@ -9,7 +9,7 @@ its true final observation is put in as a row of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,16 @@ import torch
 import tree
 from torch import Tensor
 
+from algorithms.replay.candidates import Candidates
+from algorithms.replay.prioritized import PrioritizedReplay
 from catalog.base import Tree
+from catalog.checks import Bounds, check_value
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 
 if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer
+    from algorithms.replay.layout import ReplayLayout
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +40,7 @@ class SequenceReplay:
         initial_state: The module's ``get_initial_state()``: a tree of tensors without a batch dim.
 
     Raises:
+        TypeError: For a value of another type.
         ValueError: If a value is out of range.
     """
 
@@ -44,12 +49,9 @@ class SequenceReplay:
     initial_state: Tree
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 1), ("burn_in", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(
-                    f"SequenceReplay.{name}: expected an int >= {least}, got {value!r}. Count it in steps."
-                )
+        doc = "Count it in steps."
+        check_value("SequenceReplay.length", self.length, int, Bounds(ge=1), doc)
+        check_value("SequenceReplay.burn_in", self.burn_in, int, Bounds(ge=0), doc)
 
     def reach(self, n_step: int) -> int:
         """From the first row of a sequence to the observation after its last window: rows that must be written."""
@@ -61,29 +63,33 @@ class SequenceReplay:
         return sum(x.numel() * x.element_size() for x in tree.flatten(self.initial_state))
 
 
-class Anchors:
+class Anchors(Candidates):
     """The anchors of a ring ``[R, N]``: their recurrent states, and which of them can be sampled.
 
-    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``.
+    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. It can be sampled if all rows of the sequence are
+    there, and one of them is trained.
 
     Args:
         settings: Length, burn-in and state.
-        rows: ``R``, a multiple of the length.
-        kept_rows: How many of them hold transitions.
-        num_envs: ``N``.
+        layout: Of the ring, whose rows are a multiple of the length.
         n_step: The greatest number of steps in a window.
-
-    Attributes:
-        sampleable: bool ``[R / length, N]``: all rows of the sequence are there, and one of them is trained.
-        num: How many are.
+        prioritized: Draw by priorities; None draws evenly.
 
     Raises:
         ValueError: If there would not always be one, were the ring full.
     """
 
-    def __init__(self, settings: SequenceReplay, *, rows: int, kept_rows: int, num_envs: int, n_step: int) -> None:
+    def __init__(
+        self,
+        settings: SequenceReplay,
+        layout: ReplayLayout,
+        n_step: int,
+        prioritized: PrioritizedReplay | None,
+    ) -> None:
+        num_envs, kept_rows = layout.num_envs, layout.kept_rows
+        super().__init__(layout.rows // settings.length, num_envs, prioritized)
         self.settings = settings
-        self._rows, self._kept_rows, self._num_envs = rows, kept_rows, num_envs
+        self._rows, self._kept_rows, self._num_envs = layout.rows, kept_rows, num_envs
         self._reach = settings.reach(n_step)
         needed = self._reach + settings.length - 1
         if kept_rows < needed:
@@ -93,12 +99,9 @@ class Anchors:
                 f"got {kept_rows} of each. Raise the capacity, or lower the burn-in, the length or "
                 "the number of envs."
             )
-        self.sampleable = np.zeros((rows // settings.length, num_envs), dtype=bool)
-        self.num = 0
         self._written = np.zeros(num_envs, np.int64)
-        states = [x.detach().cpu() for x in tree.flatten(settings.initial_state)]
-        self._initial = states
-        self._states = [x.new_zeros(*self.sampleable.shape, *x.shape) for x in states]
+        self._initial = [x.detach().cpu() for x in tree.flatten(settings.initial_state)]
+        self._states = [x.new_zeros(*self.sampleable.shape, *x.shape) for x in self._initial]
 
     def read_states(self, rollout: Rollout, head: int) -> list[Tensor] | None:
         """The states before the anchors in ``rollout``, leaf by leaf ``[anchors, n, ...]``, if it is written from row
@@ -132,9 +135,15 @@ class Anchors:
         return states
 
     def advance(
-        self, head: int, steps: int, columns: slice, states: Sequence[Tensor] | None, trained: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Note that ``steps`` rows from ``head`` on were written.
+        self,
+        head: int,
+        steps: int,
+        columns: slice,
+        states: Sequence[Tensor] | None,
+        trained: np.ndarray,
+    ) -> None:
+        """Note that ``steps`` rows from ``head`` on were written: offer the sequences that are complete now, and
+        withdraw those of which rows are gone.
 
         Args:
             head: The row that was next to be written.
@@ -142,53 +151,32 @@ class Anchors:
             columns: Of which envs.
             states: What :meth:`read_states` gave.
             trained: bool ``[R, N]``: the rows that can be trained.
-
-        Returns:
-            The anchors that can be sampled no more, and those that now can, int64.
         """
         length, after = self.settings.length, head + steps
         if states is not None:
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
                 kept[torch.from_numpy(rows), columns] = new
-        ceased = self._withdraw(self._between(head - self._kept_rows, after - self._kept_rows), columns)
+        gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
+        self.withdraw(gone.start, len(gone), columns)
         written = min(int(self._written[columns.start]) + steps, self._kept_rows)
         self._written[columns] = written
-        rows = self._between(max(head + 1 - self._reach, after - written), after + 1 - self._reach)
-        if not len(rows):
-            return ceased, _NONE
-        offsets = np.arange(self.settings.burn_in, self.settings.burn_in + length)
-        places = (rows[:, None] + offsets) % self._rows
-        block = np.logical_or.reduce(trained[places, columns], 1)
-        self.sampleable[rows // length, columns] = block
-        came = self._numbers(rows // length, columns, block)
-        self.num += len(came)
-        return ceased, came
+        begin = max(head + 1 - self._reach, after - written)
+        complete = self._anchors_between(begin, after + 1 - self._reach)
+        if complete:
+            first = np.array(complete)[:, None] * length + self.settings.burn_in
+            places = (first + np.arange(length)) % self._rows
+            self.offer(complete.start, columns, np.logical_or.reduce(trained[places, columns], 1))
 
-    def forget(self, columns: slice) -> np.ndarray:
-        """Empty these columns: the anchors that can be sampled no more."""
-        self._written[columns] = 0
-        return self._withdraw(np.arange(0, self._rows, self.settings.length), columns)
-
-    def _between(self, begin: int, end: int) -> np.ndarray:
-        """The rows of the ring from ``begin`` up to ``end``, counted on beyond its ends, that are those of anchors."""
+    def _anchors_between(self, begin: int, end: int) -> range:
+        """The rows of anchors, counted on beyond the ring's ends, that are at rows from ``begin`` up to ``end``."""
         length = self.settings.length
-        begin += -begin % length
-        return np.arange(begin, end, length) % self._rows if begin < end else _NONE
+        return range(-(-begin // length), -(-end // length))
 
-    def _withdraw(self, rows: np.ndarray, columns: slice) -> np.ndarray:
-        if not len(rows):
-            return _NONE
-        numbers = rows // self.settings.length
-        gone = self._numbers(numbers, columns, self.sampleable[numbers, columns])
-        self.sampleable[numbers, columns] = False
-        self.num -= len(gone)
-        return gone
-
-    def _numbers(self, rows: np.ndarray, columns: slice, block: np.ndarray) -> np.ndarray:
-        """The anchors that are true in ``block``, of these rows of anchors and these columns."""
-        row, column = block.nonzero()
-        return rows[row] * self._num_envs + (column + columns.start)
+    def forget(self, columns: slice) -> None:
+        """Empty these columns."""
+        self._written[columns] = 0
+        self.withdraw(0, len(self.sampleable), columns)
 
     def places(self, anchors: np.ndarray) -> np.ndarray:
         """Their places in the ring."""
@@ -219,47 +207,11 @@ class Anchors:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave."""
+        """Restore what :meth:`get_state` gave, after :meth:`forget` of all columns."""
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
-        self.sampleable[:] = False
-        self.sampleable[: len(state["sampleable"])] = state["sampleable"].numpy()
+        self.restore(state["sampleable"].numpy())
         self._written[:] = state["written"].numpy()
-        self.num = int(np.count_nonzero(self.sampleable))
-
-
-_NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class _Timeline:
-    """Where rows of sequences stand once true final observations are put in.
-
-    Attributes:
-        places: Place in the ring of each row, ``[L', B]``; of an inserted row that of the step which was truncated. The
-            last row again where a sequence has fewer of them than others.
-        inserted: The inserted ones among these ``L'·B`` rows, int64.
-        positions: Where the rows that there were now stand among them, ``[M, B]``.
-    """
-
-    places: np.ndarray
-    inserted: np.ndarray
-    positions: np.ndarray
-
-    @classmethod
-    def of(cls, places: np.ndarray, truncated: np.ndarray) -> _Timeline:
-        """From the places ``[M, B]`` of rows, and those in which steps were truncated, bool ``[M, B]``."""
-        steps, batch = places.shape
-        positions = np.arange(steps * batch).reshape(steps, batch)
-        if not np.count_nonzero(truncated):
-            return cls(places, _NONE, positions)
-        until = np.add.accumulate(truncated, 0, dtype=np.int64)
-        positions += (until - truncated) * batch
-        spread = np.repeat(places[-1:], steps + int(until[-1].max()), 0)
-        inserted = positions[truncated] + batch
-        spread.reshape(-1)[positions] = places
-        spread.reshape(-1)[inserted] = places[truncated]
-        return cls(spread, inserted, positions)
 
 
 def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[dict[str, Tree], np.ndarray]:
@@ -276,30 +228,33 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         And for each trained row the sequence it is of, int64 ``[R]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
-    first = anchors.places(drawn)
-    span = np.arange(anchors.settings.reach(ring.max_steps) + 1)[:, None] * ring.num_envs
-    places = (first + span) % (ring.rows * ring.num_envs)
+    span = np.arange(settings.reach(ring.max_steps) + 1)[:, None] * ring.num_envs
+    places = (anchors.places(drawn) + span) % (ring.rows * ring.num_envs)
     before, places = places[: settings.burn_in], places[settings.burn_in :]
     truncated = ring.has_final(places)
     truncated[-1] = False  # of the last row only the observation counts
-    timeline = _Timeline.of(places, truncated)
-    shape = timeline.places.shape
+    spread, positions, inserted = _with_finals(places, truncated)
+    shape, spread = spread.shape, spread.reshape(-1)
+    obs = ring.observations(spread)
+    if len(inserted):
+        index, finals = torch.from_numpy(inserted), ring.following_observations(spread[inserted])
+        obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
 
     def lay_out(rows: np.ndarray, values: np.ndarray) -> Tensor:
-        column = np.zeros((shape[0] * batch_size, *values.shape[1:]), values.dtype)
+        column = np.zeros((len(spread), *values.shape[1:]), values.dtype)
         column[rows] = values
         return torch.from_numpy(column.reshape(*shape, *values.shape[1:]))
 
     trained = ring.sampleable.reshape(-1).take(places[: settings.length]).reshape(-1).nonzero()[0]
     own = places.reshape(-1)[trained]
-    rows = timeline.positions.reshape(-1)[trained]
+    rows = positions.reshape(-1)[trained]
     _, steps, rewards, discounts = ring.windows(own)
-    following = timeline.positions.reshape(-1)[trained + (steps - 1) * batch_size] + batch_size
+    following = positions.reshape(-1)[trained + (steps - 1) * batch_size] + batch_size
     # The last row starts no episode that a window reaches into, and its own flag need not be written yet.
-    starts = lay_out(timeline.positions[:-1].reshape(-1), ring.starts.reshape(-1).take(places[:-1].reshape(-1)))
+    starts = ring.starts.reshape(-1).take(places[:-1].reshape(-1))
     batch = {
-        Columns.OBS: _observations(ring, timeline),
-        Columns.STARTS: starts,
+        Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
+        Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
         Columns.STATE_IN: anchors.states(drawn),
         Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(own)),
         Columns.REWARDS: lay_out(rows, rewards),
@@ -308,23 +263,32 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         Columns.NEXT_ROWS: torch.from_numpy(following),
     }
     if settings.burn_in:
+        obs = ring.observations(before.reshape(-1))
         batch[Columns.BURN_IN] = {
-            Columns.OBS: map_leaves(_unflattened(before.shape), ring.observations(before.reshape(-1))),
+            Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
             Columns.STARTS: torch.from_numpy(ring.starts.reshape(-1).take(before)),
         }
     return batch, rows % batch_size
 
 
-def _observations(ring: ReplayBuffer, timeline: _Timeline) -> Tree:
-    """The observations ``[L', B, ...]`` of the rows."""
-    places, inserted = timeline.places.reshape(-1), timeline.inserted
-    obs = ring.observations(places)
-    if len(inserted):
-        index = torch.from_numpy(inserted)
-        finals = ring.following_observations(places[inserted])
-        obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
-    return map_leaves(_unflattened(timeline.places.shape), obs)
+def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Insert a row for the true final observation after each step that was truncated.
 
+    Args:
+        places: Of the rows of sequences ``[M, B]``.
+        truncated: In which of them steps were truncated, bool ``[M, B]``.
 
-def _unflattened(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.unflatten(0, shape)
+    Returns:
+        The place in the ring of each row, ``[L', B]``; of an inserted row that of the step which was truncated. The
+        last row again where a sequence has fewer of them than others. Where the rows that there were now stand among
+        these ``L'·B``, ``[M, B]``. And where the inserted ones stand, int64.
+    """
+    steps, batch = places.shape
+    positions = np.arange(steps * batch).reshape(steps, batch)
+    until = np.add.accumulate(truncated, 0, dtype=np.int64)
+    positions += (until - truncated) * batch
+    spread = np.repeat(places[-1:], steps + int(until[-1].max()), 0)
+    inserted = positions[truncated] + batch
+    spread.reshape(-1)[positions] = places
+    spread.reshape(-1)[inserted] = places[truncated]
+    return spread, positions, inserted

@@ -444,13 +444,13 @@ def test_bytes_are_those_of_the_arrays(axis: int | None) -> None:
     stream = Stream(0, 4, frames=2, axis=axis)
     arguments: dict[str, Any] = {"capacity": 403, "num_envs": 4, "frame_stack_axis": axis}
     buffer = make(stream, 403)
-    index = [buffer._obs.finals.index] + ([] if buffer._obs.older is None else [buffer._obs.older.index])
+    index = [buffer._obs.finals.index, buffer._obs.older.index]
     flags = [buffer.terminateds, buffer.starts, buffer.sampleable, buffer.cuts]
-    arrays = [*buffer._obs._column.arrays, *buffer._actions.arrays, buffer.rewards, *flags, *index]
+    arrays = [*buffer._obs.arrays, *buffer._actions.arrays, buffer.rewards, *flags, *index]
     assert buffer.num_bytes == replay_bytes(stream.space, stream.action_space, **arguments)
     assert buffer.num_bytes == sum(array.nbytes for array in arrays)
     buffer.add(stream.rollout(100))
-    tables = buffer._obs.finals.tables + ([] if buffer._obs.older is None else buffer._obs.older.tables)
+    tables = buffer._obs.finals.tables + buffer._obs.older.tables
     assert buffer.num_bytes == sum(array.nbytes for array in [*arrays, *tables])
 
 
@@ -460,7 +460,6 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
     held = []
     for _ in range(4):
         buffer.add(stream.rollout(5))
-    assert buffer._obs.older is not None
     assert len(buffer._obs.older) == sum(step.start for steps in stream.steps for step in steps)
     for _ in range(100):
         buffer.add(stream.rollout(5, 0.1))

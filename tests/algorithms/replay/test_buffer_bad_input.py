@@ -21,16 +21,16 @@ BOX = spaces.Box(-1, 1, (4, 3), np.float32)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"capacity": 0}, r"ReplayBuffer\(capacity\): expected an int >= 1, got 0"),
-        ({"capacity": 1e6}, r"ReplayBuffer\(capacity\): expected an int >= 1, got 1000000.0"),
+        ({"capacity": 0}, r"ReplayBuffer\(capacity\): expected finite int, >= 1, got 0"),
+        ({"capacity": 1e6}, r"ReplayBuffer\(capacity\): expected int, >= 1, got 1000000.0"),
         ({"num_envs": True}, r"ReplayBuffer\(num_envs\)"),
-        ({"gamma": 1.5}, r"ReplayBuffer\(gamma\): expected a number from 0 to 1, got 1.5"),
+        ({"gamma": 1.5}, r"ReplayBuffer\(gamma\): expected finite float, >= 0 and <= 1, got 1.5"),
         ({"gamma": float("nan")}, r"ReplayBuffer\(gamma\)"),
-        ({"n_step": 0}, r"ReplayBuffer\(n_step\): expected an int >= 1, or two in order, got 0"),
-        ({"n_step": (3, 2)}, r"ReplayBuffer\(n_step\)"),
+        ({"n_step": 0}, r"ReplayBuffer\(n_step\): expected finite int \| tuple\[int, int\], >= 1, got 0"),
+        ({"n_step": (3, 2)}, r"ReplayBuffer\(n_step\): expected .* of a pair the least first, got \(3, 2\)"),
         ({"n_step": (1, 2, 3)}, r"ReplayBuffer\(n_step\)"),
         ({"n_step": (1, 2.0)}, r"ReplayBuffer\(n_step\)"),
-        ({"n_step": 6}, r"expected at most 5 steps, as many as the buffer holds of each env, got 6"),
+        ({"n_step": 6}, r"expected at most 5 steps, as many as the buffer holds of each env, .*got 6"),
         ({"frame_stack_axis": 2}, r"frame_stack_axis: expected an axis of the shape \(4, 3\), got 2"),
         ({"frame_stack_axis": -3}, r"frame_stack_axis: expected an axis"),
         ({"frame_stack_axis": True}, r"frame_stack_axis: expected an axis"),
@@ -39,7 +39,7 @@ BOX = spaces.Box(-1, 1, (4, 3), np.float32)
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"capacity": 10, "num_envs": 2, "gamma": 0.9, "seed": np.random.SeedSequence(0)}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         ReplayBuffer(BOX, spaces.Discrete(2), **(arguments | settings))
 
 
@@ -48,7 +48,7 @@ def test_paths_of_frame_stacks_are_checked() -> None:
     arguments: dict[str, Any] = {"capacity": 10, "num_envs": 2, "gamma": 0.9, "seed": np.random.SeedSequence(0)}
     with pytest.raises(ValueError, match=r"'camera.rgb', 'goal', got 'camera.rbg'.*Did you mean 'camera.rgb'"):
         ReplayBuffer(space, spaces.Discrete(2), frame_stack_axis={"camera.rbg": 0}, **arguments)
-    with pytest.raises(ValueError, match=r"frame_stack_axis\['goal'\]: expected a Box that stacks frames"):
+    with pytest.raises(ValueError, match=r"frame_stack_axis\['goal'\]: expected an axis of the shape \(\), got 0"):
         ReplayBuffer(space, spaces.Discrete(2), frame_stack_axis={"goal": 0}, **arguments)
     with pytest.raises(ValueError, match="frame_stack_axis: expected one of the paths"):
         ReplayBuffer(space, spaces.Discrete(2), frame_stack_axis=0, **arguments)
@@ -116,7 +116,9 @@ def test_too_few_transitions(size: int) -> None:
     stream = Stream(2, 2)
     buffer = make(stream)
     buffer.add(stream.rollout(4))
-    with pytest.raises(ValueError, match=rf"sample\({size}\): expected .*, got 8 stored \(capacity 40\)"):
+    with pytest.raises(
+        ValueError, match=rf"expected .* at most the 8 that can be drawn, got {size} \(8 are stored, capacity 40\)"
+    ):
         buffer.sample(size)
     assert len(buffer.sample(8).indices) == 8
 

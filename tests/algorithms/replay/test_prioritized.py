@@ -113,11 +113,11 @@ def test_errors_that_are_no_numbers_are_explained_and_change_nothing(wrong: floa
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"alpha": -0.1}, r"PrioritizedReplay\.alpha: expected a number from 0 to 1, got -0\.1\."),
-        ({"alpha": 1.5}, r"PrioritizedReplay\.alpha: expected a number from 0 to 1, got 1\.5\."),
-        ({"alpha": np.nan}, r"PrioritizedReplay\.alpha: .*got nan"),
-        ({"eps": 0.0}, r"PrioritizedReplay\.eps: expected a number > 0, got 0\.0\."),
-        ({"eps": np.inf}, r"PrioritizedReplay\.eps: .*got inf"),
+        ({"alpha": -0.1}, r"PrioritizedReplay\(alpha=\): expected finite float, >= 0 and <= 1, got -0\.1\."),
+        ({"alpha": 1.5}, r"PrioritizedReplay\(alpha=\): expected finite float, >= 0 and <= 1, got 1\.5\."),
+        ({"alpha": np.nan}, r"PrioritizedReplay\(alpha=\): .*got nan"),
+        ({"eps": 0.0}, r"PrioritizedReplay\(eps=\): expected finite float, > 0, got 0\.0\."),
+        ({"eps": np.inf}, r"PrioritizedReplay\(eps=\): .*got inf"),
     ],
 )
 def test_settings_out_of_range_are_explained(options: dict[str, float], text: str) -> None:

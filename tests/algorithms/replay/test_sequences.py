@@ -465,14 +465,14 @@ def test_a_burn_in_comes_to_the_states_that_were_recorded(mode: AutoresetMode, f
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"length": 0}, r"SequenceReplay\.length: expected an int >= 1, got 0\."),
-        ({"length": 2.0}, r"SequenceReplay\.length: expected an int >= 1, got 2\.0\."),
-        ({"length": 3, "burn_in": -1}, r"SequenceReplay\.burn_in: expected an int >= 0, got -1\."),
-        ({"length": 3, "burn_in": True}, r"SequenceReplay\.burn_in: expected an int >= 0, got True\."),
+        ({"length": 0}, r"SequenceReplay\.length: expected finite int, >= 1, got 0\."),
+        ({"length": 2.0}, r"SequenceReplay\.length: expected int, >= 1, got 2\.0 "),
+        ({"length": 3, "burn_in": -1}, r"SequenceReplay\.burn_in: expected finite int, >= 0, got -1\."),
+        ({"length": 3, "burn_in": True}, r"SequenceReplay\.burn_in: expected int, >= 0, got True "),
     ],
 )
 def test_settings_out_of_range_are_explained(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, TypeError), match=text):
         SequenceReplay(initial_state=STATE, **options)
 
 
@@ -507,15 +507,13 @@ def test_states_of_another_shape_are_explained() -> None:
 def test_sampling_before_there_are_sequences_enough_is_explained() -> None:
     stream = Stream(0, 2)
     buffer = buffer_for(stream, length=4, capacity=40)
-    text = (
-        r"ReplayBuffer\.sample\(12\): expected .* at most the 8 of the complete sequences, got 2 sequences of 4 steps"
-    )
+    text = r"expected .* at most the 8 that can be drawn in 2 complete sequences of 4, got 12 \(8 are stored"
     buffer.add(stream.rollout(4))
     assert len(buffer.sample(8).indices) == 2
     assert len(buffer.sample(1).indices) == 1  # less than a sequence is one
     with pytest.raises(ValueError, match=text):
         buffer.sample(12)
-    with pytest.raises(ValueError, match=r"sample\(0\)"):
+    with pytest.raises(ValueError, match=r"sample\(batch_size\): .*, got 0 "):
         buffer.sample(0)
 
 
