@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import Space
-from torch import Tensor
 
 from algorithms.algorithm import Algorithm
 from algorithms.config import AlgorithmConfig, Reporting
@@ -33,7 +32,6 @@ from rlmodule.settings import Training
 NET_SETTINGS = tuple(settings_of(DQNNetSettings))
 """Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
 
-_REPLAY_DEVICE = torch.device("cpu")
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
 """Settings that mean nothing without ``prioritized_replay``."""
 
@@ -193,7 +191,11 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
         least, most = self.n_step if isinstance(self.n_step, tuple) else (self.n_step, self.n_step)
         if least > most:
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
-        self._check_net_settings()
+        try:
+            DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
+        except ValueError as error:  # here they are settings of their own
+            message = str(error).replace("model_config.", f"{type(self).__name__}.", 1)
+            raise ValueError(message) from None
         for name in PRIORITIZED_SETTINGS:
             if not self.prioritized_replay and getattr(self, name) != settings_of(type(self))[name].default:
                 raise self._invalid(
@@ -213,22 +215,11 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
                 f"at least {batch}, for {the_batch}, so that there is something to draw",
                 "Make it larger, or the batch smaller.",
             )
-        self._check_intensity()
-
-    def _check_net_settings(self) -> None:
-        try:
-            DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
-        except ValueError as error:  # here they are settings of their own
-            raise ValueError(str(error).replace("model_config.", f"{type(self).__name__}.", 1)) from None
-
-    def _check_intensity(self) -> None:
-        """Whether ``training_intensity`` gives every iteration an update."""
-        intensity, batch = self.training_intensity, self.train_batch_size
-        if intensity is not None and intensity * self.num_env_steps_per_iteration < batch:
+        intensity, steps = self.training_intensity, self.num_env_steps_per_iteration
+        if intensity is not None and intensity * steps < batch:
             raise self._invalid(
                 "training_intensity",
-                f"at least {batch / self.num_env_steps_per_iteration:g}: one batch of {batch} per iteration of "
-                f"{self.num_env_steps_per_iteration} steps",
+                f"at least {batch / steps:g}: one batch of {batch} per iteration of {steps} steps",
                 "Make it greater, the batch smaller or num_env_steps_per_iteration greater.",
             )
 
@@ -263,7 +254,7 @@ class DQN(Algorithm):
             rollouts = self.sample_rollouts()
             start = perf_counter()
             for rollout in rollouts:
-                self.replay.add(rollout.to(_REPLAY_DEVICE), rollout.first_env_index)
+                self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
             seconds["replay"] += perf_counter() - start
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
@@ -294,7 +285,14 @@ class DQN(Algorithm):
         learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps)
         updated = perf_counter()
         if config.prioritized_replay:
-            errors = _td_errors(learned[DEFAULT_MODULE_ID]).cpu()
+            metrics = learned[DEFAULT_MODULE_ID]
+            if "td_error" not in metrics:
+                raise ValueError(
+                    "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
+                    f"prioritized_replay=True, got {', '.join(metrics)}. Report it, or turn "
+                    "prioritized_replay off."
+                )
+            errors = metrics["td_error"].cpu()
             if errors.isfinite().all():  # else the update was left out, and what was drawn stays as urgent as it was
                 self.replay.update_priorities(sample, errors)
         seconds["replay"] += drawn - start + perf_counter() - updated
@@ -317,22 +315,20 @@ class DQN(Algorithm):
 
     def _make_replay(self) -> ReplayBuffer:
         config, module = self.config, self.get_module()
-        sequences = None
+        prioritized = sequences = None
+        if config.prioritized_replay:
+            alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
+            prioritized = PrioritizedReplay(alpha=alpha, eps=eps)
         if module.is_stateful():
-            self._check_learning_starts(module.max_seq_len)
-            sequences = SequenceReplay(
-                length=module.max_seq_len, burn_in=config.burn_in_len, initial_state=module.get_initial_state()
-            )
+            length, state = module.max_seq_len, module.get_initial_state()
+            sequences = SequenceReplay(length=length, burn_in=config.burn_in_len, initial_state=state)
         elif config.burn_in_len:
             raise ValueError(
                 "DQNConfig.burn_in_len: expected 0, since the module has no recurrent state, got "
                 f"{config.burn_in_len}. Leave it out, or set use_lstm, use_gru or use_attention in "
                 "model_config."
             )
-        prioritized = None
-        if config.prioritized_replay:
-            prioritized = PrioritizedReplay(alpha=config.prioritized_replay_alpha, eps=config.prioritized_replay_eps)
-        return ReplayBuffer(
+        replay = ReplayBuffer(
             module.input_space,
             module.action_space,
             capacity=config.replay_capacity,
@@ -344,18 +340,19 @@ class DQN(Algorithm):
             frame_stack_axis=config.frame_stack_axis,
             seed=seed_sequence(self.run_seed, "replay"),
         )
+        if sequences is not None:
+            self._check_learning_starts(sequences, replay.max_steps)
+        return replay
 
-    def _check_learning_starts(self, length: int) -> None:
-        """Whether the first batch finds as many complete sequences of ``length`` as it takes."""
-        config = self.config
-        slots = config.num_envs
-        most = config.n_step[1] if isinstance(config.n_step, tuple) else config.n_step
-        sequences = max(1, config.train_batch_size // length)
-        needed = slots * (config.burn_in_len + length * -(-sequences // slots) + most - 1)
+    def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
+        """Whether the first batch finds as many complete sequences as it takes."""
+        config, length = self.config, sequences.length
+        count, slots = max(1, config.train_batch_size // length), config.num_envs
+        needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))
         if config.num_steps_sampled_before_learning_starts < needed:
             raise ValueError(
                 f"DQNConfig.num_steps_sampled_before_learning_starts: expected at least {needed}: "
-                f"{sequences} sequences of {length} steps from {slots} environments, got "
+                f"{count} sequences of {length} steps from {slots} environments, got "
                 f"{config.num_steps_sampled_before_learning_starts}. Make it larger, or the batch, "
                 "max_seq_len or burn_in_len smaller."
             )
@@ -369,13 +366,3 @@ class DQN(Algorithm):
         self._steps_owed = state["steps_owed"]
         if "replay" in state and self.config.replay_in_checkpoints:
             self.replay.set_state(state["replay"], together=self.config.num_envs_per_env_runner)
-
-
-def _td_errors(metrics: Metrics) -> Tensor:
-    if "td_error" not in metrics:
-        raise ValueError(
-            "metrics of compute_loss_for_module(): expected 'td_error', one per row, since "
-            f"prioritized_replay=True, got {', '.join(metrics)}. Report it, or turn "
-            "prioritized_replay off."
-        )
-    return metrics["td_error"]

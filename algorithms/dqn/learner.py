@@ -110,43 +110,43 @@ class DQNLearner(BatchLearner):
                 net.resample_noise(self.generator)
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """The batch with its targets."""
-        targets = self.compute_targets(module_id, batch)
-        self._check_targets(targets, batch)
-        if Columns.NEXT_ROWS in batch:
-            targets = _lay_out(targets, batch)
-        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
-
-    def _check_targets(self, targets: Tensor, batch: Batch) -> None:
-        rows = batch[Columns.VALID_ROWS if Columns.NEXT_ROWS in batch else Columns.REWARDS].shape[0]
-        atoms = self.settings.num_atoms
+        """The batch with its targets, in sequences zeros at rows that are not valid."""
+        targets, atoms = self.compute_targets(module_id, batch), self.settings.num_atoms
+        in_sequences = Columns.NEXT_ROWS in batch
+        rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
         expected = (rows,) if atoms == 1 else (rows, atoms)
         if targets.shape != expected:  # [B, 1] would be compared with each of [B]
             raise ValueError(
                 f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
                 f"{tuple(targets.shape)}. Return one target for each row."
             )
+        if in_sequences:
+            shape = batch[Columns.STARTS].shape
+            places = targets.new_zeros(shape.numel(), *targets.shape[1:])
+            targets = places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
+        return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
         """What the value of each row's action should be ``[B]``: the rewards of its window, and the target net's value
         of what followed under the action that the online net prefers there (van Hasselt et al. 2016, eq. 4), or that
         the target net does. For atoms: their probabilities ``[B, num_atoms]``."""
-        target, following = self.target[module_id], _Following(batch)
+        target, rows = self.target[module_id], batch
         assert isinstance(target, QNetAPI)
-        seen, embeddings = following.embed(target)
+        if Columns.NEXT_ROWS in batch:
+            rows = flatten_sequences(batch, batch[Columns.VALID_ROWS])
+        seen, embeddings = _following(target, batch)
         values = target.compute_q_values(seen, embeddings)
         preferences = values
         if self.settings.double_q:
             choosing = self.choosing[module_id]
             assert isinstance(choosing, QNetAPI)
-            preferences = choosing.compute_q_values(*following.embed(choosing))
+            preferences = choosing.compute_q_values(*_following(choosing, batch))
         best = preferences.argmax(-1, keepdim=True)
-        rewards, discounts = following.rows[Columns.REWARDS], following.rows[Columns.DISCOUNTS]
+        rewards, discounts = rows[Columns.REWARDS], rows[Columns.DISCOUNTS]
         if self.settings.num_atoms > 1:
             assert isinstance(target, DistributionalQNetAPI)
-            probs = (
-                target.compute_q_logits(seen, embeddings).take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
-            )
+            logits = target.compute_q_logits(seen, embeddings)
+            probs = logits.take_along_dim(best.unsqueeze(-1), -2).squeeze(-2).softmax(-1)
             return project_onto_support(probs, rewards, discounts, target.q_support())
         value = values.gather(-1, best).squeeze(-1)
         if self.module[module_id].action_mask is not None:
@@ -187,31 +187,13 @@ class DQNLearner(BatchLearner):
         self.num_target_updates |= state["num_target_updates"]
 
 
-class _Following:
-    """What followed the rows of a batch, for any net to look at.
-
-    Attributes:
-        rows: The batch as rows ``[B, ...]``.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self._in_sequences = Columns.NEXT_ROWS in batch
-        self.rows = flatten_sequences(batch, batch[Columns.VALID_ROWS]) if self._in_sequences else batch
-
-    def embed(self, net: RLModule) -> tuple[Batch, Tensor | None]:
-        """Observations ``[B, ...]`` and what ``net`` makes of them, the arguments of ``compute_q_values``."""
-        if not self._in_sequences:
-            following = {Columns.OBS: self._batch[Columns.NEXT_OBS]}
-            return following, net.forward_train(following).get(Columns.EMBEDDINGS)
-        sequences = burn_in(net, self._batch)
-        columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
-        following = flatten_sequences(columns, self._batch[Columns.NEXT_ROWS])
-        return following, following[Columns.EMBEDDINGS]
-
-
-def _lay_out(targets: Tensor, batch: Batch) -> Tensor:
-    """Targets ``[R, ...]`` of the valid rows at their places in sequences ``[L, B, ...]``, zeros elsewhere."""
-    shape = batch[Columns.STARTS].shape
-    places = targets.new_zeros(shape.numel(), *targets.shape[1:])
-    return places.index_copy_(0, batch[Columns.VALID_ROWS], targets).unflatten(0, shape)
+def _following(net: RLModule, batch: Batch) -> tuple[Batch, Tensor | None]:
+    """What was observed after the rows of ``batch``, ``[B, ...]``, and what ``net`` makes of it: the arguments of
+    ``compute_q_values``."""
+    if Columns.NEXT_ROWS not in batch:
+        following = {Columns.OBS: batch[Columns.NEXT_OBS]}
+        return following, net.forward_train(following).get(Columns.EMBEDDINGS)
+    sequences = burn_in(net, batch)
+    columns = {Columns.OBS: sequences[Columns.OBS]} | net.forward_train(sequences)
+    following = flatten_sequences(columns, batch[Columns.NEXT_ROWS])
+    return following, following[Columns.EMBEDDINGS]

@@ -1,11 +1,11 @@
 """DQN's nets: their settings, the catalog that decides them and the module that assembles them."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-import tree
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -19,11 +19,10 @@ from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, setting
-from catalog.spaces import zero_batch
 from rlmodule.data.columns import Columns
-from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI, QNetAPI
-from rlmodule.modules.recurrent import initial_states
+from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
 """Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""
@@ -161,23 +160,18 @@ class DQNCatalog(Catalog):
                 "model_config.functions['state_value']: expected none, since dueling=False, got "
                 f"{dict(functions['state_value'])!r}. Set dueling=True, or leave it out."
             )
-        if config.noisy:
-            for function in self.functions:
-                self._check_no_initializers(function)
-
-    def _check_no_initializers(self, function: str) -> None:
-        """Noisy layers have a start of their own."""
-        default, config = DQNModelConfig(), self.for_function(function).model_config
-        for name in vars(default):
-            if name.startswith("head_fcnet_") and "_initializer" in name:
-                given, expected = getattr(config, name), getattr(default, name)
-                if given != expected:
+        defaults = vars(DQNModelConfig())
+        names = [name for name in defaults if re.match(r"head_fcnet_\w+_initializer", name)]
+        for function in self.functions if config.noisy else ():
+            settings = vars(self.for_function(function).model_config)
+            for name in names:
+                if settings[name] != defaults[name]:
                     own = name in self._whole_config.functions.get(function, {})
-                    where = f"model_config.functions[{function!r}][{name!r}]" if own else f"model_config.{name}"
+                    part = f"functions[{function!r}][{name!r}]" if own else name
                     raise ValueError(
-                        f"{where}: expected its default {expected!r}, since noisy layers have a "
-                        f"start of their own, got {given!r}. Leave it out, or give it to a further "
-                        "output in functions."
+                        f"model_config.{part}: expected its default {defaults[name]!r}, since noisy "
+                        f"layers have a start of their own, got {settings[name]!r}. Leave it out, or "
+                        "give it to a further output in functions."
                     )
 
 
@@ -259,8 +253,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """See :meth:`QNetAPI.compute_q_values`; actions that the observation forbids are ``MASKED``."""
-        latent = self._encode(batch).latent if embeddings is None else embeddings
-        return self._q_values(latent, self._allowed(batch), batch)
+        return self._q_values(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """See :meth:`DistributionalQNetAPI.compute_q_logits`; those of forbidden actions stand for nothing.
@@ -269,8 +262,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             ValueError: If ``num_atoms`` is 1.
         """
         self.q_support()  # raises where there are no atoms
-        latent = self._encode(batch).latent if embeddings is None else embeddings
-        return self._outputs(latent, self._allowed(batch), batch)
+        return self._outputs(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_state_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return V(s) ``[...]`` in units of reward, from the value head of dueling nets (Wang et al. 2016, eq. 9). With
@@ -285,7 +277,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
                 f"{type(self).__name__}.compute_state_values(): expected dueling nets, got "
                 "dueling=False. Set dueling=True."
             )
-        value = _run(self.vf_head, self._encode(batch).latent if embeddings is None else embeddings, False)
+        value = self.vf_head(self._latent(batch, embeddings))
         return value.squeeze(-1) if self.support is None else value.softmax(-1) @ self.support
 
     def compute_advantages(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
@@ -296,9 +288,9 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         Raises:
             ValueError: If ``dueling`` is False.
         """
-        latent = self._encode(batch).latent if embeddings is None else embeddings
-        advantages = self.compute_q_values(batch, latent) - self.compute_state_values(batch, latent).unsqueeze(-1)
-        allowed = self._allowed(batch)
+        latent, allowed = self._latent(batch, embeddings), self._allowed(batch)
+        values = self.compute_state_values(batch, latent)
+        advantages = self._q_values(latent, allowed, batch) - values.unsqueeze(-1)
         return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
 
     def q_support(self) -> Tensor:
@@ -317,7 +309,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
-        return self._acting(self._q_values(latent, self._allowed(batch), batch, mean=True), state)
+        values = self._q_values(latent, self._allowed(batch), batch, mean=True)
+        return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
@@ -329,12 +322,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         else:
             odds = allowed.sum(-1, keepdim=True) * (1 / self.epsilon - 1)
             logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
-        return self._acting(logits, state)
+        return _with_state({Columns.ACTION_DIST_INPUTS: logits}, state)
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         obs = self._normalized(batch)
         latent, state = self.encoder(obs, batch.get(Columns.STATE_IN), starts=batch.get(Columns.STARTS))
-        out = {Columns.EMBEDDINGS: latent} if state is None else {Columns.EMBEDDINGS: latent, Columns.STATE_OUT: state}
+        out = _with_state({Columns.EMBEDDINGS: latent}, state)
         if self.extra_outputs is not None:
             by_function = dict.fromkeys(self.catalog.functions, latent)
             raw = self.env_part(batch[Columns.OBS])
@@ -346,9 +339,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         # no hooks of the encoder, which cost time in acting
         return self.encoder.forward(self._normalized(batch), state, starts=starts)
 
-    def _acting(self, inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
-        out = {Columns.ACTION_DIST_INPUTS: inputs}
-        return out if state is None else out | {Columns.STATE_OUT: state}
+    def _latent(self, batch: Mapping[str, Tree], embeddings: Tensor | None) -> Tensor:
+        return self._encode(batch).latent if embeddings is None else embeddings
 
     def _allowed(self, batch: Mapping[str, Tree]) -> Tensor | None:
         """Which actions may be chosen, bool ``[..., num_actions]``; None for all."""
@@ -384,45 +376,28 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
-    """See that what ``set_epsilon`` sets on ``module`` reaches the copy that acts, and that its values fit the actions.
-    Modes and buffers stay as they are.
+    """Check that what ``set_epsilon`` sets on ``module`` reaches the copy that acts. Modes and buffers stay.
 
     Raises:
         ValueError: If it does not; says what to do.
     """
     assert isinstance(module, EpsilonGreedyAPI)
-    assert isinstance(module, QNetAPI)
-    assert isinstance(module.action_space, spaces.Discrete)
-    leading = (1, 1) if module.is_stateful() else (1,)
-    obs = zero_batch(module.input_space, leading)
-    if module.action_mask is not None:  # which must leave something to choose
-        env_part, key = module.env_part(obs), module.action_mask.key
-        env_part[key] = tree.map_structure(torch.ones_like, env_part[key])
-    batch: dict[str, Any] = {Columns.OBS: obs}
-    if module.is_stateful():
-        batch |= {Columns.STARTS: torch.ones(leading, dtype=torch.bool), Columns.STATE_IN: initial_states(module, 1)}
+    batch, logits = probe_batch(acting, 1), []
     with untouched(module), untouched(acting):
-        embeddings = module.forward_train(batch).get(Columns.EMBEDDINGS)
-        shape, expected = (
-            tuple(module.compute_q_values(batch, embeddings).shape),
-            (*leading, int(module.action_space.n)),
-        )
-        said = []
         for epsilon in (1.0, 0.0):
             module.set_epsilon(epsilon)
-            said.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
-    if shape != expected:
-        raise ValueError(
-            f"{type(module).__name__}.compute_q_values(): expected shape {expected}, got shape "
-            f"{shape}. Return one value for each action."
-        )
-    if torch.equal(*said):
+            logits.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
+    if torch.equal(*logits):
         raise ValueError(
             f"{type(module).__name__}.set_epsilon(): expected another forward_exploration() of the "
             "copy that acts for epsilon=1 than for epsilon=0, got the same. Keep epsilon in a "
             "buffer that set_epsilon() fills in place, and let _forward_exploration() go by it, "
             "as DQNModule does."
         )
+
+
+def _with_state(columns: dict[str, Tree], state: Tree | None) -> dict[str, Tree]:
+    return columns if state is None else columns | {Columns.STATE_OUT: state}
 
 
 def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
