@@ -404,8 +404,14 @@ class ReplayBuffer:
         return state
 
     def _describe(self) -> dict[str, Any]:
-        sequences = "none" if self._anchors is None else self._anchors.describe()
-        return self._layout.describe() | {"sequences": sequences}
+        """What two buffers must have in common to exchange their states."""
+        return {
+            "rows": self.rows,
+            "num_envs": self.num_envs,
+            "observations": ", ".join(map(str, self._layout.obs)),
+            "actions": ", ".join(map(str, self._layout.actions)),
+            "sequences": "none" if self._anchors is None else self._anchors.describe(),
+        }
 
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
         """Restore what :meth:`get_state` gave: later samples are the same bit for bit. Of a buffer of another capacity

@@ -142,15 +142,6 @@ class ReplayLayout:
         rows = num_bytes * self.rows // self.num_bytes
         return max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
 
-    def describe(self) -> dict[str, Any]:
-        """What two buffers must have in common to exchange their states."""
-        return {
-            "rows": self.rows,
-            "num_envs": self.num_envs,
-            "observations": ", ".join(map(str, self.obs)),
-            "actions": ", ".join(map(str, self.actions)),
-        }
-
 
 def replay_bytes(
     observation_space: Space,

@@ -17,32 +17,27 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 def memory_limit() -> int | None:
     """Bytes this process can have at the most: those of the machine, or of its control group. None if not known."""
-    known = list(_cgroup_limits())
+    known = []
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on every system
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in _limit_files():
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            known.append(int(file.read_text()))
     return min((limit for limit in known if limit > 0), default=None)
 
 
-def _cgroup_limits() -> Iterator[int]:
-    """The limits of the process's own control groups and of all above them, in version 2 or 1."""
-    try:
-        own = [line.split(":", 2) for line in _OWN_CGROUP.read_text().splitlines()]
-    except OSError:
-        return
-    for _, controllers, path in own:
-        if controllers == "":
-            root, file = _CGROUPS, "memory.max"
-        elif "memory" in controllers.split(","):
-            root, file = _CGROUPS / "memory", "memory.limit_in_bytes"
-        else:
+def _limit_files() -> Iterator[Path]:
+    """Where the limits of the process's own control groups and of all above them stand, in version 2 or 1."""
+    lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        root, name = _CGROUPS, "memory.max"
+        if "memory" in controllers.split(","):
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        elif controllers:
             continue
         group = root / path.strip("/")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(root):
-                try:
-                    yield int((folder / file).read_text())
-                except (OSError, ValueError):  # no such file, or "max"
-                    continue
+        yield from (folder / name for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> None:

@@ -89,7 +89,10 @@ class Priorities:
                 f"{errors[row]}. The learner diverged: lower lr, or clip gradients or rewards."
             )
         if owners is not None:
-            sizes = _mixed(sizes, owners, len(leaves))
+            greatest, num = np.zeros(len(leaves)), len(leaves)
+            np.maximum.at(greatest, owners, sizes)
+            means = np.bincount(owners, sizes, num) / np.bincount(owners, minlength=num)
+            sizes = 0.9 * greatest + 0.1 * means
         priorities = (sizes + self.settings.eps) ** self.settings.alpha
         there = self._tree.get(leaves) > 0
         if np.count_nonzero(there) < len(there):
@@ -114,10 +117,3 @@ class Priorities:
         values[: len(state["values"])] = state["values"].numpy()
         self._tree.set(np.arange(len(values)), values)
         self._greatest = float(state["greatest"])
-
-
-def _mixed(sizes: np.ndarray, owners: np.ndarray, num: int) -> np.ndarray:
-    """0.9 times the greatest and 0.1 times the mean of the ``sizes`` ``[R]`` of each of ``num`` owners."""
-    greatest = np.zeros(num)
-    np.maximum.at(greatest, owners, sizes)
-    return 0.9 * greatest + 0.1 * np.bincount(owners, sizes, num) / np.bincount(owners, minlength=num)

@@ -50,14 +50,11 @@ def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts:
     that is followed."""
     terminateds = old.terminateds.reshape(-1).take(places)
     truncateds = ~goes_on & ~terminateds
-
-    def unflattened(x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(0, places.shape)
-
+    shape, flat = places.shape, places.reshape(-1)
     return Rollout(
         columns={
-            Columns.OBS: map_leaves(unflattened, old.observations(places.reshape(-1))),
-            Columns.ACTIONS: map_leaves(unflattened, old.actions(places.reshape(-1))),
+            Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), old.observations(flat)),
+            Columns.ACTIONS: map_leaves(lambda x: x.unflatten(0, shape), old.actions(flat)),
             Columns.REWARDS: torch.from_numpy(old.rewards.reshape(-1).take(places)),
             Columns.TERMINATEDS: torch.from_numpy(terminateds),
             Columns.TRUNCATEDS: torch.from_numpy(truncateds),
