@@ -107,21 +107,16 @@ class ReplayBuffer:
         shape, self._num_places = (self.rows, num_envs), self.rows * num_envs
         self._obs = ObservationRows(layout.obs, observation_space, *shape)
         self._actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
-        self.rewards = np.zeros(shape, np.float32)
-        self.terminateds, self.starts = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-        self.cuts = np.ones(shape, dtype=bool)
+        kinds = {"rewards": np.float32, "terminateds": np.bool_, "starts": np.bool_, "cuts": np.bool_}
+        self._per_row: dict[str, np.ndarray] = {n: np.zeros(shape, kind) for n, kind in kinds.items()}
+        self.rewards, self.terminateds, self.starts, self.cuts = self._per_row.values()
+        self.cuts[:] = True
         self._anchors = None
         if sequences is not None:
             self._anchors = Anchors(sequences, layout, self.max_steps, prioritized)
         self._transitions = Candidates(*shape, prioritized if sequences is None else None)
         self._candidates = self._anchors or self._transitions
         self.sampleable, self.priorities = self._transitions.sampleable, self._candidates.priorities
-        self._per_row = {
-            "rewards": self.rewards,
-            "terminateds": self.terminateds,
-            "starts": self.starts,
-            "cuts": self.cuts,
-        }
         self._flat_rewards = self.rewards.reshape(-1)
         self._flat_terminateds = self.terminateds.reshape(-1)
         self.heads = np.zeros(num_envs, np.int64)
@@ -177,9 +172,9 @@ class ReplayBuffer:
             cuts |= ~valid
             cuts[:-1] |= ~valid[1:]
         self._obs.check_stacks(columns, obs, last_obs, cuts)
-        states = None if self._anchors is None else self._anchors.read_states(rollout, head)
         if not steps:
             return
+        states = None if self._anchors is None else self._anchors.read_states(rollout, head)
         if is_too_long:
             self._forget(columns)
         cut_before = self.cuts[(head - 1) % self.rows, columns]
@@ -336,29 +331,25 @@ class ReplayBuffer:
     def windows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of the windows that begin at ``places`` ``[B]``: places of their last rows, numbers of steps (int64),
         discounted sums of rewards and discounts (float32)."""
-        if self.max_steps == 1:
-            last, steps, rewards = places, np.ones_like(places), self._flat_rewards.take(places)
+        most = self.max_steps
+        if most == 1:
+            last, steps, power = places, np.ones_like(places), self._powers[1]
+            rewards = self._flat_rewards.take(places)
         else:
-            last, steps, rewards = self._long_windows(places)
+            window = (places[:, None] + self._offsets * self.num_envs) % self._num_places
+            if self._min_steps < most:
+                most = self._rng.integers(self._min_steps, most + 1, len(places))
+            cuts = self.cuts.reshape(-1).take(window)
+            cuts[:, -1] = True
+            steps = np.minimum(self.newest_distance(places) + 1, most)
+            np.minimum(steps, cuts.argmax(1) + 1, out=steps)
+            last = (places + (steps - 1) * self.num_envs) % self._num_places
+            rewards = self._flat_rewards.take(window)
+            rewards *= self._powers[:-1]
+            rewards *= self._offsets < steps[:, None]
+            rewards, power = rewards.sum(1), self._powers.take(steps)
         going = ~self._flat_terminateds.take(last)
-        power = self._powers[1] if self.max_steps == 1 else self._powers.take(steps)
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
-
-    def _long_windows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        window = (places[:, None] + self._offsets * self.num_envs) % self._num_places
-        steps = self.newest_distance(places) + 1
-        if self._min_steps == self.max_steps:
-            np.minimum(steps, self.max_steps, out=steps)
-        else:
-            np.minimum(steps, self._rng.integers(self._min_steps, self.max_steps + 1, len(places)), out=steps)
-        cuts = self.cuts.reshape(-1).take(window)
-        cuts[:, -1] = True
-        np.minimum(steps, cuts.argmax(1) + 1, out=steps)
-        rewards = self._flat_rewards.take(window)
-        rewards *= self._powers[:-1]
-        rewards *= self._offsets < steps[:, None]
-        last = (places + (steps - 1) * self.num_envs) % self._num_places
-        return last, steps, rewards.sum(1)
 
     def observations(self, places: np.ndarray) -> Tree:
         """The observations at ``places`` ``[B]``: a tree of ``[B, ...]``."""

@@ -22,6 +22,9 @@ from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
 from rlmodule.data.rollout import allocate_observations
 
+Arrays = Sequence[np.ndarray]
+"""The leaves of a tree of arrays, in the order of ``tree.flatten``."""
+
 CHECKED_ROWS = 100
 """So many of the first rows of each env are checked to be stacks of frames indeed."""
 
@@ -74,12 +77,12 @@ class TreeRows:
         """What the rows hold at ``places``, leaf by leaf ``[*places.shape, *kept_shape]``."""
         return [flat.take(places, 0) for flat in self.flat]
 
-    def write(self, rows: slice | int, columns: slice, values: Sequence[np.ndarray], part: slice) -> None:
+    def write(self, rows: slice | int, columns: slice, values: Arrays, part: slice) -> None:
         """Put ``part`` of ``values``, along the first axis, into ``rows`` of the ring."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
-    def build(self, arrays: Sequence[np.ndarray]) -> Tree:
+    def build(self, arrays: Arrays) -> Tree:
         """A tree of tensors of its leaves."""
         if isinstance(self._template, np.ndarray):
             return torch.from_numpy(arrays[0])
@@ -118,23 +121,20 @@ class SparseRows:
         """Bytes of the tables."""
         return sum(table.nbytes for table in self.tables)
 
-    def insert(self, places: np.ndarray, values: Sequence[np.ndarray]) -> None:
+    def insert(self, places: np.ndarray, values: Arrays) -> None:
         """Keep ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which hold none yet."""
         while len(self._free) < len(places):
-            self._grow(max(8, 2 * self._size))
+            more = max(8, self._size)
+            rooms = [np.zeros((more, *table.shape[1:]), table.dtype) for table in self.tables]
+            self.tables = [np.concatenate(pair) for pair in zip(self.tables, rooms, strict=True)]
+            self._free += range(self._size, self._size + more)
+            self._size += more
         kept = len(self._free) - len(places)
         slots = self._free[kept:]
         del self._free[kept:]
         self._flat_index[places] = slots
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
-
-    def _grow(self, size: int) -> None:
-        for i, table in enumerate(self.tables):
-            self.tables[i] = np.zeros((size, *table.shape[1:]), table.dtype)
-            self.tables[i][: self._size] = table
-        self._free += range(self._size, size)
-        self._size = size
 
     def release(self, rows: slice, columns: slice) -> None:
         """Forget what is kept for these places."""
@@ -199,14 +199,7 @@ class ObservationRows(TreeRows):
         """What is kept aside at present, with the room for more that is allocated."""
         return self.finals.num_table_bytes + self.older.num_table_bytes
 
-    def begin_stacks(
-        self,
-        head: int,
-        columns: slice,
-        obs: Sequence[np.ndarray],
-        starts: np.ndarray,
-        cut_before: np.ndarray,
-    ) -> None:
+    def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
         """Keep the older frames of the rows of ``obs`` ``[T, n, ...]``, written from ``head`` on, that follow no other:
         those that start an episode, bool ``[T, n]``, and the first row where there is a cut before it, bool ``[n]``."""
         if not self._has_stacks:
@@ -256,9 +249,7 @@ class ObservationRows(TreeRows):
                 values[found] = finals[entries]
         return following
 
-    def check_stacks(
-        self, columns: slice, obs: Sequence[np.ndarray], last: Sequence[np.ndarray], cuts: np.ndarray
-    ) -> None:
+    def check_stacks(self, columns: slice, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
         """Look at the first rows of each env: do frames move on by one place from step to step?
 
         Args:

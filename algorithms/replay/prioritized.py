@@ -107,9 +107,8 @@ class Priorities:
 
     def get_state(self) -> dict[str, Any]:
         """The priorities up to the last leaf in use, and the greatest there was."""
-        values = self._tree.get(np.arange(self._tree.num_leaves))
-        used = np.flatnonzero(values)
-        return {"values": torch.from_numpy(values[: used[-1] + 1 if len(used) else 0]), "greatest": self._greatest}
+        values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
+        return {"values": torch.from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`get_state` gave: draws from equal generators are then the same."""
