@@ -109,7 +109,7 @@ class BatchLearner(Learner):
                 batch = {name: moved(column, self.device) for name, column in batch.items()}
             if not module.training:  # to ask costs less than to walk over all its parts each time
                 self.module.train()
-            with self._noise:
+            with self._module_noise:
                 with torch.no_grad():
                     self.before_gradient_step(module_id)
                     if batch is not None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +20,9 @@ from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.reports import ROWS, Metrics, merge_parts, part_of
 from rlmodule.learning.sharding import Share, nothing_like
 from rlmodule.modules.apis import EpsilonGreedyAPI
+from rlmodule.modules.rl_module import MultiRLModule
+
+_MOST_ENVS = 2**32
 
 
 class DataParallel:
@@ -31,12 +32,14 @@ class DataParallel:
 
     Args:
         collective: The learners.
+        modules: What they train.
     """
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective, modules: MultiRLModule) -> None:
         self._collective = collective
         self._own_buffers: dict[str, list[Tensor]] = {}
-        self._slots = 0, 0
+        for module_id, module in modules.items():
+            self.register(module_id, module)
 
     def register(self, module_id: str, module: nn.Module) -> None:
         """Take the running moments of a module over the rows of all learners, and note its other buffers."""
@@ -71,20 +74,17 @@ class DataParallel:
     def sync_rollout(
         self, rollout: Rollout | None, generator: torch.Generator, num_updates: int, env_steps: int
     ) -> Rollout | None:
-        """Find the slots of the rollout among those of all learners. Returns the rollout; one invalid row of another
-        learner's where this one has no data, so that it can join all collective operations; None if none has data.
+        """Return the rollout; one invalid row of another learner's where this one has no data, so that it can join all
+        collective operations; None if none has data.
 
         Raises:
             RuntimeError: If the learners differ in the other arguments.
         """
-        here = (0, 0) if rollout is None else (rollout.shape[1], rollout.first_env_index)
+        here = 0 if rollout is None else rollout.shape[1]
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
-        everywhere = self._each(torch.tensor([*here, *state]))
-        _check_alike(everywhere[:, 2:])
-        num_slots, firsts = everywhere[:, 0].tolist(), everywhere[:, 1].tolist()
-        mine = firsts[self._collective.rank], self._collective.rank
-        before = sum(n for rank, n in enumerate(num_slots) if (firsts[rank], rank) < mine)
-        self._slots = before, sum(num_slots)
+        everywhere = self._each(torch.tensor([here, *state]))
+        _check_alike(everywhere[:, 1:])
+        num_slots = everywhere[:, 0].tolist()
         if all(num_slots) or not any(num_slots):
             return rollout
         giver = num_slots.index(max(num_slots))
@@ -93,10 +93,10 @@ class DataParallel:
         return Rollout(**given) if rollout is None else rollout
 
     def number(self, rollout: Rollout) -> Rollout:
-        """Add a column with the place of each row among those of all learners, by time and then by slot."""
-        (steps, slots), (first, total) = rollout.shape, self._slots
-        places = torch.arange(steps)[:, None] * total + first + torch.arange(slots)
-        column = {Columns.ORDER: places.to(rollout.valid.device)}
+        """Add a column by which rows are ordered among those of all learners: by time, and then by the first env of
+        the rollout. Rows that are equal in both are ordered by learner and then by slot."""
+        order = torch.arange(rollout.shape[0], device=rollout.valid.device) * _MOST_ENVS + rollout.first_env_index
+        column = {Columns.ORDER: order[:, None].expand(rollout.shape)}
         return dataclasses.replace(rollout, columns=rollout.columns | column)
 
     def share_of(self, batch: dict[str, Tree]) -> Share:
@@ -142,27 +142,6 @@ class DataParallel:
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
         return self._collective.all_reduce(table)
-
-
-class OwnNoise:
-    """Gives torch's global generators other numbers on each learner within ``with`` blocks.
-
-    Args:
-        stream: Sets the generators to the same state on all learners, and keeps that the same.
-        collective: The learners.
-    """
-
-    def __init__(self, stream: AbstractContextManager[None], collective: Collective) -> None:
-        self._stream, self._collective = stream, collective
-
-    def __enter__(self) -> None:
-        self._stream.__enter__()
-        *seeds, self._following = torch.randint(2**62, (self._collective.size + 1,)).tolist()
-        torch.manual_seed(seeds[self._collective.rank])
-
-    def __exit__(self, *exc_info: Any) -> None:
-        torch.manual_seed(self._following)
-        self._stream.__exit__(*exc_info)
 
 
 def no_data(got: str = "None") -> ValueError:

@@ -30,7 +30,7 @@ from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
 from rlmodule.learning.compilation import GradientPass, gradient_pass, is_plain, learner_device
-from rlmodule.learning.data_parallel import DataParallel, OwnNoise, no_data
+from rlmodule.learning.data_parallel import DataParallel, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.learning.losses import add_extra_losses, check_names, name_taken, wrong_loss
 from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, too_many_skipped
@@ -50,7 +50,13 @@ Batch = dict[str, Tree]
 
 class GlobalStream:
     """Puts torch's global generators (the CPU's, and that of a GPU) on a stream of the run within ``with`` blocks, for
-    what draws from nothing else, such as dropout. A block continues where the last one ended."""
+    what draws from nothing else, such as dropout. A block continues where the last one ended.
+
+    Attributes:
+        collective: Learners that train together draw other numbers each; the stream has the same state on all of them.
+    """
+
+    collective: Collective = SingleProcess()
 
     def __init__(self, run_seed: int, role: str, device: torch.device | str = "cpu") -> None:
         self._generators = [torch.default_generator]
@@ -60,13 +66,22 @@ class GlobalStream:
         seed = int_seed(run_seed, role)
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
-    def _swap(self, *exc_info: object) -> None:
+    def _swap(self) -> None:
         """Swap the generators' states with those kept here. torch.random.fork_rng takes as long as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
 
-    __enter__ = __exit__ = _swap
+    def __enter__(self) -> None:
+        self._swap()
+        if self.collective.size > 1:
+            *seeds, self._following = torch.randint(2**62, (self.collective.size + 1,)).tolist()
+            torch.manual_seed(seeds[self.collective.rank])
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.collective.size > 1:
+            torch.manual_seed(self._following)
+        self._swap()
 
     def get_state(self) -> Tensor:
         """The state of the CPU's generator, followed by that of the GPU's."""
@@ -175,15 +190,11 @@ class Learner(Hooks, ABC):
         self.collective.close()
         if self._data_parallel is not None:
             self._data_parallel.leave(self.module)
-        self.collective, self._data_parallel = collective, None
-        self._together: AbstractContextManager[None] = nullcontext()
-        self._noise: AbstractContextManager[None] = self._module_noise
-        self._is_plain = is_plain(self.settings) and collective.size == 1
-        if collective.size > 1:
-            self._data_parallel = DataParallel(collective)
-            self._together, self._noise = collective, OwnNoise(self._module_noise, collective)
-            for module_id, module in self.module.items():
-                self._data_parallel.register(module_id, module)
+        self.collective = self._module_noise.collective = collective
+        is_alone = collective.size == 1
+        self._data_parallel = None if is_alone else DataParallel(collective, self.module)
+        self._together: AbstractContextManager[None] = nullcontext() if is_alone else collective
+        self._is_plain = is_plain(self.settings) and is_alone
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         """Train a further module from now on. Its weights depend on the run's seed and its id.
@@ -480,7 +491,7 @@ class EpisodeLearner(Learner):
             prepared = perf_counter()
             self.module.train()
             before, epochs, steps = self.progress, list[Metrics](), list[Metrics]()
-            with self._noise:
+            with self._module_noise:
                 for _ in range(self.settings.num_epochs if num_epochs is None else num_epochs):
                     for minibatch in self._minibatches(batch, share, minibatch_size):
                         steps.append(self._gradient_step(module_id, minibatch))
