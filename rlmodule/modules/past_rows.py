@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,36 +13,33 @@ from rlmodule.data.rollout import write_row
 from rlmodule.modules.rl_module import RLModule
 
 
-@dataclass(frozen=True, slots=True)
 class PastRows:
     """One field of the view of the past, arrays or tensors, over ``T + 1`` rows of ``N`` envs.
 
-    Attributes:
+    Args:
         whole: ``[T+1, N, ...]`` for one step back, ``[T+1, N, k, ...]`` for ``k``, the oldest first.
-        newest: Views of the newest entries, ``[T+1, N, ...]``.
-        shifts: For each leaf the views of all entries but the newest, and of all but the oldest; none for one step.
+        steps: How many.
     """
 
-    whole: Tree
-    newest: Tree
-    shifts: tuple[tuple[Any, Any], ...]
+    __slots__ = ("_newest", "_shifts", "_steps", "whole")
 
-    @classmethod
-    def of(cls, module: RLModule, obs: Tree) -> dict[str, PastRows]:
+    def __init__(self, whole: Tree, steps: int) -> None:
+        self.whole, self._steps = whole, steps
+        self._newest, self._shifts = whole, list[tuple[Any, Any]]()
+        if steps > 1:
+            self._newest = tree.map_structure(lambda x: x[:, :, -1], whole)
+            # views of all entries but the newest, and of all but the oldest
+            self._shifts = [(x[:, :, :-1], x[:, :, 1:]) for x in tree.flatten(whole)]
+
+    @staticmethod
+    def of(module: RLModule, obs: Tree) -> dict[str, PastRows]:
         """Each field that ``module`` asks for, within its observations ``[T+1, N, ...]``."""
-        return {name: cls._of(obs[name], steps) for name, steps in module.past_view.steps.items()}
-
-    @classmethod
-    def _of(cls, whole: Tree, steps: int) -> PastRows:
-        if steps == 1:
-            return cls(whole, whole, ())
-        newest = tree.map_structure(lambda x: x[:, :, -1], whole)
-        return cls(whole, newest, tuple((x[:, :, :-1], x[:, :, 1:]) for x in tree.flatten(whole)))
+        return {name: PastRows(obs[name], steps) for name, steps in module.past_view.steps.items()}
 
     def write(self, row: int, value: Tree) -> None:
         """Fill ``row`` with what the row before it saw, and ``value`` ``[N, ...]`` as the newest entry."""
-        write_row(self.newest, row, value)
-        for older, younger in self.shifts:
+        write_row(self._newest, row, value)
+        for older, younger in self._shifts:
             older[row] = younger[row - 1]
 
     def clear(self, row: int, slots: Any = slice(None)) -> None:
@@ -54,13 +50,14 @@ class PastRows:
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
         """What is seen after these rows and slots ``[K]``, tensors ``[K, ...]``; ``column`` ``[T, N, ...]`` has the
         entries that are added."""
+        seen, newest = (
+            tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], each) for each in (self.whole, column)
+        )
+        return with_newest(seen, newest, self._steps)
 
-        def leaf(whole: Any, values: Any) -> Tensor:
-            value = torch.as_tensor(values)[rows, slots]
-            if not self.shifts:
-                return value
-            seen = torch.as_tensor(whole)[rows, slots][:, [*range(1, whole.shape[2]), 0]]
-            seen[:, -1] = value
-            return seen
 
-        return tree.map_structure(leaf, self.whole, column)
+def with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
+    """``past`` ``[N, steps, ...]`` one step later; ``newest`` ``[N, ...]`` itself for a single step."""
+    if steps == 1:
+        return newest
+    return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)

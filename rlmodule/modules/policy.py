@@ -15,8 +15,9 @@ from catalog.explain.explain import short_space
 from catalog.past import PREV_ACTION, PREV_REWARD
 from catalog.spaces import to_tensor
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves, write_row
+from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
 from rlmodule.modules.apis import NoisyNetAPI
+from rlmodule.modules.past_rows import with_newest
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
 
@@ -39,6 +40,10 @@ class Policy:
         self.module = module.eval()
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._shapes = tree.map_structure(np.shape, module.observation_space.sample())
+        self._no_past = {
+            name: map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)[name]))
+            for name in module.past_view.steps
+        }
 
     @torch.inference_mode()
     def act(
@@ -62,17 +67,23 @@ class Policy:
                 ``state`` is none of this module, or the reward is missing.
         """
         module, stateful = self.module, self.module.is_stateful()
+        starts, memory = state is None, self._no_past.copy()
+        if stateful:
+            memory[Columns.STATE_IN] = initial_states(module, 1)
         if state is not None:
-            self._check_state(state, stateful)
-        batch = self._batch(obs, state, reward)
-        seen = batch[Columns.OBS]
+            self._check_state(state, memory)
+            memory = state
+        seen = self._observation(obs)
+        if module.sees_more_than_the_env:
+            seen = {Columns.OBS: seen, **self._past(memory, starts, reward)}
+        batch = {Columns.OBS: seen}
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(self.generator)
         if stateful:
             batch = {
-                Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
-                Columns.STARTS: torch.tensor([[state is None]]),
-                Columns.STATE_IN: initial_states(module, 1) if state is None else state[Columns.STATE_IN],
+                Columns.OBS: map_leaves(lambda x: x[None], seen),
+                Columns.STARTS: torch.tensor([[starts]]),
+                Columns.STATE_IN: memory[Columns.STATE_IN],
             }
         out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
         inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
@@ -81,30 +92,27 @@ class Policy:
         else:
             actions = greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inputs})
         action = _take_first(module.action_space, module.action_converter(actions))
-        memory: dict[str, Tree] = {}
-        if stateful:
-            memory[Columns.STATE_IN] = state_out_of(module, out)
+        memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
         for name, steps in module.past_view.steps.items():  # a reward is still to come
             memory[name] = seen[name]
             if name != PREV_REWARD:
                 # an env may write its next observation into the memory of this one
                 done = actions if name == PREV_ACTION else map_leaves(Tensor.clone, seen[Columns.OBS])
-                memory[name] = _with_newest(seen[name], done, steps)
+                memory[name] = with_newest(seen[name], done, steps)
         return action, memory or None
 
-    def _check_state(self, state: Tree, stateful: bool) -> None:
-        """Make sure that ``state`` may have come from this policy."""
-        known = {*self.module.past_view.steps} | ({Columns.STATE_IN} if stateful else set())
-        if not isinstance(state, dict) or state.keys() != known:
-            expected = "what the last call returned as state" + (", a dict" if known else ", None")
+    def _check_state(self, state: Tree, initial: dict[str, Tree]) -> None:
+        """Make sure that ``state`` may have come from this policy, where an episode begins with ``initial``."""
+        if not isinstance(state, dict) or state.keys() != initial.keys():
+            expected = "what the last call returned as state" + (", a dict" if initial else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             raise ValueError(
                 f"Policy.act(state): expected {expected}, got {got}. Pass None at the start of an "
                 "episode, and then on what act() returned."
             )
 
-    def _batch(self, obs: Tree, state: Tree | None, reward: float | None) -> dict[str, Tree]:
-        """``obs`` as a batch of one, with what the module sees of earlier steps."""
+    def _observation(self, obs: Tree) -> Tree:
+        """``obs`` as a batch of one."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             obs = _with_arrays(module.observation_space, obs)
@@ -119,21 +127,20 @@ class Policy:
         seen = tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)
         if module.action_mask is not None and module.action_mask.rows_without_choice(seen).any():
             raise nothing_to_choose("Policy.act(obs)", module.action_mask)
-        if not module.sees_more_than_the_env:
-            return {Columns.OBS: seen}
-        assert isinstance(module.input_space, spaces.Dict)
-        past = {}
-        for name, steps in module.past_view.steps.items():
-            previous = None if state is None else state[name]
-            if previous is not None and name == PREV_REWARD:
-                if reward is None:
-                    raise ValueError(
-                        "Policy.act(reward): expected the reward of the last env.step(), which the module sees, got "
-                        "None. Call act(obs, state, reward=reward); only the first call of an episode needs none."
-                    )
-                previous = _with_newest(previous, torch.tensor([reward]), steps)
-            past[name] = _one(module.input_space.spaces[name], previous)
-        return {Columns.OBS: {Columns.OBS: seen, **past}}
+        return seen
+
+    def _past(self, memory: dict[str, Tree], starts: bool, reward: float | None) -> dict[str, Tree]:
+        """What the module sees of earlier steps, now that the last one's reward is known; batches of one."""
+        past = {name: memory[name] for name in self._no_past}
+        if PREV_REWARD in past and not starts:
+            if reward is None:
+                raise ValueError(
+                    "Policy.act(reward): expected the reward of the last env.step(), which the module sees, got "
+                    "None. Call act(obs, state, reward=reward); only the first call of an episode needs none."
+                )
+            steps = self.module.past_view.rewards
+            past[PREV_REWARD] = with_newest(past[PREV_REWARD], torch.tensor([reward]), steps)
+        return {name: tree.map_structure(Tensor.type_as, past[name], self._no_past[name]) for name in past}
 
 
 def _with_arrays(space: Space, obs: Any) -> Any:
@@ -148,22 +155,6 @@ def _with_arrays(space: Space, obs: Any) -> Any:
         except (ValueError, TypeError, OverflowError):  # told as what does not fit
             return obs
     return obs
-
-
-def _one(space: Space, value: Tree | None) -> Tree:
-    """A batch ``[1, ...]`` of ``value`` in the dtypes of ``space``; zeros if it is None."""
-    arrays = allocate_observations(space, 1)
-    if value is None:
-        return tree.map_structure(lambda x: torch.from_numpy(np.zeros_like(x)), arrays)
-    write_row(arrays, slice(None), value)
-    return as_tensors(arrays)
-
-
-def _with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
-    """``past`` ``[1, steps, ...]`` one step later; ``newest`` ``[1, ...]`` itself for a single step."""
-    if steps == 1:
-        return newest
-    return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)
 
 
 def _take_first(space: Space, actions: Tree) -> Tree:

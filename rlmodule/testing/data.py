@@ -16,6 +16,7 @@ from torch import Tensor
 from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, write_row
+from rlmodule.data.sequences import flatten_sequences
 from rlmodule.learning.learner import Batch
 from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
@@ -80,7 +81,7 @@ def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward
     """Distribution inputs ``[T·N, D]`` that ``forward`` of ``module`` gives at ``obs`` ``[T, N, ...]``, by a recurrent
     one step by step, and the states that its sequences begin with."""
     if not module.is_stateful():
-        return forward({Columns.OBS: _flat(obs)})[Columns.ACTION_DIST_INPUTS], None
+        return forward(flatten_sequences({Columns.OBS: obs}, None))[Columns.ACTION_DIST_INPUTS], None
     state, states, inputs = initial_states(module, starts.shape[1]), [], []
     for t in range(len(starts)):
         if t % module.max_seq_len == 0:
@@ -108,14 +109,11 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         a, b = torch.from_numpy(a), torch.from_numpy(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+        # their memory, so that NaN equals itself and 0 is not -0; torch cannot view what is empty
+        one, other = (x.detach().cpu().reshape(-1) for x in (a, b))
+        same = a.dtype == b.dtype and a.shape == b.shape
+        return same and (not len(one) or torch.equal(one.view(torch.uint8), other.view(torch.uint8)))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The memory of a tensor, so that NaN equals itself and 0 is not -0."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8) if len(flat) else flat.byte()  # torch cannot view what is empty
 
 
 def global_random_state() -> dict[str, Any]:
@@ -133,10 +131,4 @@ def _own_random_numbers(seed: int) -> Iterator[None]:
 
 
 def _columns(data: Rollout | Batch) -> Any:
-    if not isinstance(data, Rollout):
-        return data
-    return [data.columns, data.last_obs, data.final_index, data.final_obs, data.state_in]
-
-
-def _flat(obs: Tree) -> Tree:
-    return tree.map_structure(lambda x: x.flatten(0, 1), obs)
+    return vars(data) if isinstance(data, Rollout) else data

@@ -411,7 +411,7 @@ def keeps_the_contract(case: Case) -> None:
     contract.test_inference_only_copy_acts_identically()
     contract.test_actions_lie_in_the_action_space()
     contract.test_values()
-    contract.test_states_keep_their_structure()
+    contract.test_the_initial_state_is_zero()
     contract.test_a_sequence_in_pieces_gives_the_same()
     module = contract.build()
     batch = contract.batch(module)

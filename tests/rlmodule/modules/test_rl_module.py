@@ -224,7 +224,7 @@ class NarrowValues(Small):
         (HidesWeights, "test_state_round_trip"),
         (KeepsReference, "test_shares_tensors"),
         (ActsOutside, "test_actions_lie_in_the_action_space"),
-        (NarrowValues, "test_values"),
+        (NarrowValues, "test_forward_passes_agree_and_only_training_has_a_gradient"),
     ],
 )
 def test_contract_notices(cls: type[RLModule], test: str, tmp_path: Any) -> None:
@@ -233,7 +233,7 @@ def test_contract_notices(cls: type[RLModule], test: str, tmp_path: Any) -> None
             actions = spaces.Discrete(2, start=3)  # type: ignore[arg-type]
             return RLModuleSpec(module_class=cls, observation_space=VECTOR, action_space=actions)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValueError)):
         getattr(Contract(), test)(*([tmp_path] if "round_trip" in test else []))
 
 
@@ -282,7 +282,6 @@ class OtherValues(Values):
         (DetachedValues, "test_forward_passes_agree_and_only_training_has_a_gradient"),
         (DetachedValues, "test_values"),
         (StateValue, "test_forward_passes_agree_and_only_training_has_a_gradient"),
-        (StateValue, "test_values"),
         (OtherValues, "test_values"),
     ],
 )
@@ -291,7 +290,7 @@ def test_contract_notices_of_modules_of_values(cls: type[RLModule], test: str) -
         def make(self) -> RLModuleSpec:
             return RLModuleSpec(module_class=cls, observation_space=VECTOR, action_space=TWO)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValueError)):
         getattr(Contract(), test)()
 
 
@@ -304,7 +303,7 @@ def test_embeddings_are_no_training_pass_of_a_module_without_values() -> None:
         def make(self) -> RLModuleSpec:
             return RLModuleSpec(module_class=Bare, observation_space=VECTOR, action_space=TWO)
 
-    with pytest.raises(KeyError, match=Columns.ACTION_DIST_INPUTS):
+    with pytest.raises(ValueError, match=Columns.ACTION_DIST_INPUTS):
         Contract().test_forward_passes_agree_and_only_training_has_a_gradient()
 
 
@@ -371,7 +370,7 @@ class ForgetsNothing(Recurrent):
         (IgnoresState, "test_a_sequence_in_pieces_gives_the_same"),
         (IgnoresState, "test_training_sees_what_acting_saw"),
         (ReturnsOldState, "test_a_sequence_in_pieces_gives_the_same"),
-        (ReturnsFlatState, "test_states_keep_their_structure"),
+        (ReturnsFlatState, "test_forward_passes_agree_and_only_training_has_a_gradient"),
         (WritesIntoState, "test_forward_leaves_the_batch_as_it_is"),
         (ForgetsNothing, "test_training_sees_what_acting_saw"),
     ],
@@ -381,7 +380,7 @@ def test_contract_notices_of_recurrent_modules(cls: type[RLModule], test: str) -
         def make(self) -> RLModuleSpec:
             return RLModuleSpec(cls, VECTOR, TWO, RECURRENT, NoNets)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValueError)):
         getattr(Contract(), test)()
 
 
