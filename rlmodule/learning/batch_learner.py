@@ -102,9 +102,7 @@ class BatchLearner(Learner):
         if batch is None and self.collective.size == 1:
             raise no_data()
         with self._together:
-            self.env_steps = env_steps
-            if self._is_scheduled:
-                self._follow_schedule()
+            self._set_env_steps(env_steps)
             if batch is not None and self.device.type != "cpu":
                 batch = {name: moved(column, self.device) for name, column in batch.items()}
             if not module.training:  # to ask costs less than to walk over all its parts each time

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import tree
-from torch import Tensor, nn
+from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.settings import LearnerSettings
 
-Forward = Callable[[dict[str, Tree]], tuple[dict[str, Tree], Mapping[str, Tree]]]
-Loss = Callable[[dict[str, Tree], Mapping[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
+if TYPE_CHECKING:
+    from rlmodule.learning.learner import Learner
+
 GradientPass = Callable[[dict[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
 """From a minibatch to its loss and metrics; leaves the gradients with the parameters."""
 
@@ -56,44 +57,23 @@ def learner_device(settings: LearnerSettings) -> torch.device:
     )
 
 
-def gradient_pass(
-    learner: object,
-    module_id: str,
-    module: nn.Module,
-    parameters: FlatParameters,
-    forward: Forward,
-    loss: Loss,
-    *,
-    settings: LearnerSettings,
-    is_stateful: bool,
-) -> GradientPass:
-    """Combine forward pass, loss and backward pass of a minibatch as the settings ask.
-
-    Args:
-        learner: Has the methods ``forward`` and ``loss``; a graph is captured again when numbers or tensors that they
-            read from the learner were replaced.
-        module_id: Which module, for the log.
-        module: Its buffers are restored after the trial runs before a capture.
-        parameters: Those of the module.
-        forward: From a minibatch to rows and the module's outputs.
-        loss: From these to the loss and metrics.
-        settings: How to compute.
-        is_stateful: Whether the module is recurrent.
-    """
+def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
+    """Combine forward pass, loss and backward pass of a minibatch of one module, as the settings of ``learner`` ask."""
+    settings, parameters = learner.settings, learner.parameters[module_id]
     kind = parameters.grad.device.type
 
     def compute(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        return loss(*forward(batch))
+        return learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
 
     def compute_in_bfloat16(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.autocast(kind, torch.bfloat16, cache_enabled=False):  # a graph must not keep what is cached
-            rows, fwd_out = forward(batch)
-            total, metrics = loss(rows, _widened(fwd_out))
-        return total.float(), _widened(metrics)
+            rows, fwd_out = learner.forward_rows(module_id, batch)
+            loss, metrics = learner.compute_total_loss(module_id, rows, _widened(fwd_out))
+        return loss.float(), _widened(metrics)
 
     chosen = compute if settings.torch_autocast is None else compute_in_bfloat16
     if settings.torch_compile_learner or settings.torch_cuda_graphs:
-        return _Accelerated(learner, module_id, module, parameters, chosen, settings, is_stateful)
+        return _Accelerated(learner, module_id, chosen)
     return partial(_differentiate, chosen, parameters)
 
 
@@ -125,28 +105,19 @@ class _Accelerated:
     and those of rare shapes are computed without. If compiling or capturing fails, it logs why, once, and does without.
     """
 
-    def __init__(
-        self,
-        learner: object,
-        module_id: str,
-        module: nn.Module,
-        parameters: FlatParameters,
-        compute: GradientPass,
-        settings: LearnerSettings,
-        is_stateful: bool,
-    ) -> None:
-        self._module_id, self._module = module_id, module
+    def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:
+        self._module_id, self._module = module_id, learner.module[module_id]
+        parameters, settings = learner.parameters[module_id], learner.settings
         self._plain = self._fast = partial(_differentiate, compute, parameters)
-        self._device = parameters.grad.device
         self._compiles, self._captures = settings.torch_compile_learner, settings.torch_cuda_graphs
         self._seen: dict[Any, int] = {}
         self._unlike = 0
         self._reads = _Reads(learner)
         self._graphs: dict[Any, _Graph] = {}
         self._recaptures = 0
-        if self._captures and self._device.type != "cuda":
-            self._stop_capturing(f"the learner computes on the {self._device.type.upper()}")
-        if self._compiles and is_stateful:
+        if self._captures and (kind := parameters.grad.device.type) != "cuda":
+            self._stop_capturing(f"the learner computes on the {kind.upper()}")
+        if self._compiles and self._module.is_stateful():
             self._stop_compiling("the module is recurrent, and each of its steps would be compiled by itself")
         if self._compiles:
             self._fast = partial(_differentiate, _compiled(compute), parameters)
@@ -336,15 +307,13 @@ class _Reads:
     def values(self) -> tuple[Any, ...]:
         """The present values, and the addresses of tensors."""
         kept = vars(self._owner)
-        return tuple(
-            value.data_ptr() if isinstance(value, Tensor) else value
-            for value in (kept[name] for name in sorted(self._names) if name in kept)
-            if isinstance(value, Tensor) or _is_plain(value)
-        )
+        values = (kept[name] for name in sorted(self._names & kept.keys()))
+        frozen = (value for value in values if _is_plain(value) or isinstance(value, Tensor))
+        return tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in frozen)
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+    return isinstance(value, int | float | str | None)
 
 
 def _of_learner(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -141,10 +142,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     """Restore what :func:`optimizer_state` gave, except learning rates of groups that were made with another one."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
     # torch would keep these very tensors, and step in them
-    own = {
-        int(key): {n: x.clone() if isinstance(x, Tensor) else x for n, x in of.items()}
-        for key, of in state["state"].items()
-    }
+    own = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}
     optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
     for group, lr in zip(optimizer.param_groups, initial, strict=True):
         if lr != group.get("initial_lr"):

@@ -13,7 +13,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -127,7 +126,6 @@ class Learner(Hooks, ABC):
 
     def __init__(self, settings: LearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.settings = settings
-        self._is_scheduled = not isinstance(settings.lr, int | float)
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
@@ -158,11 +156,8 @@ class Learner(Hooks, ABC):
         self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
-        self._stateful[module_id] = is_stateful = module.is_stateful()
-        forward, loss = partial(self.forward_rows, module_id), partial(self._loss, module_id)
-        self._gradient_passes[module_id] = gradient_pass(
-            self, module_id, module, flat, forward, loss, settings=self.settings, is_stateful=is_stateful
-        )
+        self._stateful[module_id] = module.is_stateful()
+        self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
         if self._data_parallel is not None:
             self._data_parallel.register(module_id, module)
@@ -270,7 +265,7 @@ class Learner(Hooks, ABC):
             return forward_sequences(module, batch, where)
         return batch, module.forward_train(batch)
 
-    def _loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+    def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
         """The algorithm's loss and those of the module itself, and what they report."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
@@ -289,7 +284,7 @@ class Learner(Hooks, ABC):
         """
         parameters, settings = self.parameters[module_id], self.settings
         if self._is_plain:
-            loss, metrics = self._loss(module_id, *self.forward_rows(module_id, batch))
+            loss, metrics = self.compute_total_loss(module_id, *self.forward_rows(module_id, batch))
             parameters.zero_grad()
             loss.backward()
         else:
@@ -343,12 +338,14 @@ class Learner(Hooks, ABC):
         """The count of env steps where the caller passes none: the data of all learners is new."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
-    def _follow_schedule(self) -> None:
-        """Set the learning rates by the schedule ``lr``."""
-        assert not isinstance(self.settings.lr, int | float)
+    def _set_env_steps(self, env_steps: int) -> None:
+        """Set the count of env steps, and the learning rates if ``lr`` is a schedule."""
+        self.env_steps, schedule = env_steps, self.settings.lr
+        if isinstance(schedule, int | float):
+            return
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = scaled(group["initial_lr"], self.settings.lr, self.env_steps)
+                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
@@ -356,7 +353,7 @@ class Learner(Hooks, ABC):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
-        scheduled = self._is_scheduled
+        scheduled = not isinstance(self.settings.lr, int | float)
         return {
             "module": self.module.get_state(),
             "optimizers": {n: optimizer_state(opt, is_scheduled=scheduled) for n, opt in self.optimizers.items()},
@@ -477,9 +474,7 @@ class EpisodeLearner(Learner):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
             rollout = Rollout.from_episodes(rollout) if rollout else None
         with self._together:
-            self.env_steps = self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps
-            if self._is_scheduled:
-                self._follow_schedule()
+            self._set_env_steps(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
             if self._data_parallel is not None:
                 rollout = self._data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:

@@ -34,12 +34,10 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
     """One learner's metrics of ``M`` minibatches, in some of which it may have no rows, for :func:`merge_parts`."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     first = filled[0] if filled else {}
-    names = [name for name, value in first.items() if name != ROWS and not value.dim()]
-    scalars = [metrics.get(name, metrics[ROWS]) for name in names for metrics in history]
+    scalars = [name for name, value in first.items() if name != ROWS and not value.dim()]
     return {
         "rows": torch.stack([metrics[ROWS] for metrics in history]),
-        "names": names,
-        "scalars": torch.stack([value.double().cpu() for value in scalars]) if scalars else torch.zeros(0),
+        "scalars": {n: torch.stack([m.get(n, m[ROWS]).double().cpu() for m in history]) for n in scalars},
         "per_row": {n: torch.cat([m[n] for m in filled]) for n, value in first.items() if value.dim()},
     }
 
@@ -51,21 +49,21 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     Raises:
         ValueError: If two learners report different ones.
     """
-    filled = [part for part in parts if part["names"]]
+    filled = [part for part in parts if part["scalars"]]
     first = filled[0]
     for part in filled:
-        if {*part["names"], *part["per_row"]} != {*first["names"], *first["per_row"]}:
-            expected, got = (", ".join(sorted({*p["names"], *p["per_row"]})) for p in (first, part))
+        expected, got = (sorted({**each["scalars"], **each["per_row"]}) for each in (first, part))
+        if expected != got:
             raise ValueError(
-                f"metrics of learners that train together: expected {expected}, got {got}. Report "
-                "the same for every minibatch."
+                f"metrics of learners that train together: expected {', '.join(expected)}, got "
+                f"{', '.join(got)}. Report the same for every minibatch."
             )
-    weights = torch.stack([part["rows"] for part in filled])[:, None].double()  # [n, 1, M]
-    shape = (len(first["names"]), -1)
-    values = torch.stack([part["scalars"].view(shape) for part in filled])
-    # where a learner has no rows it has no metrics either
-    means = torch.where(weights > 0, values * weights, 0.0).sum(0) / weights.sum(0)
-    scalars = dict(zip(first["names"], means.float(), strict=True))
+    rows = torch.stack([part["rows"] for part in filled]).double()  # [n, M]
+    scalars = Metrics()
+    for name in first["scalars"]:
+        values = torch.stack([part["scalars"][name] for part in filled])
+        # where a learner has no rows it has no metrics either
+        scalars[name] = (torch.where(rows > 0, values * rows, 0.0).sum(0) / rows.sum(0)).float()
     return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
 
 

@@ -92,9 +92,9 @@ def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:
-    """``rollout`` with ``state_in``, where a recurrent module needs it and it is not known: the states that ``module``
-    comes to if it takes up row 0 with its initial state."""
-    if rollout.state_in is not None or not module.is_stateful():
+    """``rollout`` with ``state_in``. If it is not known, it holds the states of the recurrent ``module`` when row 0 is
+    given its initial state."""
+    if rollout.state_in is not None:
         return rollout
     length, state = module.max_seq_len, initial_states(module, rollout.shape[1])
     states = [state]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from catalog.actions.converters import ActionConverter
 from catalog.actions.embeddings import ActionEmbeddings
@@ -94,7 +92,6 @@ class RLModule(Hooks, nn.Module, ABC):
         self.action_model: ActionModel | None = self.catalog.build_action_model()
         self.sees_more_than_the_env: bool = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
-        self._bound_from: tuple[type[Distribution], type[Distribution]] | None = None
         self.setup()
         self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
         if issubclass(self.action_dist_cls, AutoregressiveDistribution):
@@ -122,16 +119,13 @@ class RLModule(Hooks, nn.Module, ABC):
         self.action_dist_cls = dist_cls.for_module(self)
         self._bound_from = dist_cls, self.action_dist_cls
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        reduced = self.__reduce_ex__(4)
-        assert isinstance(reduced, tuple)
-        make, args, state = reduced[:3]
-        memo[id(self)] = copied = make(*args)
-        copied.__setstate__(copy.deepcopy(state, memo))
-        # classes are not copied, and one that was bound to this module would go on asking it
-        if self._bound_from is not None and self.action_dist_cls is self._bound_from[1]:
-            copied._bind_distribution(self._bound_from[0])
-        return copied
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the copy that ``state`` was made for."""
+        super().__setstate__(state)
+        # classes are not copied, and one that was bound to the other module would go on asking it
+        unbound, bound = self._bound_from
+        if self.action_dist_cls is bound:
+            self._bind_distribution(unbound)
 
     @abstractmethod
     def setup(self) -> None:

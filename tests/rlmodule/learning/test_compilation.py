@@ -573,21 +573,18 @@ class OnGpu:
     """A learner with one weight whose gradients seem to lie on a GPU."""
 
     def __init__(self, loss: Callable[["OnGpu", Batch], Tensor]) -> None:
-        self.module = nn.BatchNorm1d(1)
-        self.loss = loss
+        self.net = nn.BatchNorm1d(1)
+        self.module, self.loss = {ID: self.net}, loss
         self.factor, self.scale, self.unread = 2.0, torch.ones(()), 0
-        parameters: Any = SimpleNamespace(
-            grad=SimpleNamespace(device=torch.device("cuda", 0)), zero_grad=self.module.zero_grad
-        )
-        settings = Settings(torch_cuda_graphs=True)
-        self.gradient_pass = gradient_pass(
-            self, ID, self.module, parameters, self.forward, self.compute_loss, settings=settings, is_stateful=False
-        )
+        grad = SimpleNamespace(device=torch.device("cuda", 0))
+        self.parameters = {ID: SimpleNamespace(grad=grad, zero_grad=self.net.zero_grad)}
+        self.settings = Settings(torch_cuda_graphs=True)
+        self.gradient_pass = gradient_pass(self, ID)  # type: ignore[arg-type]
 
-    def forward(self, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        return batch, {"y": self.module(batch["x"])}
+    def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
+        return batch, {"y": self.net(batch["x"])}
 
-    def compute_loss(self, batch: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
+    def compute_total_loss(self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
         return self.loss(self, {**batch, **fwd_out}), {}
 
     def run(self, rows: int = 4) -> float:
@@ -666,7 +663,7 @@ def test_a_trial_that_fails_is_told_and_leaves_no_trace(
     learner = OnGpu(plain_loss)
     for _ in range(4):
         learner.run()
-    assert int(learner.module.num_batches_tracked or 0) == 4
+    assert int(learner.net.num_batches_tracked or 0) == 4
     assert len(log()) == 1
     assert log()[0].endswith("is computed without: RuntimeError: called a synchronizing CUDA operation")
 
