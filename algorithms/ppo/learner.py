@@ -38,10 +38,7 @@ class PPOLearner(EpisodeLearner):
         self.kl_coeff = Coefficient(self.device)
         for module_id in self.module:
             self.kl_coeff[module_id] = settings.kl_coeff
-        coefficient = settings.entropy_coeff
-        if not isinstance(coefficient, float):
-            coefficient = torch.full((), value_at(coefficient, self.env_steps), device=self.device)
-        self.entropy_coeff: float | Tensor = coefficient
+        self.entropy_coeff = torch.full((), value_at(settings.entropy_coeff, self.env_steps), device=self.device)
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super().add_module(module_id, spec)
@@ -133,13 +130,13 @@ class PPOLearner(EpisodeLearner):
         if config.vf_clip_param is not None:
             # asked again, since the statistics have just moved what the same weights predict in units of reward
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
-        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
-        names += [Columns.ACTION_DIST_INPUTS] if config.use_kl_loss else []
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
+        names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
         reported = {"vf_explained_var": float(explained)}
         if config.use_kl_loss:
+            names.append(Columns.ACTION_DIST_INPUTS)
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
-        if isinstance(self.entropy_coeff, Tensor):
+        if not isinstance(config.entropy_coeff, float):
             reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
             self.entropy_coeff.fill_(coefficient)
         return self.pack(module_id, rollout, names), reported
@@ -173,9 +170,7 @@ class PPOLearner(EpisodeLearner):
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 0.5
 
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {
-            "kl_coeff": {module_id: self.kl_coeff.number(module_id) for module_id in self.module}
-        }
+        return super().get_state() | {"kl_coeff": {name: self.kl_coeff.number(name) for name in self.module}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)

@@ -112,7 +112,8 @@ class _Accelerated:
         self._compiles, self._captures = settings.torch_compile_learner, settings.torch_cuda_graphs
         self._seen: dict[Any, int] = {}
         self._unlike = 0
-        self._reads = _Reads(learner)
+        self._learner = learner
+        self._reads: set[str] = set()  # names of the learner's attributes
         self._graphs: dict[Any, _Graph] = {}
         self._recaptures = 0
         if self._captures and (kind := parameters.grad.device.type) != "cuda":
@@ -131,7 +132,7 @@ class _Accelerated:
             return self._first(batch)
         if self._compiles and (times == 1 or not self._captures):
             return self._run_compiled(batch, is_first=times == 1)
-        return self._replay(shape, batch) if self._captures else self._plain(batch)
+        return self._replay(shape, batch)
 
     def _count(self, shape: Any) -> int:
         """Count the earlier minibatches of ``shape``; 0 as well if enough other shapes are compiled already."""
@@ -153,10 +154,11 @@ class _Accelerated:
             self._stop_capturing(reason)
         if not self._captures:
             return self._plain(batch)
-        with self._reads.noted():
+        before = _plain_values(self._learner)
+        with _noting_reads(self._learner, self._reads):
             result = self._plain(batch)
-        if self._reads.changed:
-            self._stop_capturing(f"it changes {_of_learner(self._reads.changed)}, which a graph does not")
+        if changed := [name for name, value in before.items() if vars(self._learner).get(name) != value]:
+            self._stop_capturing(f"it changes {_of_learner(changed)}, which a graph does not")
         return result
 
     def _run_compiled(self, batch: dict[str, Tree], *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -169,12 +171,18 @@ class _Accelerated:
             return self._plain(batch)  # raises what has nothing to do with compiling
 
     def _replay(self, shape: Any, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        values, graph = self._reads.values(), self._graphs.get(shape)
+        values, graph = self._frozen_values(), self._graphs.get(shape)
         if graph is None or graph.values != values:
             graph = self._capture(shape, batch, values)
         return self._plain(batch) if graph is None else graph.replay(batch)
 
-    def _capture(self, shape: Any, batch: dict[str, Tree], values: tuple[Any, ...]) -> _Graph | None:
+    def _frozen_values(self) -> dict[str, Any]:
+        """What a graph has frozen of the learner: the values of its attributes, and the addresses of tensors."""
+        tensors = {name: x.data_ptr() for name, x in vars(self._learner).items() if isinstance(x, Tensor)}
+        values = _plain_values(self._learner) | tensors
+        return {name: values[name] for name in self._reads & values.keys()}
+
+    def _capture(self, shape: Any, batch: dict[str, Tree], values: dict[str, Any]) -> _Graph | None:
         """Capture a graph with the present values of the learner's attributes; None if that is impossible.
 
         Raises:
@@ -184,7 +192,7 @@ class _Accelerated:
         if self._graphs.pop(shape, None) is not None:
             self._recaptures += 1
         if self._recaptures > _MOST_RECAPTURES:
-            names = _of_learner(self._reads.names())
+            names = _of_learner(sorted(self._reads & _plain_values(self._learner).keys()))
             self._stop_capturing(f"it reads {names}, of which one keeps changing (see Coefficient)")
             return None
         kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
@@ -238,7 +246,7 @@ class _Graph:
         Exception: From the trial runs: whatever prevents a capture, such as an operation that waits for the device.
     """
 
-    def __init__(self, run: GradientPass, batch: dict[str, Tree], values: tuple[Any, ...]) -> None:
+    def __init__(self, run: GradientPass, batch: dict[str, Tree], values: dict[str, Any]) -> None:
         self.values, self._run = values, run
         self._inputs = [x.clone() for x in tree.flatten(batch)]
         self._batch: Any = tree.unflatten_as(batch, self._inputs)
@@ -270,50 +278,25 @@ class _Graph:
         return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
 
 
-class _Reads:
-    """Notes which plain values and tensors of an object a function reads, which a captured graph has frozen.
+@contextmanager
+def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
+    """Add to ``names`` those of the attributes of ``owner`` that are read within the block."""
+    cls: Any = type(owner)
 
-    Attributes:
-        changed: Names of plain values that the function changed.
-    """
+    def note(self: Any, name: str) -> Any:
+        names.add(name)
+        return object.__getattribute__(self, name)
 
-    def __init__(self, owner: object) -> None:
-        self._owner = owner
-        self._names: set[str] = set()
-        self.changed: list[str] = []
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note what is read within the block."""
-        owner, names = self._owner, self._names
-        cls: Any = type(owner)
-
-        def note(self: Any, name: str) -> Any:
-            names.add(name)
-            return object.__getattribute__(self, name)
-
-        before = {name: value for name, value in vars(owner).items() if _is_plain(value)}
-        owner.__class__ = type(cls)(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": note})
-        try:
-            yield
-        finally:
-            owner.__class__ = cls
-        self.changed = [name for name, value in before.items() if vars(owner).get(name) != value]
-
-    def names(self) -> list[str]:
-        """Names of the plain values that are read."""
-        return sorted(name for name in self._names if _is_plain(vars(self._owner).get(name, ())))
-
-    def values(self) -> tuple[Any, ...]:
-        """The present values, and the addresses of tensors."""
-        kept = vars(self._owner)
-        values = (kept[name] for name in sorted(self._names & kept.keys()))
-        frozen = (value for value in values if _is_plain(value) or isinstance(value, Tensor))
-        return tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in frozen)
+    owner.__class__ = type(cls)(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": note})
+    try:
+        yield
+    finally:
+        owner.__class__ = cls
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str | None)
+def _plain_values(owner: object) -> dict[str, Any]:
+    """The attributes of ``owner`` that a graph would freeze, except tensors."""
+    return {name: value for name, value in vars(owner).items() if isinstance(value, int | float | str | None)}
 
 
 def _of_learner(names: list[str]) -> str:

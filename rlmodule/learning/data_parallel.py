@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
@@ -43,12 +44,13 @@ class DataParallel:
 
     def register(self, module_id: str, module: nn.Module) -> None:
         """Take the running moments of a module over the rows of all learners, and note its other buffers."""
-        alike = _exploration_buffers(module)
+        pooled = set[int]()
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
-            alike |= {id(buffer) for buffer in moments.buffers()}
-        kept = module.state_dict()
-        self._own_buffers[module_id] = [x for n, x in module.named_buffers() if n in kept and id(x) not in alike]
+            pooled |= {id(buffer) for buffer in moments.buffers()}
+        own = module.state_dict().keys() - _exploration_buffers(module)
+        buffers = [(name, x) for name, x in module.named_buffers() if id(x) not in pooled]
+        self._own_buffers[module_id] = [x for name, x in buffers if name in own]
 
     def gradient(
         self, compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
@@ -116,10 +118,6 @@ class DataParallel:
         metrics = scalars | {name: torch.cat(values) for name, values in per_row.items()}
         return metrics, extra.union(*(part["extra"] for part in parts))
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any learner."""
-        return bool(self._collective.all_reduce(torch.tensor([float(flag)])) > 0)
-
     def average_buffers(self, module_id: str, rows: int) -> None:
         """Average the buffers of a module over all learners, weighted by rows, and take the maximum of whole numbers:
         running statistics of the nets' own differ from learner to learner."""
@@ -153,16 +151,14 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
     return (part for part in module.modules() if isinstance(part, RunningMoments))
 
 
-def _exploration_buffers(module: nn.Module) -> set[int]:
-    """The ids of the buffers that say how much to explore: learners do not change them, so they stay the same."""
+def _exploration_buffers(module: nn.Module) -> set[str]:
+    """The names of the buffers that say how much to explore. Learners do not change them, so they stay the same."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
-    before = [(buffer, buffer.clone(), buffer._version) for buffer in module.buffers()]
-    module.set_epsilon(0.0)
-    filled = [(buffer, value) for buffer, value, version in before if buffer._version != version]
-    for buffer, value in filled:
-        buffer.copy_(value)
-    return {id(buffer) for buffer, _ in filled}
+    copied = copy.deepcopy(module)
+    versions = {name: buffer._version for name, buffer in copied.named_buffers()}
+    copied.set_epsilon(0.0)
+    return {name for name, buffer in copied.named_buffers() if buffer._version != versions[name]}
 
 
 def _check_alike(states: Tensor) -> None:

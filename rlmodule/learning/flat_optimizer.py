@@ -84,8 +84,8 @@ class FlatParameters:
 class FlatAdam(torch.optim.Adam):
     """Adam (Kingma and Ba 2015) for a single tensor, such as a flat one, in one call of torch's fused kernel.
 
-    Its arithmetic, settings and state are those of ``torch.optim.Adam(..., fused=True)``, whose ``step`` spends ten
-    times as long around the kernel as in it where nets are small. Step hooks are not called.
+    :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``, whose ``step``
+    spends ten times as long around the kernel as in it where nets are small. It calls no step hooks.
 
     Args:
         parameters: The tensor.
@@ -97,11 +97,6 @@ class FlatAdam(torch.optim.Adam):
         super().__init__([parameters], lr=lr, eps=eps, fused=True)
         moments = {"exp_avg": torch.zeros_like(parameters), "exp_avg_sq": torch.zeros_like(parameters)}
         self.state[parameters] = {"step": torch.zeros((), device=parameters.device)} | moments
-        self._never = torch.zeros((), device=parameters.device)
-        self.step = self._step  # the class's own was given a profiler and hooks by the base class
-
-    def _step(self, closure: None = None) -> None:
-        self.step_unless(self._never)
 
     @torch.no_grad()
     def step_unless(self, skip: Tensor) -> None:

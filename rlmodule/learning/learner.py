@@ -31,8 +31,17 @@ from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_r
 from rlmodule.learning.compilation import GradientPass, gradient_pass, is_plain, learner_device
 from rlmodule.learning.data_parallel import DataParallel, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
-from rlmodule.learning.losses import add_extra_losses, check_names, name_taken, wrong_loss
-from rlmodule.learning.reports import ROWS, SKIPPED, Metrics, count_in_a_row, too_many_skipped
+from rlmodule.learning.reports import (
+    ROWS,
+    SKIPPED,
+    Metrics,
+    add_extra_losses,
+    check_names,
+    count_in_a_row,
+    name_taken,
+    too_many_skipped,
+    wrong_loss,
+)
 from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
 from rlmodule.learning.update_data import check_episodes, check_preprocessed, explain_missing_column, num_steps_in
@@ -214,10 +223,9 @@ class Learner(Hooks, ABC):
             KeyError: If there is none of that id; names those there are.
         """
         self.module.remove(module_id)
-        self._extra_metrics.pop(module_id, None)
-        of_modules = (self.parameters, self.optimizers, self._stateful, self._gradient_passes)
-        for kept in (*of_modules, self._skipped_in_a_row):
+        for kept in (self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._skipped_in_a_row):
             del kept[module_id]
+        self._extra_metrics.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
 
@@ -392,11 +400,11 @@ class EpisodeLearner(Learner):
     ``should_stop`` and ``summarize`` are those of all learners. ``self.collective`` gathers what else is needed.
     """
 
+    _added_columns: Sequence[str] = ()
+
     def __init__(self, settings: EpisodeLearnerSettings, spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         super().__init__(settings, spec, run_seed=run_seed)
         self.settings = settings
-        self._added_columns: list[str] = []
-        self._preprocesses = type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data
 
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
@@ -496,10 +504,10 @@ class EpisodeLearner(Learner):
                         epochs.append(self._joined(module_id, steps))
                         steps.clear()
                         stop = self.should_stop(module_id, epochs[-1])
-                        if stop if self._data_parallel is None else self._data_parallel.any(stop):
+                        if self.collective.all_reduce(torch.tensor(float(stop))):
                             break
             self.num_updates += self.progress - before
-            metrics = concatenated(epochs) if epochs else self._joined(module_id, steps)
+            metrics = join_metrics(epochs) if epochs else self._joined(module_id, steps)
             results = self._summary(module_id, metrics, reported)
             self.module.eval()
             self.after_update(module_id, batch)
@@ -511,7 +519,7 @@ class EpisodeLearner(Learner):
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
         """The train batch of a rollout, preprocessed, and numbers to report."""
         try:
-            if self._preprocesses:
+            if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
                 known = [*rollout.columns]  # it may add columns in place
                 rollout = self.preprocess_train_data(rollout)
                 where = f"{type(self).__name__}.preprocess_train_data()"
@@ -533,14 +541,9 @@ class EpisodeLearner(Learner):
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join the metrics of several gradient steps: stack scalars, concatenate rows."""
+    """Join the metrics of several gradient steps, or of several epochs: stack scalars, concatenate rows."""
     of_one = {name: value for name, value in steps[0].items() if name != ROWS}
     return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in of_one.items()}
-
-
-def concatenated(parts: Sequence[Metrics]) -> Metrics:
-    """Concatenate the joined metrics of several epochs."""
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def row_minibatches(

@@ -47,11 +47,10 @@ class Coefficient:
         return self._tensors[module_id]
 
     def __setitem__(self, module_id: str, value: float | Tensor) -> None:
-        if module_id in self._tensors:
-            self._tensors[module_id].fill_(value)
-        else:
-            self._tensors[module_id] = torch.full((), float(value), device=self._device)
-        self._as_set[module_id] = self._tensors[module_id] if isinstance(value, Tensor) else value
+        if module_id not in self._tensors:
+            self._tensors[module_id] = torch.zeros((), device=self._device)
+        kept = self._tensors[module_id].fill_(value)
+        self._as_set[module_id] = kept if isinstance(value, Tensor) else value
 
     def __delitem__(self, module_id: str) -> None:
         del self._tensors[module_id], self._as_set[module_id]

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.past_rows import with_newest
 from rlmodule.modules.recurrent import initial_states, state_out_of
-from rlmodule.modules.rl_module import RLModule, greedy_actions, nothing_to_choose
+from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 
 
 class Policy:
@@ -39,7 +40,8 @@ class Policy:
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
         self.module = module.eval()
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self._shapes = tree.map_structure(np.shape, module.observation_space.sample())
+        self._sample = module.observation_space.sample()
+        self._shapes = tree.map_structure(np.shape, self._sample)
         self._no_past = {
             name: map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)[name]))
             for name in module.past_view.steps
@@ -87,10 +89,8 @@ class Policy:
             }
         out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
         inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
-        if explore:
-            actions = module.action_dist_cls.from_logits(inputs).sample(self.generator)
-        else:
-            actions = greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inputs})
+        dist = module.action_dist_cls.from_logits(inputs)
+        actions = dist.sample(self.generator) if explore else dist.to_deterministic().sample()
         action = _take_first(module.action_space, module.action_converter(actions))
         memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
         for name, steps in module.past_view.steps.items():  # a reward is still to come
@@ -115,7 +115,8 @@ class Policy:
         """``obs`` as a batch of one."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
-            obs = _with_arrays(module.observation_space, obs)
+            with suppress(ValueError, TypeError, OverflowError):  # the error below says what does not fit
+                obs = tree.map_structure_up_to(self._sample, _as_array, self._sample, obs, check_types=False)
             shapes = tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             is_tree = isinstance(obs, np.ndarray | Mapping)
@@ -143,18 +144,9 @@ class Policy:
         return {name: tree.map_structure(Tensor.type_as, past[name], self._no_past[name]) for name in past}
 
 
-def _with_arrays(space: Space, obs: Any) -> Any:
-    """``obs`` with an array for each list that stands for one; what does not fit ``space`` stays as it is."""
-    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping) and obs.keys() == space.spaces.keys():
-        return {key: _with_arrays(child, obs[key]) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple) and isinstance(obs, list | tuple) and len(obs) == len(space.spaces):
-        return tuple(_with_arrays(child, part) for child, part in zip(space.spaces, obs, strict=True))
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(obs, list | tuple):
-        try:
-            return np.asarray(obs, space.dtype)
-        except (ValueError, TypeError, OverflowError):  # told as what does not fit
-            return obs
-    return obs
+def _as_array(like: Any, value: Any) -> Any:
+    """The array of the numbers in ``value`` if that is a list, in the dtype of the array ``like``."""
+    return np.asarray(value, np.asarray(like).dtype) if isinstance(value, list | tuple) else value
 
 
 def _take_first(space: Space, actions: Tree) -> Tree:

@@ -229,7 +229,7 @@ class RLModule(Hooks, nn.Module, ABC):
 
     def _named_nets(self) -> dict[str, nn.Module]:
         """The nets, each parameter in one of them if it is in a net at all."""
-        there: dict[str, nn.Module] = {**dict(self.named_modules(remove_duplicate=False))}
+        there = dict[str, nn.Module](self.named_modules(remove_duplicate=False))
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
         outputs = next((net for net in there.values() if isinstance(net, ExtraOutputs)), None)
         nets |= further_nets(self.action_embeddings, self.action_model, outputs)
@@ -246,11 +246,9 @@ class RLModule(Hooks, nn.Module, ABC):
         Args:
             inference_only: Leave out what an inference-only copy has not.
         """
-        state = dict(self.state_dict())
-        if inference_only and isinstance(self, InferenceOnlyAPI):
-            dropped = tuple(f"{name}." for name in self.get_non_inference_attributes())
-            state = {name: value for name, value in state.items() if not name.startswith(dropped)}
-        return state
+        dropped = self.get_non_inference_attributes() if inference_only and isinstance(self, InferenceOnlyAPI) else ()
+        prefixes = tuple(f"{name}." for name in dropped)
+        return {name: value for name, value in self.state_dict().items() if not name.startswith(prefixes)}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy ``state`` in place. An inference-only copy takes its part of a full state.
@@ -373,11 +371,6 @@ class MultiRLModule(nn.Module):
         """Copy the states of the modules named in ``state`` in place."""
         for module_id, module_state in state.items():
             self[module_id].set_state(module_state)
-
-
-def greedy_actions(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
-    """The most likely action of each row of an inference pass, before it is fitted to the action space."""
-    return module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS]).to_deterministic().sample()
 
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:

@@ -56,16 +56,14 @@ class RLModuleSpec:
         Raises:
             ValueError: If class or spaces are not given.
         """
-        missing = [name for name in ("module_class", "observation_space", "action_space") if vars(self)[name] is None]
-        if missing:
+        if self.module_class is None or self.observation_space is None or self.action_space is None:
+            needed = ("module_class", "observation_space", "action_space")
+            missing = [name for name in needed if vars(self)[name] is None]
             raise ValueError(
                 "RLModuleSpec.build(): expected module_class, observation_space and action_space, "
                 f"got None for {', '.join(missing)}. Give them to the spec, or let an algorithm's "
                 "build() fill them in."
             )
-        assert self.module_class is not None
-        assert self.observation_space is not None
-        assert self.action_space is not None
         return self.module_class(
             observation_space=self.observation_space,
             action_space=self.action_space,

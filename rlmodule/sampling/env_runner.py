@@ -35,7 +35,7 @@ from rlmodule.envs.subprocesses import close_vector_env, end_processes, error_of
 from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
-from rlmodule.modules.rl_module import RLModule, greedy_actions
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
@@ -308,7 +308,7 @@ class EnvRunner:
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
         from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
         if not explore:
-            return lambda logits, t: greedy_actions(module, {Columns.ACTION_DIST_INPUTS: logits})
+            return lambda logits, t: module.action_dist_cls.from_logits(logits).to_deterministic().sample()
         if noise.is_drawn and not resets_in_a_step:
             rows = iter(noise.take(num_steps))
             return lambda logits, t: from_logits(logits).sample_from(next(rows))

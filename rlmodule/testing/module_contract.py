@@ -19,7 +19,7 @@ from rlmodule.data.sequences import cut_into_sequences, flatten_sequences
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.recurrent import embeddings_of, initial_states
-from rlmodule.modules.rl_module import RLModule, greedy_actions
+from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.testing.data import (
@@ -76,14 +76,6 @@ class RLModuleContract(ABC):
             out = out | {Columns.ACTION_DIST_INPUTS: module.compute_q_values(batch, out[Columns.EMBEDDINGS])}
         return out
 
-    def embedded(self, module: RLModule) -> tuple[dict[str, Tree], Tensor | None]:
-        """Rows of random observations and the ``embeddings`` that ``forward_train`` hands on of them."""
-        batch = self.batch(module)
-        out = module.forward_train(batch)
-        if not module.is_stateful():
-            return batch, out.get(Columns.EMBEDDINGS)
-        return flatten_sequences(batch, None), embeddings_of(module, out).flatten(0, 1)
-
     def passes(self, module: RLModule) -> dict[str, Forward]:
         """The three forward passes by name, each with ``action_dist_inputs``."""
         return {
@@ -101,13 +93,17 @@ class RLModuleContract(ABC):
             assert inputs.isfinite().all(), name
             assert inputs.requires_grad is (name == "forward_train"), f"{name}: only training has a gradient"
 
-    def test_forward_leaves_the_batch_as_it_is(self) -> None:
+    def test_forwards_leave_batches_and_each_other_as_they_are(self) -> None:
         module = self.build()
-        batch = self.batch(module)
-        before = clone(batch)
+        one, two = self.batch(module, 1), self.batch(module, 2)
+        before = clone(one)
         for forward in self.passes(module).values():
-            forward(batch)
-            assert differences(before, batch) == []
+            first = forward(one)
+            kept = clone(first)
+            forward(two)
+            assert differences(kept, first) == []
+            assert differences(kept, forward(one)) == []
+            assert differences(before, one) == []
 
     def test_rows_do_not_see_each_other(self) -> None:
         module = self.build()
@@ -116,15 +112,6 @@ class RLModuleContract(ABC):
         each = [module.forward_inference(row) for row in shard_batch(batch, self.batch_size) if row is not None]
         alone = torch.cat([out[Columns.ACTION_DIST_INPUTS] for out in each], dim=1 if module.is_stateful() else 0)
         self.assert_close(alone, together)
-
-    def test_forwards_do_not_disturb_each_other(self) -> None:
-        module = self.build()
-        one, two = self.batch(module, 1), self.batch(module, 2)
-        first = module.forward_inference(one)
-        kept = clone(first)
-        module.forward_inference(two)
-        assert differences(kept, first) == []
-        assert differences(kept, module.forward_inference(one)) == []
 
     def test_state_round_trip(self, tmp_path: Path) -> None:
         module, other = self.build(0), self.build(1)
@@ -166,24 +153,26 @@ class RLModuleContract(ABC):
         module = self.build()
         for seed in range(5):
             batch = self.batch(module, seed)
-            outs = module.forward_exploration(batch), module.forward_inference(batch)
-            explored, inferred = (out[Columns.ACTION_DIST_INPUTS] for out in outs)
-            if module.is_stateful():
-                explored, inferred = explored.flatten(0, 1), inferred.flatten(0, 1)
-            dist = module.action_dist_cls.from_logits(explored)
-            sampled = dist.sample(torch.Generator().manual_seed(seed))
-            with torch.no_grad():
-                assert dist.logp(sampled).shape == (len(explored),)
-            greedy = greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inferred})
-            for actions in (sampled, greedy):
-                fitted = module.action_converter(actions)
-                for row in range(len(explored)):
-                    action = tree.map_structure(lambda x, row=row: x[row].numpy(), fitted)
-                    assert module.action_space.contains(action), f"{action} is not in {module.action_space}"
+            for forward in (module.forward_exploration, module.forward_inference):
+                inputs = forward(batch)[Columns.ACTION_DIST_INPUTS]
+                rows = inputs.flatten(0, 1) if module.is_stateful() else inputs
+                dist = module.action_dist_cls.from_logits(rows)
+                sampled = dist.sample(torch.Generator().manual_seed(seed))
+                with torch.no_grad():
+                    assert dist.logp(sampled).shape == (len(rows),)
+                for actions in (sampled, dist.to_deterministic().sample()):
+                    fitted = module.action_converter(actions)
+                    for row in range(len(rows)):
+                        action = tree.map_structure(lambda x, row=row: x[row].numpy(), fitted)
+                        assert module.action_space.contains(action), f"{action} is not in {module.action_space}"
 
     def test_values(self) -> None:
         module = self.build()
-        batch, embeddings = self.embedded(module)
+        batch = self.batch(module)
+        out = module.forward_train(batch)
+        embeddings = out.get(Columns.EMBEDDINGS)
+        if module.is_stateful():
+            batch, embeddings = flatten_sequences(batch, None), embeddings_of(module, out).flatten(0, 1)
         computed = list[Callable[..., Tensor]]()
         if isinstance(module, ValueFunctionAPI):
             assert module.value_scale().shape == ()
@@ -201,38 +190,25 @@ class RLModuleContract(ABC):
         initial = self.build().get_initial_state()
         assert initial is None or not any(x.any() for x in tree.flatten(initial))
 
-    def test_a_sequence_in_pieces_gives_the_same(self) -> None:
-        module = self.build()
-        if not module.is_stateful():
-            return
-        batch = self.batch(module)
-        for forward in self.passes(module).values():
-            whole = forward(batch)
-            for cut in range(1, self.steps):
-                first = forward(_take_steps(batch, slice(cut)))
-                second = forward(_take_steps(batch, slice(cut, None)) | {Columns.STATE_IN: first[Columns.STATE_OUT]})
-                pieces = [x[Columns.ACTION_DIST_INPUTS] for x in (first, second)]
-                self.assert_close(torch.cat(pieces), whole[Columns.ACTION_DIST_INPUTS])
-                tree.map_structure(self.assert_close, second[Columns.STATE_OUT], whole[Columns.STATE_OUT])
-
     def test_a_start_forgets_what_was_before(self) -> None:
         module = self.build()
         if not module.is_stateful():
             return
         batch = self.batch(module)
         never, always = (batch | {Columns.STARTS: torch.full_like(batch[Columns.STARTS], s)} for s in (False, True))
+        remembered, forgotten = self.train(module, never), self.train(module, always)
+        names = [name for name in (Columns.ACTION_DIST_INPUTS, Columns.EMBEDDINGS) if name in remembered]
+        same = [torch.equal(remembered[name], forgotten[name]) for name in names]
+        assert not all(same), "the outputs do not depend on the state"
         for at in range(self.steps):
             starts = never[Columns.STARTS].clone()
             starts[at] = True
             whole = self.train(module, never | {Columns.STARTS: starts})
             initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
             fresh = self.train(module, _take_steps(never, slice(at, None)) | initial)
-            for name in _columns_with_memory(whole):
+            for name in names:
                 self.assert_close(whole[name][at:], fresh[name])
             tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
-        remembered, forgotten = (self.train(module, b) for b in (never, always))
-        same = [torch.equal(remembered[name], forgotten[name]) for name in _columns_with_memory(remembered)]
-        assert not all(same), "the outputs do not depend on the state"
 
     def test_training_sees_what_acting_saw(self) -> None:
         module = self.build()
@@ -259,11 +235,6 @@ class RLModuleContract(ABC):
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
     """Whether a training pass of ``module`` gave embeddings for its action values alone."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
-
-
-def _columns_with_memory(fwd_out: Mapping[str, Tree]) -> list[str]:
-    """Names of the columns of a training pass that may depend on the memory: those of the policy and of the values."""
-    return [name for name in (Columns.ACTION_DIST_INPUTS, Columns.EMBEDDINGS) if name in fwd_out]
 
 
 def _take_steps(batch: Mapping[str, Tree], steps: slice) -> dict[str, Tree]:

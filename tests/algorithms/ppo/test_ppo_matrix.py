@@ -20,7 +20,6 @@ from rlmodule import Columns, Rollout
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.recurrent import values_along
-from rlmodule.modules.rl_module import greedy_actions
 from rlmodule.testing.data import differences, random_rollout
 from tests.algorithms.ppo import matrix
 from tests.algorithms.ppo.matrix import ACTIONS, FACTORS, OBSERVATIONS, Case, SpacesEnv
@@ -68,7 +67,7 @@ def outputs(algorithm: Algorithm, rollout: Rollout) -> dict[str, Any]:
 def repeat(policy: Policy, rollout: Rollout, inputs: Tensor) -> None:
     """One step after another, the policy does what ``inputs`` of the whole rollout, ``[T, N, D]``, make most likely."""
     module, state = policy.module, None
-    greedy = module.action_converter(greedy_actions(module, {Columns.ACTION_DIST_INPUTS: inputs}))
+    greedy = module.action_converter(module.action_dist_cls.from_logits(inputs).to_deterministic().sample())
     for t in range(len(inputs)):
         obs, expected = (tree.map_structure(lambda x, t=t: x[t, 0].numpy(), x) for x in (rollout[Columns.OBS], greedy))
         if module.is_stateful() and rollout[Columns.STARTS][t, 0]:

@@ -544,7 +544,7 @@ class FakeGraph:
     fails: Exception | None = None
     breaks: Exception | None = None
 
-    def __init__(self, run: Callable[[Batch], Any], batch: Batch, values: tuple[Any, ...]) -> None:
+    def __init__(self, run: Callable[[Batch], Any], batch: Batch, values: dict[str, Any]) -> None:
         if FakeGraph.fails is not None:
             run(batch)  # a trial
             raise FakeGraph.fails
