@@ -38,7 +38,8 @@ class PPOLearner(EpisodeLearner):
         self.kl_coeff = Coefficient(self.device)
         for module_id in self.module:
             self.kl_coeff[module_id] = settings.kl_coeff
-        self.entropy_coeff = torch.full((), value_at(settings.entropy_coeff, self.env_steps), device=self.device)
+        entropy_coeff = value_at(settings.entropy_coeff, self.env_steps)
+        self.entropy_coeff = torch.full((), entropy_coeff, device=self.device)
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super().add_module(module_id, spec)
@@ -170,7 +171,8 @@ class PPOLearner(EpisodeLearner):
             self.kl_coeff[module_id] = self.kl_coeff.number(module_id) * 0.5
 
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() | {"kl_coeff": {name: self.kl_coeff.number(name) for name in self.module}}
+        kl_coeff = {module_id: self.kl_coeff.number(module_id) for module_id in self.module}
+        return super().get_state() | {"kl_coeff": kl_coeff}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)

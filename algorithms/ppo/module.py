@@ -137,24 +137,21 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         return out if state is None else out | {Columns.STATE_OUT: state}
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        obs = self._normalized(batch)
-        latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=self._for_critic(batch, obs))
+        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
+        latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
         return self._policy(batch, self.pi_head.forward(latent), state)  # no hooks, as in encode_actor
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        latents = self.encoder(obs, state, starts=starts, critic_obs=self._for_critic(batch, obs))
+        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
+        latents = self.encoder(obs, state, starts=starts, critic_obs=of_critic)
         out = self._policy(batch, self.pi_head(latents.actor), latents.state) | {Columns.EMBEDDINGS: latents.critic}
         if self.extra_outputs is not None:
             by_function = {"policy": latents.actor, "value": latents.critic}
             raw = self.env_part(batch[Columns.OBS])
             out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
         return out
-
-    def _for_critic(self, batch: Mapping[str, Tree], obs: Tree) -> Tree:
-        """What a critic's own encoder reads: ``obs``, or a custom one what the env gave."""
-        return batch[Columns.OBS] if self.critic_reads_raw else obs
 
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         if embeddings is None:

@@ -157,7 +157,8 @@ class _Accelerated:
         before = _plain_values(self._learner)
         with _noting_reads(self._learner, self._reads):
             result = self._plain(batch)
-        if changed := [name for name, value in before.items() if vars(self._learner).get(name) != value]:
+        kept = vars(self._learner)
+        if changed := [name for name, value in before.items() if kept.get(name) != value]:
             self._stop_capturing(f"it changes {_of_learner(changed)}, which a graph does not")
         return result
 
@@ -178,8 +179,8 @@ class _Accelerated:
 
     def _frozen_values(self) -> dict[str, Any]:
         """What a graph has frozen of the learner: the values of its attributes, and the addresses of tensors."""
-        tensors = {name: x.data_ptr() for name, x in vars(self._learner).items() if isinstance(x, Tensor)}
-        values = _plain_values(self._learner) | tensors
+        kept, values = vars(self._learner), _plain_values(self._learner)
+        values |= {name: x.data_ptr() for name, x in kept.items() if isinstance(x, Tensor)}
         return {name: values[name] for name in self._reads & values.keys()}
 
     def _capture(self, shape: Any, batch: dict[str, Tree], values: dict[str, Any]) -> _Graph | None:
@@ -296,7 +297,7 @@ def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
 
 def _plain_values(owner: object) -> dict[str, Any]:
     """The attributes of ``owner`` that a graph would freeze, except tensors."""
-    return {name: value for name, value in vars(owner).items() if isinstance(value, int | float | str | None)}
+    return {name: x for name, x in vars(owner).items() if isinstance(x, int | float | str | None)}
 
 
 def _of_learner(names: list[str]) -> str:

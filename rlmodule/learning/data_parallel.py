@@ -97,9 +97,9 @@ class DataParallel:
     def number(self, rollout: Rollout) -> Rollout:
         """Add a column by which rows are ordered among those of all learners: by time, and then by the first env of
         the rollout. Rows that are equal in both are ordered by learner and then by slot."""
-        order = torch.arange(rollout.shape[0], device=rollout.valid.device) * _MOST_ENVS + rollout.first_env_index
-        column = {Columns.ORDER: order[:, None].expand(rollout.shape)}
-        return dataclasses.replace(rollout, columns=rollout.columns | column)
+        times = torch.arange(rollout.shape[0], device=rollout.valid.device)[:, None]
+        order = times.expand(rollout.shape) * _MOST_ENVS + rollout.first_env_index
+        return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: dict[str, Tree]) -> Share:
         """Find out which rows or sequences of all learners are in the train batch; removes the column for that."""

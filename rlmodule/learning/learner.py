@@ -223,8 +223,8 @@ class Learner(Hooks, ABC):
             KeyError: If there is none of that id; names those there are.
         """
         self.module.remove(module_id)
-        for kept in (self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._skipped_in_a_row):
-            del kept[module_id]
+        del self.parameters[module_id], self.optimizers[module_id], self._stateful[module_id]
+        del self._gradient_passes[module_id], self._skipped_in_a_row[module_id]
         self._extra_metrics.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
@@ -482,7 +482,9 @@ class EpisodeLearner(Learner):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
             rollout = Rollout.from_episodes(rollout) if rollout else None
         with self._together:
-            self._set_env_steps(self._steps_after(num_steps_in(rollout)) if env_steps is None else env_steps)
+            if env_steps is None:
+                env_steps = self._steps_after(num_steps_in(rollout))
+            self._set_env_steps(env_steps)
             if self._data_parallel is not None:
                 rollout = self._data_parallel.sync_rollout(rollout, self.generator, self.num_updates, self.env_steps)
             if rollout is None:

@@ -36,11 +36,11 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
     """One learner's metrics of ``M`` minibatches, in some of which it may have no rows, for :func:`merge_parts`."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     first = filled[0] if filled else {}
-    scalars = [name for name, value in first.items() if name != ROWS and not value.dim()]
+    scalars = [name for name, x in first.items() if name != ROWS and not x.dim()]
     return {
         "rows": torch.stack([metrics[ROWS] for metrics in history]),
-        "scalars": {n: torch.stack([m.get(n, m[ROWS]).double().cpu() for m in history]) for n in scalars},
-        "per_row": {n: torch.cat([m[n] for m in filled]) for n, value in first.items() if value.dim()},
+        "scalars": {n: torch.stack([x.get(n, x[ROWS]).double().cpu() for x in history]) for n in scalars},
+        "per_row": {n: torch.cat([m[n] for m in filled]) for n, x in first.items() if x.dim()},
     }
 
 

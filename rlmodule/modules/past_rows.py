@@ -50,10 +50,11 @@ class PastRows:
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
         """What is seen after these rows and slots ``[K]``, tensors ``[K, ...]``; ``column`` ``[T, N, ...]`` has the
         entries that are added."""
-        seen, newest = (
-            tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], each) for each in (self.whole, column)
-        )
-        return with_newest(seen, newest, self._steps)
+
+        def take(entries: Tree) -> Tree:
+            return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)
+
+        return with_newest(take(self.whole), take(column), self._steps)
 
 
 def with_newest(past: Tree, newest: Tree, steps: int) -> Tree:

@@ -42,10 +42,10 @@ class Policy:
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._sample = module.observation_space.sample()
         self._shapes = tree.map_structure(np.shape, self._sample)
-        self._no_past = {
-            name: map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)[name]))
-            for name in module.past_view.steps
-        }
+        self._no_past: dict[str, Tree] = {}
+        if module.sees_more_than_the_env:
+            rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
+            self._no_past = {name: rows[name] for name in module.past_view.steps}
 
     @torch.inference_mode()
     def act(
@@ -115,8 +115,9 @@ class Policy:
         """``obs`` as a batch of one."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
-            with suppress(ValueError, TypeError, OverflowError):  # the error below says what does not fit
-                obs = tree.map_structure_up_to(self._sample, _as_array, self._sample, obs, check_types=False)
+            like = self._sample
+            with suppress(ValueError, TypeError, OverflowError):  # the error below says what is wrong
+                obs = tree.map_structure_up_to(like, _as_array, like, obs, check_types=False)
             shapes = tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             is_tree = isinstance(obs, np.ndarray | Mapping)
@@ -141,7 +142,8 @@ class Policy:
                 )
             steps = self.module.past_view.rewards
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], torch.tensor([reward]), steps)
-        return {name: tree.map_structure(Tensor.type_as, past[name], self._no_past[name]) for name in past}
+        like = self._no_past
+        return {name: tree.map_structure(Tensor.type_as, past[name], like[name]) for name in past}
 
 
 def _as_array(like: Any, value: Any) -> Any:

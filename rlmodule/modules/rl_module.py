@@ -246,9 +246,10 @@ class RLModule(Hooks, nn.Module, ABC):
         Args:
             inference_only: Leave out what an inference-only copy has not.
         """
-        dropped = self.get_non_inference_attributes() if inference_only and isinstance(self, InferenceOnlyAPI) else ()
-        prefixes = tuple(f"{name}." for name in dropped)
-        return {name: value for name, value in self.state_dict().items() if not name.startswith(prefixes)}
+        dropped = ()
+        if inference_only and isinstance(self, InferenceOnlyAPI):
+            dropped = tuple(f"{name}." for name in self.get_non_inference_attributes())
+        return {name: x for name, x in self.state_dict().items() if not name.startswith(dropped)}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy ``state`` in place. An inference-only copy takes its part of a full state.

@@ -308,7 +308,7 @@ class EnvRunner:
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
         from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
         if not explore:
-            return lambda logits, t: module.action_dist_cls.from_logits(logits).to_deterministic().sample()
+            return lambda logits, t: from_logits(logits).to_deterministic().sample()
         if noise.is_drawn and not resets_in_a_step:
             rows = iter(noise.take(num_steps))
             return lambda logits, t: from_logits(logits).sample_from(next(rows))

@@ -110,9 +110,9 @@ def _equal(a: Any, b: Any) -> bool:
         a, b = torch.from_numpy(a), torch.from_numpy(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         # their memory, so that NaN equals itself and 0 is not -0; torch cannot view what is empty
-        one, other = (x.detach().cpu().reshape(-1) for x in (a, b))
-        same = a.dtype == b.dtype and a.shape == b.shape
-        return same and (not len(one) or torch.equal(one.view(torch.uint8), other.view(torch.uint8)))
+        if a.dtype != b.dtype or a.shape != b.shape or not a.numel():
+            return a.dtype == b.dtype and a.shape == b.shape
+        return torch.equal(*(x.detach().cpu().reshape(-1).view(torch.uint8) for x in (a, b)))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 

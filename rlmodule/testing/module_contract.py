@@ -109,9 +109,9 @@ class RLModuleContract(ABC):
         module = self.build()
         batch = self.batch(module)
         together = module.forward_inference(batch)[Columns.ACTION_DIST_INPUTS]
-        each = [module.forward_inference(row) for row in shard_batch(batch, self.batch_size) if row is not None]
-        alone = torch.cat([out[Columns.ACTION_DIST_INPUTS] for out in each], dim=1 if module.is_stateful() else 0)
-        self.assert_close(alone, together)
+        each = [module.forward_inference(row) for row in shard_batch(batch, self.batch_size) if row]
+        alone = [out[Columns.ACTION_DIST_INPUTS] for out in each]
+        self.assert_close(torch.cat(alone, dim=1 if module.is_stateful() else 0), together)
 
     def test_state_round_trip(self, tmp_path: Path) -> None:
         module, other = self.build(0), self.build(1)
@@ -127,11 +127,10 @@ class RLModuleContract(ABC):
         acting.set_state(module.get_state())
         assert acting.get_state().keys() == module.get_state(inference_only=True).keys()
         batch = self.batch(module)
-        for copied, full in (
-            (acting.forward_inference, module.forward_inference),
-            (acting.forward_exploration, module.forward_exploration),
-        ):
-            assert torch.equal(copied(batch)[Columns.ACTION_DIST_INPUTS], full(batch)[Columns.ACTION_DIST_INPUTS])
+        copied, full = acting.forward_inference(batch), module.forward_inference(batch)
+        assert torch.equal(copied[Columns.ACTION_DIST_INPUTS], full[Columns.ACTION_DIST_INPUTS])
+        copied, full = acting.forward_exploration(batch), module.forward_exploration(batch)
+        assert torch.equal(copied[Columns.ACTION_DIST_INPUTS], full[Columns.ACTION_DIST_INPUTS])
 
     def test_shares_tensors(self) -> None:
         module, acting = self.build(0), self.build(1, inference_only=True)
@@ -160,11 +159,12 @@ class RLModuleContract(ABC):
                 sampled = dist.sample(torch.Generator().manual_seed(seed))
                 with torch.no_grad():
                     assert dist.logp(sampled).shape == (len(rows),)
+                space = module.action_space
                 for actions in (sampled, dist.to_deterministic().sample()):
                     fitted = module.action_converter(actions)
                     for row in range(len(rows)):
                         action = tree.map_structure(lambda x, row=row: x[row].numpy(), fitted)
-                        assert module.action_space.contains(action), f"{action} is not in {module.action_space}"
+                        assert space.contains(action), f"{action} is not in {space}"
 
     def test_values(self) -> None:
         module = self.build()
@@ -172,7 +172,8 @@ class RLModuleContract(ABC):
         out = module.forward_train(batch)
         embeddings = out.get(Columns.EMBEDDINGS)
         if module.is_stateful():
-            batch, embeddings = flatten_sequences(batch, None), embeddings_of(module, out).flatten(0, 1)
+            batch = flatten_sequences(batch, None)
+            embeddings = embeddings_of(module, out).flatten(0, 1)
         computed = list[Callable[..., Tensor]]()
         if isinstance(module, ValueFunctionAPI):
             assert module.value_scale().shape == ()
