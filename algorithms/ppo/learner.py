@@ -45,10 +45,6 @@ class PPOLearner(EpisodeLearner):
         super().add_module(module_id, spec)
         self.kl_coeff[module_id] = self.settings.kl_coeff
 
-    def remove_module(self, module_id: str) -> None:
-        super().remove_module(module_id)
-        del self.kl_coeff[module_id]
-
     def _register_module(self, module_id: str) -> None:
         super()._register_module(module_id)
         dist_cls = self.module[module_id].action_dist_cls

@@ -52,9 +52,6 @@ class Coefficient:
         kept = self._tensors[module_id].fill_(value)
         self._as_set[module_id] = kept if isinstance(value, Tensor) else value
 
-    def __delitem__(self, module_id: str) -> None:
-        del self._tensors[module_id], self._as_set[module_id]
-
     def number(self, module_id: str) -> float:
         """The number assigned last, in full precision; waits for the device only if it was a tensor."""
         return float(self._as_set[module_id])

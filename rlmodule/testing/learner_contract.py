@@ -47,11 +47,10 @@ class LearnerContract(ABC):
 
     def update(self, learner: Learner, data: Rollout | Batch, env_steps: int = 0) -> dict[str, dict[str, float]]:
         """Let ``learner`` learn from ``data`` once."""
-        if isinstance(learner, EpisodeLearner):
-            assert isinstance(data, Rollout)
+        if isinstance(data, Rollout):
+            assert isinstance(learner, EpisodeLearner)
             return learner.update_from_episodes(data, env_steps=env_steps)
         assert isinstance(learner, BatchLearner)
-        assert isinstance(data, dict)
         return learner.update_from_batch(data, env_steps=env_steps)
 
     def test_update_changes_the_weights(self) -> None:

@@ -53,7 +53,7 @@ class RLModuleContract(ABC):
     def build(self, seed: int = 0, inference_only: bool = False) -> RLModule:
         """A module in eval mode with the weights that belong to ``seed``."""
         with _own_random_numbers(seed):
-            return self.make().build(inference_only=inference_only).eval()
+            return self.make().build(inference_only=inference_only)
 
     def batch(self, module: RLModule, seed: int = 0) -> dict[str, Tree]:
         """Random observations for ``module``; for a recurrent one with starts here and there, and states it came to."""
