@@ -24,6 +24,7 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 _MOST_ENVS = 2**32
+"""More than any first env, so that rows are ordered by time before they are ordered by it."""
 
 
 class DataParallel:

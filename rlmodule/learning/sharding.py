@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,15 +34,15 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
     observation is bootstrapped from; see :meth:`Rollout.from_episodes` for what a recurrent module makes of the others.
     Episodes without a step are left out.
     """
-    ends = np.cumsum([len(episode) for episode in episodes], dtype=np.int64)
+    ends = list(itertools.accumulate(map(len, episodes)))
     shards: list[list[Episode]] = []
-    for begin, end in _spans(int(ends[-1]) if len(ends) else 0, num_shards):
+    for begin, end in _spans(ends[-1] if ends else 0, num_shards):
         shard = []
         for episode, stop in zip(episodes, ends, strict=True):
             start = stop - len(episode)
             a, b = max(begin, start), min(end, stop)
             if a < b:
-                shard.append(episode if b - a == len(episode) else episode[int(a - start) : int(b - start)])
+                shard.append(episode if b - a == len(episode) else episode[a - start : b - start])
         shards.append(shard)
     return shards
 
