@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 export NO_MKDOCS_2_WARNING ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-learning test-faults check check-pins format docs bench bench-peers clean
+.PHONY: help install train test test-fast test-learning test-faults check check-pins format docs release bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,12 @@ format: $(DEV) ## format the code and fix what the linter can
 
 docs: $(DEV) ## build the documentation as a site: site/index.html
 	$(BIN)/mkdocs build --strict
+
+# uv builds the wheel from the sdist, so both are complete if the wheel is.
+release: $(DEV) ## build dist/*.tar.gz and dist/*.whl, check them, and train with the wheel outside the tree
+	rm -rf dist build
+	$(BIN)/uv build --quiet --system-certs --python $(BIN)/python
+	$(BIN)/python tests/release.py dist/*.whl
 
 bench: $(DEV) ## our speed beside bare PyTorch loops, in one run
 	$(BIN)/python -m benchmarks.run
