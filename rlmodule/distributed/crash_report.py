@@ -73,7 +73,8 @@ def write_crash_report(path: str) -> None:
         file = os.open(path, os.O_WRONLY)
     except OSError:
         return
-    os.unlink(path)
+    with suppress(FileNotFoundError):  # closed, or taken for a leftover by a process that cannot see its owner
+        os.unlink(path)
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR2, file)  # answers even while the GIL is held
     os.register_at_fork(after_in_child=faulthandler.disable)  # the end of a child process is not reported

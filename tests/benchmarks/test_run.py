@@ -148,4 +148,4 @@ def test_figures_that_are_kept_make_both_tables() -> None:
 def test_the_pages_have_what_was_kept() -> None:
     kept = json.loads(run.KEPT.read_text(encoding="utf-8"))
     assert run.markdown(kept) in run.README.read_text(encoding="utf-8")
-    assert run.summary(kept) in run.FRONT_PAGE.read_text(encoding="utf-8")
+    assert run.summary(kept) in run.SUMMARY_PAGE.read_text(encoding="utf-8")
