@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import runpy
@@ -19,7 +20,7 @@ import pytest
 from matplotlib.image import imread
 
 from algorithms.registry import ALGORITHMS, config_class
-from catalog.settings import settings_of
+from catalog.settings import sections_of, settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -129,6 +130,20 @@ def test_the_reference_has_every_name_that_a_package_offers(site: Path, package:
     documented = set().union(*(ids_of(page) for page in (site / "reference").glob("*.html")))
     names = importlib.import_module(package).__all__
     assert {f"{package}.{name}" for name in names} <= documented
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_reference_shows_the_methods_of_a_config_with_their_settings(site: Path, name: str) -> None:
+    config = config_class(name)
+    pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
+    for section in sections_of(config):
+        owner = next(base for base in config.__mro__ if section in vars(base))
+        heading = rf'id="[\w.]+\.{owner.__name__}\.{section}" class="doc.*?</pre>'
+        signature = re.sub(
+            r"<[^>]+>", "", next(found[0] for page in pages if (found := re.search(heading, page, re.S)))
+        )
+        for setting in list(inspect.signature(getattr(owner, section)).parameters)[1:]:
+            assert re.search(rf"\b{setting}\b", signature), f"{config.__name__}.{section}: {setting}"
 
 
 def test_docstrings_are_shown_without_their_markup(site: Path) -> None:

@@ -5,19 +5,32 @@ that ends in ``::`` announces an indented block. A role that names nothing is a 
 """
 
 import ast
+import importlib
+import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from griffe import Alias, AliasResolutionError, Attribute, Class, Docstring, Extension, Function, GriffeLoader, Module
+from griffe import (
+    Alias,
+    AliasResolutionError,
+    Attribute,
+    Class,
+    Docstring,
+    Extension,
+    Function,
+    GriffeLoader,
+    Module,
+    Parameter,
+    ParameterKind,
+    Parameters,
+)
 from mkdocs.plugins import get_plugin_logger
 
 ROOT = Path(__file__).parents[2]
 SOURCE = "../source/{path}.md#L{line}"
 """The page of a file, seen from one in docs/reference/."""
-SECTION = "A setting left out keeps its value; returns the config."
-"""What the method of a section of settings says; those are in the configuration reference, as tables."""
 
 Documented = Module | Class | Function | Attribute
 _ROLE = re.compile(r":(class|meth|func|attr|data|mod):`([\w.]+)`")
@@ -33,11 +46,9 @@ class Docstrings(Extension):
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: object) -> None:
         """See the class."""
         for thing in list(_below(pkg)):
-            if thing.docstring is None:
-                continue
-            if SECTION in thing.docstring.value and isinstance(thing.parent, Class):
-                thing.parent.del_member(thing.name)
-            else:
+            if isinstance(thing, Attribute) and str(thing.value).startswith("Section("):
+                thing.parent.set_member(thing.name, section_method(thing))
+            elif thing.docstring is not None:
                 thing.docstring.value = self._rewritten(thing, thing.docstring, loader)
 
     def _rewritten(self, thing: Documented, docstring: Docstring, loader: GriffeLoader) -> str:
@@ -56,6 +67,40 @@ class Docstrings(Extension):
         shown = f"{name}()" if role in ("meth", "func") else name
         # optional: what is named need not have a place on a page
         return f'<autoref identifier="{path}" optional><code>{shown}</code></autoref>'
+
+
+def section_method(section: Attribute) -> Function:
+    """``training = Section(...)`` in a config, as the method that it is: ``training(*, gamma: float = 0.99, ...)``."""
+    config = getattr(importlib.import_module(section.module.path), section.parent.name)
+    method = getattr(config, section.name)
+    parameters = Parameters(
+        *(
+            Parameter(each.name, kind=ParameterKind[each.kind.name.lower()], **_annotation(each), **_default(each))
+            for each in inspect.signature(method).parameters.values()
+        )
+    )
+    docstring = Docstring(inspect.getdoc(method) or "", lineno=section.lineno)
+    return Function(
+        section.name,
+        parameters=parameters,
+        returns="Self",
+        lineno=section.lineno,
+        endlineno=section.endlineno,
+        docstring=docstring,
+        parent=section.parent,
+    )
+
+
+def _annotation(parameter: inspect.Parameter) -> dict[str, str]:
+    if parameter.annotation is parameter.empty:
+        return {}
+    return {"annotation": re.sub(r"\b(?:[a-z_]+\.)+(?=\w)", "", inspect.formatannotation(parameter.annotation))}
+
+
+def _default(parameter: inspect.Parameter) -> dict[str, str]:
+    if parameter.default is parameter.empty:
+        return {}
+    return {"default": getattr(parameter.default, "__name__", None) or repr(parameter.default)}
 
 
 def resolved(thing: Documented, name: str, loader: GriffeLoader) -> str | None:
