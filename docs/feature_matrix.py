@@ -1,4 +1,4 @@
-"""Makes feature-matrix.md, what PPO is tested with, from the cases that the tests run."""
+"""Make feature-matrix.md, the spaces and settings that are tested together, from the cases that the tests run."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -12,6 +12,7 @@ from catalog import (
     SequenceEncoderConfig,
 )
 from catalog.explain.explain import short_space
+from tests.algorithms.dqn import matrix as dqn
 from tests.algorithms.ppo.matrix import (
     ACTIONS,
     MASKS,
@@ -37,29 +38,30 @@ NETS = {
 INTRODUCTION = """\
 # Feature matrix
 
-<!-- Written by `python docs/generated.py` from tests/algorithms/ppo/matrix.py; do not edit. -->
+<!-- Written by `python docs/generated.py` from matrix.py of tests/algorithms/ppo and of dqn; do not edit. -->
 
-What PPO is tested with, all of it together. A run of
-[test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py) builds the algorithm, samples two environments that
-refuse an action outside their space or against their mask, updates, saves, loads, and compares: distribution inputs,
-values, and what the policy does step by step, with its states. Log-probabilities that training computes before the
-first update are those recorded when acting. {runs} runs hold every pair of features but those of two spaces.
-{meetings} more updates, on made-up data, let every observation meet every action.
+The spaces and settings that the tests run together. ✓ means that a run has both. – means that the combination is
+refused; the footnote shows the error. An empty cell means that the catalog chooses another net for this space.
 
-- ✓ is one of these runs, or updates, with both.
-- – is refused where it is made; the footnote is what the error says.
-- An empty cell: the tree takes another net for this space.
+**PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
+meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs hold
+every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). Each run samples two environments that
+refuse an action outside their space or against their mask, updates, saves, loads, and compares what the policy does
+step by step. For PPO, log-probabilities before the first update also equal those recorded when acting.
+
 - *Rows* is a GRU over the rows of a matrix; it remembers nothing from step to step.
 - *Previous* is the previous action and reward as inputs, of the LSTM, the GRU or the attention if there is one.
 - *Shared* and *separate* are the encoders of policy and value function.
+- *Described by vectors*: [the observation has a vector for each action](parametric-actions.md).
 
 """
 
 
 def page() -> str:
     """The text of the page."""
-    introduction = INTRODUCTION.format(runs=len(cases()), meetings=len(meetings()))
-    return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *_refused()])
+    counts = {"runs": len(cases()), "meetings": len(meetings()), "dqn_runs": len(dqn.cases())}
+    introduction = INTRODUCTION.format(**counts)
+    return introduction + "\n".join([*_observations(), *_actions(), *_settings(), *_dqn(), *_refused()])
 
 
 def _nets_of(observation: str) -> set[str]:
@@ -114,6 +116,27 @@ def _settings() -> list[str]:
     ran = {(case.memory, case.sharing, case.mask) for case in cases()}
     lines += [table_row(memory, *("✓" if (memory, *pair) in ran else "" for pair in both)) for memory in MEMORIES]
     return [*lines, ""]
+
+
+def _dqn() -> list[str]:
+    columns = [(factor, level) for factor in ("memory", "net", "replay", "mask") for level in dqn.FACTORS[factor]]
+    columns = [column for column in columns if column != ("mask", "no mask")]
+    heads = [level.replace("LSTM, previous action and reward", "LSTM, previous") for _, level in columns]
+    lines = [
+        "## DQN",
+        "",
+        "*All* is double, dueling, distributional and noisy at once. Memories are trained on sequences from replay.",
+        "",
+    ]
+    for factor in ("observation", "action"):
+        lines += table_head(factor.title(), *heads)
+        for name in dqn.FACTORS[factor]:
+            ran = [vars(case) for case in dqn.cases() if vars(case)[factor] == name]
+            ticks = ["✓" if any(case[other] == level for case in ran) else "" for other, level in columns]
+            row = (OBSERVATIONS if factor == "observation" else ACTIONS)[name]
+            lines.append(table_row(_titled(name, row), *ticks))
+        lines.append("")
+    return lines
 
 
 def _refused() -> list[str]:

@@ -6,7 +6,7 @@ docs/feature_matrix.py writes its page from these tables, so that a tick there i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,7 +18,9 @@ from gymnasium import Space, spaces
 
 from algorithms.ppo import PPOCatalog, PPOConfig
 
-MASK = "action_mask"
+MASK, VECTORS = "action_mask", "avail_actions"
+DESCRIBED = "Discrete, described by vectors"
+"""The action whose choices the observation describes, in the field :data:`VECTORS`."""
 
 
 class Row(NamedTuple):
@@ -71,6 +73,7 @@ OBSERVATIONS: dict[str, Row] = {
 ACTIONS: dict[str, Row] = {
     "Discrete": Row(spaces.Discrete(3)),
     "Discrete with a start": Row(spaces.Discrete(3, start=-2)),
+    DESCRIBED: Row(spaces.Discrete(4)),
     "MultiDiscrete": Row(spaces.MultiDiscrete([2, 3, 3])),
     "MultiDiscrete with starts, rank 2": Row(
         spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]), start=np.array([[1, 0], [-3, 9]]))
@@ -166,8 +169,7 @@ class Case:
     @property
     def spaces(self) -> tuple[Space, Space]:
         """What the env declares."""
-        observation, action = OBSERVATIONS[self.observation].space, ACTIONS[self.action].space
-        return (masked(observation, action) if MASKS[self.mask] else observation), action
+        return spaces_of(self.observation, self.action, self.mask)
 
     def catalog(self) -> PPOCatalog:
         return PPOCatalog(*self.spaces, self.model_config)
@@ -222,10 +224,10 @@ def mask_space(action: Space) -> Space:
     return box((sum(choices(action)),), np.int8, 0, 1)
 
 
-def masked(observation: Space, action: Space) -> spaces.Dict:
-    """The observation with a mask beside it."""
-    fields = [*observation.spaces.items()] if isinstance(observation, spaces.Dict) else [("inner", observation)]
-    return spaces.Dict([fields[0], (MASK, mask_space(action)), *fields[1:]])
+def with_fields(observation: Space, fields: Mapping[str, Space]) -> spaces.Dict:
+    """The observation as a Dict that has ``fields``, too."""
+    own = [*observation.spaces.items()] if isinstance(observation, spaces.Dict) else [("inner", observation)]
+    return spaces.Dict([own[0], *fields.items(), *own[1:]])
 
 
 def draw_mask(action: Space, rng: np.random.Generator) -> Any:
@@ -244,21 +246,29 @@ def is_allowed(action_space: Space, mask: Any, action: Any) -> bool:
     return all(mask[start + pick] for start, pick in zip(starts, picks(action_space, action), strict=False))
 
 
+def spaces_of(observation: str, action: str, mask: str) -> tuple[Space, Space]:
+    """The spaces of these levels, with the fields of masks and vectors in the observation."""
+    observed, chosen = OBSERVATIONS[observation].space, ACTIONS[action].space
+    fields = {VECTORS: box((choices(chosen)[0], 2))} if action == DESCRIBED else {}
+    fields |= {MASK: mask_space(chosen)} if MASKS[mask] else {}
+    return (with_fields(observed, fields) if fields else observed), chosen
+
+
 class SpacesEnv(gym.Env[Any, Any]):
     """Draws observations of a case's space; refuses actions outside theirs and those that the mask forbids.
 
     Episodes of 3 steps terminate, those of 4, which follow them, are truncated.
     """
 
-    def __init__(self, **levels: str) -> None:
-        self.case = Case(**levels)
-        self.observation_space, self.action_space = self.case.spaces
+    def __init__(self, observation: str, action: str, mask: str, **_: str) -> None:
+        self.observation_space, self.action_space = spaces_of(observation, action, mask)
+        self.is_masked = MASKS[mask]
         self.length, self.t = 4, 0
         self.mask: Any = None
 
     def _observe(self) -> Any:
         obs = self.observation_space.sample()
-        if MASKS[self.case.mask]:
+        if self.is_masked:
             self.mask = draw_mask(self.action_space, self.np_random)
             obs[MASK] = self.mask
         return obs
@@ -285,43 +295,47 @@ class SpacesEnv(gym.Env[Any, Any]):
 
 # --- the cases -------------------------------------------------------------------------------------------------------
 
+Levels = Mapping[str, str]
 Pair = frozenset[tuple[str, str]]
 
 
-def is_sensible(case: Mapping[str, str]) -> bool:
+def is_sensible(case: Levels) -> bool:
     """Whether the levels chosen so far go together: an action without choices cannot be masked."""
     return case.get("mask") != "mask" or "action" not in case or bool(choices(ACTIONS[case["action"]].space))
 
 
-def pairs_of(case: Mapping[str, str]) -> Iterator[Pair]:
+def pairs_of(case: Levels) -> Iterator[Pair]:
     """The pairs of levels in a case, but for those of the two spaces, which do not see each other's nets."""
     for first, second in itertools.combinations(case.items(), 2):
         if {first[0], second[0]} != {"observation", "action"}:
             yield frozenset((first, second))
 
 
-@cache
-def all_pairs() -> frozenset[Pair]:
+def all_pairs(factors: Mapping[str, Iterable[str]], sensible: Callable[[Levels], bool]) -> frozenset[Pair]:
     """Every sensible pair."""
     found: set[Pair] = set()
-    for (a, a_levels), (b, b_levels) in itertools.combinations(FACTORS.items(), 2):
+    for (a, a_levels), (b, b_levels) in itertools.combinations(factors.items(), 2):
         pairs = ({a: x, b: y} for x in a_levels for y in b_levels)
-        found |= {pair for levels in pairs if is_sensible(levels) for pair in pairs_of(levels)}
+        found |= {pair for levels in pairs if sensible(levels) for pair in pairs_of(levels)}
     return frozenset(found)
 
 
-@cache
-def cases() -> tuple[Case, ...]:
-    """Few cases that hold every sensible pair, and every net with and without a mask: each level is the one that adds
-    most pairs not yet met."""
-    missing = dict.fromkeys(sorted(all_pairs(), key=sorted))
+def covering(
+    factors: Mapping[str, Iterable[str]],
+    sensible: Callable[[Levels], bool],
+    whole: Mapping[str, Iterable[str]] | None = None,
+) -> Iterator[dict[str, str]]:
+    """Few choices of levels that hold every sensible pair, and every combination of the factors in ``whole``: each
+    level is the one that adds most pairs not yet met."""
+    missing = dict.fromkeys(sorted(all_pairs(factors, sensible), key=sorted))
     uses: dict[tuple[str, str], int] = {}
-    found: list[Case] = []
-    nets = dict.fromkeys(itertools.product(MEMORIES, SHARING, MASKS))
-    while missing or nets:
-        levels = dict(sorted(next(iter(missing)))) if missing else dict(zip(_NET, next(iter(nets)), strict=True))
-        for factor in (name for name in FACTORS if name not in levels):
-            options = [level for level in FACTORS[factor] if is_sensible({**levels, factor: level})]
+    wanted = dict.fromkeys(itertools.product(*(whole or {}).values())) if whole else {}
+    while missing or wanted:
+        levels = (
+            dict(sorted(next(iter(missing)))) if missing else dict(zip(whole or (), next(iter(wanted)), strict=True))
+        )
+        for factor in (name for name in factors if name not in levels):
+            options = [level for level in factors[factor] if sensible({**levels, factor: level})]
 
             def gain(level: str, factor: str = factor, chosen: dict[str, str] = levels) -> tuple[int, int]:
                 new = sum(frozenset(((factor, level), other)) in missing for other in chosen.items())
@@ -332,9 +346,15 @@ def cases() -> tuple[Case, ...]:
             missing.pop(pair, None)
         for item in levels.items():
             uses[item] = uses.get(item, 0) + 1
-        nets.pop(tuple(levels[factor] for factor in _NET), None)
-        found.append(Case(**levels))
-    return tuple(found)
+        wanted.pop(tuple(levels[factor] for factor in whole or ()), None)
+        yield levels
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Cases that hold every sensible pair, and every net with and without a mask."""
+    nets = {factor: FACTORS[factor] for factor in _NET}
+    return tuple(Case(**levels) for levels in covering(FACTORS, is_sensible, nets))
 
 
 @cache
