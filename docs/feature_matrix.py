@@ -45,7 +45,7 @@ refused; the footnote shows the error. An empty cell means that the catalog choo
 
 **PPO**: {runs} runs hold every pair of features except two spaces, and {meetings} more updates let every observation
 meet every action ([test_ppo_matrix.py](../tests/algorithms/ppo/test_ppo_matrix.py)). **[DQN](#dqn)**: {dqn_runs} runs
-hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). Each run samples two environments that
+hold every pair ([test_dqn_matrix.py](../tests/algorithms/dqn/test_dqn_matrix.py)). Each run samples two envs that
 refuse an action outside their space or against their mask, updates, saves, loads, and compares what the policy does
 step by step. For PPO, log-probabilities before the first update also equal those recorded when acting.
 
