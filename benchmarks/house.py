@@ -1,6 +1,7 @@
 """Count what a reader has to open to follow one iteration of PPO, and how much code the library is.
 
-``python -m benchmarks.house`` prints both; CONTRIBUTING.md has the result.
+``python -m benchmarks.house`` prints both; CONTRIBUTING.md has the result. ``python -m benchmarks.house --densest 40``
+lists the functions that take the most effort to read, and how many comments each has.
 
 - *Reading set*: every project file of which a function runs in a steady ``algo.train()`` of PPO in one process on
   CartPole, after two iterations; the lines of these functions and of these files; and the project's frames strictly
@@ -11,6 +12,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import sys
@@ -134,8 +136,56 @@ def weight(path: Path) -> tuple[int, int]:
     return len(lines - docstrings), tokens
 
 
+@dataclass(frozen=True)
+class Density:
+    """How dense a function is.
+
+    Attributes:
+        place: ``path:line name``.
+        lines: Code lines, without the docstring.
+        tokens: Name, operator and number tokens.
+        comments: Lines that have a comment.
+    """
+
+    place: str
+    lines: int
+    tokens: int
+    comments: int
+
+    @property
+    def effort(self) -> float:
+        """Tokens per line, times the square root of the lines: long and dense counts most."""
+        return self.tokens / self.lines**0.5
+
+
+def densest(number: int) -> list[Density]:
+    """Return the ``number`` functions of the library with the most effort, the greatest first."""
+    found = []
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        source = path.read_text(encoding="utf-8")
+        tokens = [*tokenize.generate_tokens(io.StringIO(source).readline)]
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                first, last = body[0].lineno, node.end_lineno or node.lineno
+                inside = [token for token in tokens if first <= token.start[0] <= last]
+                counted = [token for token in inside if token.type in (tokenize.NAME, tokenize.OP, tokenize.NUMBER)]
+                comments = sum(token.type == tokenize.COMMENT for token in inside)
+                place = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                lines = len({token.start[0] for token in counted})
+                found.append(Density(place, lines, len(counted), comments))
+    return sorted(found, key=lambda function: -function.effort)[:number]
+
+
 def main() -> None:
-    """Print both counts."""
+    """Print both counts, or the densest functions."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--densest", type=int, metavar="N", help="list the N densest functions instead")
+    number = parser.parse_args().densest
+    if number is not None:
+        for each in densest(number):
+            print(f"{each.lines:>4} lines {each.tokens:>5} tokens {each.comments:>3} comments  {each.place}")
+        return
     read = reading_set()
     per_file = Counter[str]()
     for (file, *_), lines in read.functions.items():
