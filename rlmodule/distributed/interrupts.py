@@ -9,59 +9,52 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-Handler = Callable[[int, FrameType | None], Any]
 
-_held_back: Handler | None = None
-"""The handler of Ctrl-C while it is replaced by :func:`_note`, else None."""
-_heard = False
+class _HeldBack:
+    """Handles Ctrl-C in place of ``handler``: notes it, until :meth:`let_through`."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self._handler, self._heard = handler, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._heard = True
+
+    def let_through(self) -> None:
+        """Give the place back, and handle what was noted."""
+        signal.signal(signal.SIGINT, self._handler)
+        heard, self._heard = self._heard, False
+        if heard:
+            self._handler(signal.SIGINT, None)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C to the end of the block, or to the next part of it that is :func:`interruptible`."""
     handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if _held_back is not None or not is_main or not callable(handler):
+    if isinstance(handler, _HeldBack) or not callable(handler) or not _in_main_thread():
         yield
         return
-    _hold_back(handler)
+    held = _HeldBack(handler)
+    signal.signal(signal.SIGINT, held)  # before, Ctrl-C raises with nothing changed; from here on it is noted
     try:
         yield
     finally:
-        _let_through()
+        held.let_through()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block, which only waits."""
-    handler = _held_back
-    if handler is None or threading.current_thread() is not threading.main_thread():
+    held = signal.getsignal(signal.SIGINT)
+    if not isinstance(held, _HeldBack) or not _in_main_thread():
         yield
         return
-    _let_through()
+    held.let_through()
     try:
         yield
     finally:
-        _hold_back(handler)
+        signal.signal(signal.SIGINT, held)
 
 
-def _hold_back(handler: Handler) -> None:
-    global _held_back, _heard
-    _heard = False
-    signal.signal(signal.SIGINT, _note)  # before, Ctrl-C raises with nothing changed; from here on it is noted
-    _held_back = handler
-
-
-def _let_through() -> None:
-    global _held_back
-    handler, _held_back = _held_back, None
-    if handler is None:  # Ctrl-C interrupted an interruptible part
-        return
-    signal.signal(signal.SIGINT, handler)
-    if _heard:
-        handler(signal.SIGINT, None)
-
-
-def _note(number: int, frame: FrameType | None) -> None:
-    global _heard
-    _heard = True
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
