@@ -26,7 +26,6 @@ from benchmarks.catalog import in_turn
 from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
 from rlmodule import RLModule, RLModuleSpec, Rollout
-from rlmodule.distributed.failures import RestartPolicy
 from rlmodule.distributed.ray_workers import RayWorkers
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 
@@ -77,8 +76,7 @@ class Keeper:
 
 def worker_group(size: int, factory: Callable[[int, int], Any]) -> RayWorkers:
     """As many workers as there shall be, which are not made again."""
-    policy = RestartPolicy(enabled=False)
-    return RayWorkers("worker", size, factory, num_cpus=SHARE_OF_CPU, timeout_s=60.0, policy=policy)
+    return RayWorkers("worker", size, factory, num_cpus=SHARE_OF_CPU, timeout_s=60.0, max_restarts=0)
 
 
 def spec_of_size(num_parameters: int) -> RLModuleSpec:

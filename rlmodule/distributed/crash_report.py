@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psutil
 
-from rlmodule.distributed.processes import file_prefix, remove_leftovers
+from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 
 _PATIENCE = 20
 """Hundredths of a second for an answer."""
@@ -28,13 +28,8 @@ class CrashReport:
     """
 
     def __init__(self) -> None:
-        handle, self.path = tempfile.mkstemp(prefix=file_prefix(), suffix=".log")
+        handle, self.path = tempfile.mkstemp(".log", file_prefix(), SHARED_FOLDER)
         self._file = os.fdopen(handle)
-
-    @staticmethod
-    def remove_leftovers() -> None:
-        """Remove the files of processes that were killed before the other one had unlinked them."""
-        remove_leftovers(tempfile.gettempdir())
 
     def read(self) -> str:
         """The report; empty if there is none."""

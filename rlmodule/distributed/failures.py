@@ -72,20 +72,14 @@ class WorkerFailed(RuntimeError):
         return "\n\n".join(part for part in (text, details, self.failure.traceback) if part)
 
 
-@dataclass(frozen=True)
-class RestartPolicy:
-    """When a worker that failed is restarted.
+def restart_delay(failures: int, max_in_a_row: int) -> float | None:
+    """Seconds to wait before a restart.
 
-    Attributes:
-        enabled: Whether it is at all.
-        max_in_a_row: How often without an answer in between.
+    Args:
+        failures: How often the worker has failed in a row.
+        max_in_a_row: Restarts in a row, without an answer in between; 0 for none at all.
+
+    Returns:
+        The delay; None if the last failure ends it.
     """
-
-    enabled: bool = True
-    max_in_a_row: int = 5
-
-    def delay_after(self, failures: int) -> float | None:
-        """Seconds to wait after so many failures in a row; None if that was the last."""
-        if not self.enabled or failures > self.max_in_a_row:
-            return None
-        return min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))
+    return None if failures > max_in_a_row else min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))

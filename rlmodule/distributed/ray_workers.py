@@ -20,8 +20,9 @@ from typing import Any
 import psutil
 
 from rlmodule.distributed.crash_report import CrashReport
-from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed, failure_of
+from rlmodule.distributed.failures import Failure, WorkerFailed, failure_of, restart_delay
 from rlmodule.distributed.interrupts import interruptible, uninterrupted
+from rlmodule.distributed.processes import remove_leftovers
 from rlmodule.distributed.ray_actor import RayActor
 from rlmodule.distributed.resources import Resources, check_room, no_room, room_remedy
 from rlmodule.distributed.serialization import check_portable, num_bytes, pack, unpack
@@ -201,7 +202,7 @@ class RayWorkers:
         num_cpus, num_gpus: What Ray sets aside for each.
         num_threads: Threads of torch in each; None for as many as it has whole CPUs, and at least one.
         timeout_s: Seconds without progress after which one counts as hung.
-        policy: When failed ones are restarted.
+        max_restarts: How often one that failed is restarted, in a row without an answer in between.
 
     Attributes:
         num_restarts: Restarts so far.
@@ -223,7 +224,7 @@ class RayWorkers:
         num_gpus: float = 0.0,
         num_threads: int | None = None,
         timeout_s: float,
-        policy: RestartPolicy,
+        max_restarts: int,
     ) -> None:
         self.name, self.size = name, size
         self.num_restarts = self.num_bytes_shared = 0
@@ -234,7 +235,7 @@ class RayWorkers:
         check_portable(name, factory)
         self._factory = pack(factory)
         self._num_threads = num_threads or max(1, int(num_cpus))
-        self._timeout_s, self._policy = timeout_s, policy
+        self._timeout_s, self._max_restarts = timeout_s, max_restarts
         self._poll_s = min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
         kind = type(name.title().replace(" ", ""), (RayActor,), {})  # whose name is that of the process
@@ -249,7 +250,7 @@ class RayWorkers:
         self._watched_at = time.monotonic()
         self._is_stopped = False
         self._is_built = False
-        CrashReport.remove_leftovers()
+        remove_leftovers()
         logger.info("starting %d %s%s on Ray", size, name, "s" if size > 1 else "")
         try:
             for worker in range(size):
@@ -288,6 +289,12 @@ class RayWorkers:
     def incarnation(self, worker: int) -> int:
         """How often the worker was restarted."""
         return self._states[worker].incarnation
+
+    def raise_incarnation(self, worker: int, least: int) -> int:
+        """Count the worker as restarted at least so often, as in a run that continues; returns how often."""
+        state = self._states[worker]
+        state.incarnation = max(state.incarnation, least)
+        return state.incarnation
 
     def pids(self) -> list[int | None]:
         """The processes of the workers; None for those that have none, or none on this machine."""
@@ -557,20 +564,12 @@ class RayWorkers:
                 self.num_restarts += 1
                 self._spawn(worker)
 
-    def restart(self, worker: int, incarnation: int | None = None, delay: float = 0.0) -> None:
-        """End the worker, drop its calls, and start another in its place.
-
-        Args:
-            worker: Which one.
-            incarnation: The number of the new one, by default the next.
-            delay: Seconds to wait in between.
-        """
+    def restart(self, worker: int, delay: float = 0.0) -> None:
+        """End the worker, drop its calls, and start another in its place after ``delay`` seconds."""
         state = self._states[worker]
         with uninterrupted():
             self._end(state, at_once=True)
             state.is_gone = False
-            if incarnation is not None:
-                state.incarnation = incarnation - 1
             state.restart_at = time.monotonic() + delay
             self._spawn_due()
 
@@ -586,7 +585,7 @@ class RayWorkers:
         tickets = [ticket for ticket, _ in state.calls] or [0]
         state.failures += 1
         may_help = self._is_built or failure.kind == "died"
-        delay = self._policy.delay_after(state.failures) if may_help else None
+        delay = restart_delay(state.failures, self._max_restarts) if may_help else None
         # the first time that a worker raises, its process is still good for another one
         if failure.kind != "raised" or state.failures > 1 or delay is None or not state.is_up or state.calls:
             self._end(state, at_once=failure.kind != "raised")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,12 +26,13 @@ Kwargs = dict[str, Any]
 Reduce = Callable[[list[Any]], Any]
 
 
-class LearnerGroup(ABC):
+class LearnerGroup:
     """The learners of a run; :meth:`create` makes the group that the settings ask for.
 
-    With ``num_learners=0`` there is one, in this process. Otherwise there are as many processes on Ray, which take the
-    same gradient steps, each on a part of the data; all have the same weights at any time. :attr:`module` gets these
-    after every update, by :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
+    With ``num_learners=0`` it is this class, with one learner in this process. Otherwise it is a
+    :class:`RemoteLearnerGroup` of as many processes on Ray, which take the same gradient steps, each on a part of the
+    data; all have the same weights at any time. :attr:`module` gets these after every update, by
+    :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
 
     If a learner process dies or hangs, all are restarted with the state that :attr:`module` was last updated with, and
     repeat the updates since then; nothing is lost.
@@ -39,19 +40,37 @@ class LearnerGroup(ABC):
     Override points: none.
 
     Args:
-        learner_class: What learns.
-
-        module: The modules in this process, on the CPU.
-        is_copy: Whether they are copies, since the learners are on a GPU or in other processes.
+        settings, learner_class, spec, run_seed: See :meth:`create`.
 
     Attributes:
         module: The modules, on the CPU of this process; a learner in this process and on the CPU trains these very
-            ones.
+            ones. Those of learners on a GPU or in other processes are copied here.
+        num_env_steps_dropped: Rows for which learners in other processes had no room, or on which they raised.
     """
 
-    def __init__(self, learner_class: type[Learner], module: MultiRLModule, is_copy: bool) -> None:
-        self._learner_class, self._is_copy = learner_class, is_copy
-        self.module = module
+    module: MultiRLModule
+    _is_copy: bool
+    """Whether the modules in this process are copies."""
+
+    def __init__(
+        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
+    ) -> None:
+        self._learner_class, self.num_env_steps_dropped = learner_class, 0
+        self._processes: Any = SimpleNamespace(num_restarts=0)  # those of earlier parts of the run
+        self._start(settings, spec, run_seed)
+
+    def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
+        """Make the learners."""
+        self._learner = learner = self._learner_class(settings, spec, run_seed=run_seed)
+        self._is_copy = learner.device.type != "cpu"
+        self.module = spec.build() if self._is_copy else learner.module
+        self._update_module()
+
+    def _update_module(self) -> None:
+        """Copy the weights from the GPU, if the learner is there."""
+        if self._is_copy:
+            self._num_updates = self._learner.num_updates
+            self.module.set_state(self._learner.module.get_state())
 
     @staticmethod
     def create(
@@ -68,25 +87,25 @@ class LearnerGroup(ABC):
         Raises:
             WorkerFailed: If a learner in another process cannot be built.
         """
-        from rlmodule.groups.local_learner_group import LocalLearnerGroup
-        from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
+        if settings.num_learners:
+            from rlmodule.groups.remote_learner_group import RemoteLearnerGroup
 
-        group = RemoteLearnerGroup if settings.num_learners else LocalLearnerGroup
-        return group(settings, learner_class, spec, run_seed=run_seed)
+            return RemoteLearnerGroup(settings, learner_class, spec, run_seed=run_seed)
+        return LearnerGroup(settings, learner_class, spec, run_seed=run_seed)
 
     @property
-    @abstractmethod
     def learner(self) -> Learner:
         """The learner in this process.
 
         Raises:
             RuntimeError: If there is none.
         """
+        return self._learner
 
     @property
-    @abstractmethod
     def num_updates(self) -> int:
         """Gradient steps taken so far: the version of the weights of :attr:`module`."""
+        return self._num_updates if self._is_copy else self._learner.num_updates
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
@@ -106,7 +125,6 @@ class LearnerGroup(ABC):
         given = [one for one in (data, batch, episodes) if one is not None]
         return right(*given, **kwargs)
 
-    @abstractmethod
     def update_from_episodes(
         self,
         episodes: Rollout | Sequence[Episode],
@@ -140,6 +158,22 @@ class LearnerGroup(ABC):
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
+        if not isinstance(self._learner, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
+        result = self._learner.update_from_episodes(
+            episodes,
+            env_steps=env_steps,
+            module_id=module_id,
+            num_epochs=num_epochs,
+            minibatch_size=minibatch_size,
+        )
+        return self._finish(result, async_update, reduce_fn)
+
+    def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
+        """Copy the weights if need be, and return the result as the caller wants it."""
+        self._update_module()
+        result = result if reduce_fn is None else reduce_fn([result])
+        return [result] if async_update else result
 
     def update_from_batch(
         self,
@@ -189,15 +223,18 @@ class LearnerGroup(ABC):
             raise self._wrong_kind("summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
-    @abstractmethod
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
         """Call the ``method`` of the learners that updates them, each with its part of ``data``."""
+        result = getattr(self._learner, method)(data, **kwargs)
+        return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
-    @abstractmethod
     def _call(self, method: str, *args: Any) -> Any:
         """Call another ``method`` of the learners, and copy their weights to :attr:`module` if that is a copy."""
+        result = getattr(self._learner, method)(*args)
+        self._update_module()
+        return result
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
@@ -289,31 +326,32 @@ class LearnerGroup(ABC):
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def get_state(self) -> dict[str, Any]:
         """The state that all learners have in common. If they failed for good, the one they returned last.
 
         Raises:
             WorkerFailed: If learners in other processes fail too often while it waits for them.
         """
+        return self._learner.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_state` gave."""
         self._call("set_state", state)
 
-    @abstractmethod
     def report(self) -> dict[str, Any]:
         """Numbers of learners in other processes for the ``workers`` section of a result; none if there are none."""
+        return {}
 
-    @abstractmethod
     def get_counters(self) -> dict[str, int]:
         """Return ``num_learner_restarts`` and ``num_env_steps_dropped`` of the whole run."""
+        restarts = self._processes.num_restarts
+        return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
-    @abstractmethod
     def set_counters(self, counters: Mapping[str, int]) -> None:
         """Restore what :meth:`get_counters` gave, also of a group of the other kind."""
+        self._processes.num_restarts = counters["num_learner_restarts"]
+        self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
-    @abstractmethod
     def stop(self) -> None:
         """End the processes of learners."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import glob
 import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import Any
@@ -19,9 +18,9 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
+from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
-from rlmodule.distributed.processes import file_prefix, remove_leftovers, this_machine
+from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix, this_machine
 from rlmodule.distributed.ray_workers import Answer, RayWorkers
 from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.serialization import check_portable
@@ -31,7 +30,6 @@ from rlmodule.groups.env_runner_group import EnvRunnerGroup, State
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
-from rlmodule.settings import RunnerSettings
 
 
 @dataclass
@@ -79,28 +77,20 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         seconds_sending: Of weights to runners, in all: to pack them and to pass them to Ray.
     """
 
-    def __init__(
-        self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
-    ) -> None:
-        super().__init__(settings)
+    def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
         self._spec: RLModuleSpec | None = None
         self._shared: Any = None
-        remove_leftovers(_memory_folder())
-        self._counter_prefix = os.path.join(_memory_folder(), f"{file_prefix()}{uuid4().hex}")
-        try:
+        self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
+        self._known: dict[int, _Known] = {}
+        with ExitStack() as undo:
+            undo.callback(self._remove_counters)  # of those that could be made
             self.workers = self._processes = self._start_processes(run_seed, role, on_env)
-        except BaseException:
-            self._remove_counters()  # of those that could be made
-            raise
-        self._known = {worker: self._watched(worker) for worker in range(self.workers.size)}
-        try:
-            spaces = self.workers.values(self.workers.call("get_spaces", workers=[0]))
-        except BaseException:
-            self.stop()
-            raise
-        self.observation_space, self.action_space = spaces[0]
+            undo.callback(self.workers.stop)
+            (spaces,) = self.workers.values(self.workers.call("get_spaces", workers=[0]))
+            self.observation_space, self.action_space = spaces
+            undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
         settings = self._settings
@@ -109,22 +99,24 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         sent[f"what is registered as env {settings.env!r}"] = env_spec
         for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        runner = settings.for_runners()
+        make = functools.partial(EnvRunner, settings.for_runners(), run_seed=run_seed, role=role, on_env=on_env)
+        num_envs = settings.num_envs_per_env_runner
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(
-                _RunnerActor, runner, env_spec, run_seed, role, on_env, self._counter_prefix, this_machine()
-            ),
+            functools.partial(_RunnerActor, make, num_envs, env_spec, self._counter_prefix, this_machine()),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
-            policy=RestartPolicy(settings.restart_failed_env_runners, settings.max_restarts_in_a_row),
+            max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
         )
 
-    def _watched(self, worker: int) -> _Known:
-        """Begin to read the step counter of the runner that runs now."""
-        incarnation = self.workers.incarnation(worker)
-        return _Known(incarnation, SharedCounter.attach(f"{self._counter_prefix}-{worker}-{incarnation}"))
+    def _known_of(self, worker: int) -> _Known:
+        """What is known of the runner that runs now; begins to read its step counter."""
+        incarnation, known = self.workers.incarnation(worker), self._known.get(worker)
+        if known is None or known.incarnation != incarnation:
+            counter = SharedCounter.attach(f"{self._counter_prefix}-{worker}-{incarnation}")
+            self._known[worker] = known = _Known(incarnation, counter)
+        return known
 
     @property
     def local_runner(self) -> EnvRunner:
@@ -186,9 +178,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self.workers.keep(answers)  # if one of them raised
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
-        if self._known[worker].incarnation != self.workers.incarnation(worker):
-            self._known[worker] = self._watched(worker)
-        known = self._known[worker]
+        known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
         shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
         known.version = self._version
@@ -292,27 +282,23 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return self._with_the_rest(state)
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        workers = range(self.workers.size)
-        parts = {i: {str(env): state[str(env)] for env in self._envs_of(i) if str(env) in state} for i in workers}
         self._keep_the_rest(state, self.workers.size)
         self.workers.wait_until_up()
-        restarts = self.workers.num_restarts
-        for worker, part in parts.items():
-            incarnation = last_incarnation(part.values())
-            if incarnation != self.workers.incarnation(worker) or self.workers.is_gone(worker):
-                self._remove_counters(str(worker))  # one may have the name that is needed now
-                self.workers.restart(worker, incarnation)
-                self._known[worker].incarnation = -1  # even if the new one has the same number
-        self.workers.num_restarts = restarts  # which counts failures
-        self._call_all("set_state", {worker: (part,) for worker, part in parts.items()})
+        args: dict[int, tuple[State]] = {}
+        for worker in range(self.workers.size):
+            part = {env: dict(state[env]) for env in map(str, self._envs_of(worker)) if env in state}
+            known = self._known_of(worker)
+            known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
+            if self.workers.is_gone(worker):
+                self.workers.restart(worker)
+            args[worker] = (part,)
+        self._call_all("set_state", args)
         self._lost_for_good = None
         # each runner answers in order, so that all calls from before have been answered
         for answer in self.workers.collect(0.0):
             if answer.failure is not None and self.workers.is_gone(answer.worker):
                 self._replace(answer.worker, answer.failure)
-        for worker, known in self._known.items():
-            if known.incarnation < 0:
-                self._known[worker] = known = self._watched(worker)
+        for known in self._known.values():
             known.take_lost()  # steps of rollouts that are dropped with their episodes are not lost ones
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
@@ -341,9 +327,9 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.workers.stop()
         self._remove_counters()
 
-    def _remove_counters(self, worker: str = "*") -> None:
+    def _remove_counters(self) -> None:
         """Remove the files of runners that were made and never watched."""
-        for path in glob.glob(f"{self._counter_prefix}-{worker}-*"):
+        for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
 
 
@@ -355,9 +341,9 @@ class _RunnerActor:
     """An env runner in a process of its own, which is sent its weights.
 
     Args:
-        settings: Those of the runner.
+        make: Makes the runner.
+        num_envs: Envs of each runner.
         env_spec: Of the env, if it has an id, which may be registered in the driver alone.
-        run_seed, role, on_env: See :class:`EnvRunner`.
         counter_prefix: Beginning of the path of its step counter.
         machine: Where the counter is read; on another machine it is in no file, which nobody would remove.
         index: Which runner.
@@ -366,11 +352,9 @@ class _RunnerActor:
 
     def __init__(
         self,
-        settings: RunnerSettings,
+        make: Callable[..., EnvRunner],
+        num_envs: int,
         env_spec: EnvSpec | None,
-        run_seed: int,
-        role: str,
-        on_env: OnEnv | None,
         counter_prefix: str,
         machine: str,
         index: int,
@@ -379,12 +363,8 @@ class _RunnerActor:
         if env_spec is not None:
             gym.registry.setdefault(env_spec.id, env_spec)
         path = f"{counter_prefix}-{index}-{incarnation}"
-        self._runner = EnvRunner(
-            settings,
-            run_seed=run_seed,
-            first_env_index=index * settings.num_envs_per_env_runner,
-            role=role,
-            on_env=on_env,
+        self._runner = make(
+            first_env_index=index * num_envs,
             incarnation=incarnation,
             step_counter=SharedCounter.create(path) if machine == this_machine() else SharedCounter(),
         )
@@ -416,7 +396,3 @@ class _RunnerActor:
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)
-
-
-def _memory_folder() -> str:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()

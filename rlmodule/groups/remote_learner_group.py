@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlmodule.collective import CollectiveError
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
-from rlmodule.distributed.failures import RestartPolicy, WorkerFailed
+from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
@@ -66,10 +67,6 @@ class _Task:
     answers: dict[int, Any] = field(default_factory=dict)
     results: list[Any] | None = None
 
-    def submit(self, workers: RayWorkers) -> None:
-        for rank, args in enumerate(self.args):
-            self.tickets[workers.submit(rank, self.method, *args)] = rank
-
 
 class RemoteLearnerGroup(LearnerGroup):
     """Learners in processes of their own, on Ray; see :class:`LearnerGroup`. All have the same state at any time.
@@ -79,38 +76,37 @@ class RemoteLearnerGroup(LearnerGroup):
 
     Attributes:
         workers: The processes.
-        num_env_steps_dropped: Rows for which the learners had no room, or on which they raised.
         seconds_waited: For learners, in all.
     """
 
-    def __init__(
-        self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
-    ) -> None:
-        super().__init__(learner_class, spec.build(), is_copy=True)
-        self._timeout_s = settings.learner_timeout_s
-        self.num_env_steps_dropped, self.seconds_waited = 0, 0.0
-        self._policy = RestartPolicy(settings.restart_failed_learners, settings.max_restarts_in_a_row)
+    def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
+        self.module, self._is_copy = spec.build(), True
+        self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
+        self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
         self._restarts_in_a_row = 0
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # calls since the learners were first made
         self._tasks: list[_Task] = []  # since the state was returned, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # updates that nobody waited for
-        self._failed: list[Answer] = []  # failures whose cause is not known yet
+        self._failed: dict[int, Failure] = {}  # by rank, while their cause is not known yet
         self._must_restart = False
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
         self._state: State = {}  # that the learners returned last
-        self.workers = RayWorkers(
+        self.workers = self._processes = RayWorkers(
             "learner",
             settings.num_learners,
-            functools.partial(_LearnerActor, learner_class, settings, spec, run_seed),
+            functools.partial(
+                _LearnerActor,
+                functools.partial(self._learner_class, settings, spec, run_seed=run_seed),
+                int_seed(run_seed, "module"),
+            ),
             num_cpus=settings.num_cpus_per_learner,
             num_gpus=settings.num_gpus_per_learner,
             num_threads=settings.torch_num_threads,
             timeout_s=settings.learner_timeout_s,
-            policy=RestartPolicy(enabled=False),  # one alone cannot be restarted: the others are ahead of it
+            max_restarts=0,  # one alone cannot be restarted: the others are ahead of it
         )
-        self._setup: Iterator[_Task] | None = self._setup_tasks()
-        self._setup_task: _Task | None = None
+        self._begin_setup()
         try:
             self._keep_state(self._latest_state())
         except BaseException:
@@ -145,7 +141,7 @@ class RemoteLearnerGroup(LearnerGroup):
     ) -> Any:
         if (module_id := kwargs.get("module_id")) is not None:
             self.module[module_id]  # raises if there is none
-        size, default, where = self.workers.size, _first, f"LearnerGroup.{method}()"
+        size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
         # the results of single steps are summarized later, which returns the state as well
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
@@ -161,7 +157,7 @@ class RemoteLearnerGroup(LearnerGroup):
         args = [(method, (part,), kwargs, returns_state and rank == 0) for rank, part in enumerate(parts)]
         task, reduce_fn = _Task("do", args, returns_state, rows), reduce_fn or default
         if not async_update:
-            return reduce_fn(self._finish(task))
+            return reduce_fn(self._results_of(task))
         task.reduce_fn = reduce_fn
         self._advance(wait=False)
         if sum(task.results is None for task in self._tasks) < MAX_IN_FLIGHT:
@@ -174,7 +170,7 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def _call(self, method: str, *args: Any) -> Any:
         task = _Task("do", [(method, args, {}, rank == 0) for rank in self._ranks], returns_state=True)
-        value = self._finish(task)[0]
+        value = self._results_of(task)[0]
         if method in ("add_module", "remove_module"):
             self._module_changes.append((method, args))
         return value
@@ -191,7 +187,7 @@ class RemoteLearnerGroup(LearnerGroup):
         if self._state and not self._tasks:
             return self._state
         task = _Task("get_state", [()] * self.workers.size)
-        state = self._finish(task)[0]
+        state = self._results_of(task)[0]
         self._tasks.remove(task)  # which changed nothing
         return state
 
@@ -203,20 +199,12 @@ class RemoteLearnerGroup(LearnerGroup):
         counters = {f"{name}_lifetime": count for name, count in self.get_counters().items()}
         return counters | {"waited_for_learners_s": self.seconds_waited}
 
-    def get_counters(self) -> dict[str, int]:
-        restarts = self.workers.num_restarts
-        return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
-
-    def set_counters(self, counters: Mapping[str, int]) -> None:
-        self.workers.num_restarts = counters["num_learner_restarts"]
-        self.num_env_steps_dropped = counters["num_env_steps_dropped"]
-
     def stop(self) -> None:
         self.workers.stop()
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, task: _Task) -> list[Any]:
+    def _results_of(self, task: _Task) -> list[Any]:
         """Let all learners do ``task``, and wait for the result of each."""
         if self._end is not None:
             raise self._end
@@ -239,14 +227,14 @@ class RemoteLearnerGroup(LearnerGroup):
             if not self._failed:
                 self._submit_tasks()
             start = time.perf_counter()
-            is_starting = self._setup is not None or bool(self._failed)
+            is_starting = self._setup_task is not None or bool(self._failed)
             answers = self.workers.collect(None if wait else MOMENT_S if is_starting else 0.0)
             self.seconds_waited += time.perf_counter() - start
             for answer in answers:
                 if answer.failure is None:
                     self._take(answer)
                 else:
-                    self._failed.append(answer)
+                    self._failed.setdefault(answer.worker, answer.failure)
             if self._failed:
                 self._restart_if_cause_is_known()
             else:
@@ -255,23 +243,18 @@ class RemoteLearnerGroup(LearnerGroup):
     def _submit_tasks(self) -> None:
         if not all(self.workers.is_up(rank) for rank in self._ranks):
             return
-        while self._setup is not None and (self._setup_task is None or self._setup_task.results is not None):
+        if self._setup_task is not None and self._setup_task.results is not None:
             self._setup_task = next(self._setup, None)
-            if self._setup_task is None:
-                self._setup = None
-            else:
-                self._setup_task.submit(self.workers)
-        if self._setup is not None:
-            return
-        for task in self._tasks:
+        for task in self._tasks if self._setup_task is None else [self._setup_task]:
             if task.tickets:
                 continue
             if any(self.workers.in_flight(rank) >= MAX_IN_FLIGHT for rank in self._ranks):
                 return
             try:
-                task.submit(self.workers)
+                for rank, args in enumerate(task.args):
+                    task.tickets[self.workers.submit(rank, task.method, *args)] = rank
             except BaseException:  # such as for arguments that cannot be pickled
-                self._tasks.remove(task)
+                self._tasks = [other for other in self._tasks if other is not task]
                 self._must_restart = bool(task.tickets)  # some learners have it and others do not
                 raise
 
@@ -300,20 +283,17 @@ class RemoteLearnerGroup(LearnerGroup):
         Raises:
             WorkerFailed: If not: a learner's code raised, or they failed too often.
         """
-        ranks = {answer.worker for answer in self._failed}
         # those that lost a peer raise, too; the peer is found when it has made no progress for too long
-        causes = [answer for answer in self._failed if not _lost_a_peer(answer)]
-        if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in ranks):
+        causes = {rank: each for rank, each in self._failed.items() if each.type != CollectiveError.__name__}
+        if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in self._failed):
             return
-        cause = (causes or self._failed)[0]
-        failure = cause.failure
-        assert failure is not None
+        rank, failure = next(iter((causes or self._failed).items()))
         if failure.kind == "raised" and causes:
             self._drop_updates()
-            self._failed, self._must_restart = [], True  # some learners are ahead of others
-            raise WorkerFailed(f"learner {cause.worker}", failure, "num_learners=0 debugs it in this process.")
+            self._failed, self._must_restart = {}, True  # some learners are ahead of others
+            raise WorkerFailed(f"learner {rank}", failure, "num_learners=0 debugs it in this process.")
         self._restarts_in_a_row += 1
-        delay = self._policy.delay_after(self._restarts_in_a_row)
+        delay = restart_delay(self._restarts_in_a_row, self._max_restarts)
         if delay is not None:
             logger.warning("all learners are restarted and continue from where they were")
             self._restart(delay)
@@ -321,9 +301,9 @@ class RemoteLearnerGroup(LearnerGroup):
         remedy = "Load the last checkpoint: from_checkpoint(path)."
         if failure.kind == "hung":
             remedy = f"If a step may take that long, raise .learners(learner_timeout_s=...). {remedy}"
-        if not self._policy.enabled:
+        if not self._max_restarts:
             remedy = f"Let learners be replaced: .fault_tolerance(restart_failed_learners=True). {remedy}"
-        self._end = WorkerFailed(f"learner {cause.worker}", failure, remedy)
+        self._end = WorkerFailed(f"learner {rank}", failure, remedy)
         self._drop_updates()
         self._tasks = []  # their results were lost with the learners
         raise self._end
@@ -339,8 +319,12 @@ class RemoteLearnerGroup(LearnerGroup):
             self.workers.restart(rank, delay=delay)
         for task in self._tasks:
             task.tickets, task.answers = {}, {}
-        self._failed, self._must_restart = [], False
-        self._setup, self._setup_task = self._setup_tasks(), None
+        self._failed, self._must_restart = {}, False
+        self._begin_setup()
+
+    def _begin_setup(self) -> None:
+        self._setup = self._setup_tasks()
+        self._setup_task: _Task | None = _Task("be made", [], results=[])  # until they are up
 
     def _setup_tasks(self) -> Iterator[_Task]:
         """Yield what brings new learners to where they were when they returned their state, each task once the one
@@ -359,33 +343,22 @@ class RemoteLearnerGroup(LearnerGroup):
             yield _Task("set_state", [(self._state,)] * size)
 
 
-def _lost_a_peer(answer: Answer) -> bool:
-    return answer.failure is not None and answer.failure.type == CollectiveError.__name__
-
-
 class _LearnerActor:
     """A learner in a process of its own.
 
     Args:
-        learner_class, settings, spec, run_seed: Of the learner.
+        make: Makes the learner.
+        seed: Of the weights.
         rank: Which of the group's.
         incarnation: How often it was made before.
     """
 
-    def __init__(
-        self,
-        learner_class: type[Learner],
-        settings: LearnerSettings,
-        spec: MultiRLModuleSpec,
-        run_seed: int,
-        rank: int,
-        incarnation: int,
-    ) -> None:
+    def __init__(self, make: Callable[[], Learner], seed: int, rank: int, incarnation: int) -> None:
         self._rank = rank
-        torch.manual_seed(int_seed(run_seed, "module"))
+        torch.manual_seed(seed)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # orthogonal weights differ by the number of threads
-        self.learner = learner_class(settings, spec, run_seed=run_seed)
+        self.learner = make()
         torch.set_num_threads(threads)
         self.get_state, self.set_state = self.learner.get_state, self.learner.set_state
 
@@ -412,10 +385,6 @@ class _LearnerActor:
 
     def stop(self) -> None:
         self.learner.collective.close()
-
-
-def _first(results: list[Any]) -> Any:
-    return results[0]
 
 
 def _merged(batch: Batch, results: list[Any]) -> Any:

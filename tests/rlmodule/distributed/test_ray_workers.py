@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from rlmodule.distributed.failures import Failure, RestartPolicy, WorkerFailed
+from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers, check_resources, start_ray
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_started")
 
-PROMPT = RestartPolicy(max_in_a_row=2)
 TIMEOUT_S = 2.0
 """Of tests in which a worker shall be given up; others have time for machines that are busy."""
 
@@ -105,7 +104,7 @@ def made() -> Iterator[Any]:
     groups: list[RayWorkers] = []
 
     def make(factory: Any = Toy, size: int = 1, **settings: Any) -> RayWorkers:
-        settings = {"num_cpus": 0.1, "timeout_s": 30.0, "policy": PROMPT} | settings
+        settings = {"num_cpus": 0.1, "timeout_s": 30.0, "max_restarts": 2} | settings
         groups.append(RayWorkers("toy", size, factory, **settings))
         return groups[-1]
 
@@ -117,7 +116,7 @@ def made() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[RayWorkers]:
     """Two workers for all tests; who ends one waits for the next."""
-    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=PATIENCE_S, policy=PROMPT)
+    group = RayWorkers("toy", 2, Toy, num_cpus=0.1, timeout_s=PATIENCE_S, max_restarts=2)
     yield group
     group.stop()
 
@@ -271,7 +270,7 @@ def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) 
 
 
 def test_a_crash_loop_ends(made: Any) -> None:
-    group = made(DiesWhenMadeAgain, policy=RestartPolicy(max_in_a_row=1))
+    group = made(DiesWhenMadeAgain, max_restarts=1)
     assert not one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
     failures = []
     while not group.is_gone(0):
@@ -282,16 +281,15 @@ def test_a_crash_loop_ends(made: Any) -> None:
 
 
 def test_delays_grow_and_end() -> None:
-    policy = RestartPolicy(max_in_a_row=5)
-    delays = [policy.delay_after(failures) for failures in range(1, 7)]
+    delays = [restart_delay(failures, max_in_a_row=5) for failures in range(1, 7)]
     assert delays[:5] == pytest.approx([0.1, 0.3, 0.9, 2.7, 8.1])
     assert delays[5] is None
-    assert RestartPolicy(enabled=False).delay_after(1) is None
+    assert restart_delay(1, max_in_a_row=0) is None
 
 
 @pytest.mark.faults
 def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
-    group = made(policy=RestartPolicy(enabled=False))
+    group = made(max_restarts=0)
     assert one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
     assert group.is_gone(0)
     group.restart(0)
@@ -315,7 +313,7 @@ def test_an_error_is_told_before_its_traceback() -> None:
 def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the worker holds the CPUs itself. It keeps them while another one is made in its place."""
     monkeypatch.setattr("rlmodule.distributed.ray_workers.PLACING_TIMEOUT_S", 0.3)
-    group = made(num_cpus=7, policy=RestartPolicy(max_in_a_row=0))
+    group = made(num_cpus=7, max_restarts=0)
     group.restart(0)
     assert group.collect() == []  # it came up
     assert group.is_up(0)
@@ -336,7 +334,7 @@ def test_who_finds_no_room_is_told_what_to_do(
 def test_room_is_given_back_also_by_who_does_not_stop() -> None:
     import ray
 
-    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, policy=PROMPT)
+    group = RayWorkers("toy", 1, Toy, num_cpus=6, timeout_s=30.0, max_restarts=2)
     assert ray.available_resources().get("CPU", 0.0) < 3
     del group
     gc.collect()
