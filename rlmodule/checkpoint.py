@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,8 +43,8 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
     tensors: dict[str, Tensor] = {}
     plain = split_tensors(state, "", tensors)
     try:
-        free = not target.exists() or (target / PLAIN).exists() or _is_empty_folder(target)
-        if free:
+        is_empty = target.is_dir() and not any(target.iterdir())
+        if is_empty or not target.exists() or (target / PLAIN).exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(target, plain, tensors)
             return target
@@ -59,10 +58,6 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
         f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
         "something else of that name. Choose another path."
     )
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
@@ -125,8 +120,6 @@ def _read(folder: Path) -> dict[str, Any]:
         raise _Damaged(f"{PLAIN} lacks the format or the state")
     if content["format"] != FORMAT:
         raise _Damaged(f"it is of format {content['format']}")
-    if not (folder / TENSORS).exists():
-        raise _Damaged(f"{TENSORS} is missing")
     try:
         return join_tensors(content["state"], load_file(folder / TENSORS))
     except KeyError as error:
@@ -193,13 +186,11 @@ def _replace(staged: Path, target: Path) -> None:
     if not target.exists():
         os.rename(staged, target)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    aside = target.with_name(f".{target.name}-old-{uuid4().hex}")
+    os.rename(target, aside)
     try:
-        os.rename(target, aside / "checkpoint")
-        try:
-            os.rename(staged, target)
-        except BaseException:
-            os.rename(aside / "checkpoint", target)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(staged, target)
+    except BaseException:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

@@ -6,16 +6,12 @@ import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlmodule.collective import Collective, CollectiveError
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
 
 _SENT_TO_ALL = 2**20
 """Bytes, over all receivers, up to which learners on CPUs send a tensor to each other directly. Gloo's own collectives
@@ -64,7 +60,7 @@ class ProcessGroupCollective(Collective):
     ) -> None:
         self.rank, self.size, self.device = rank, size, torch.device(device)
         self._timeout_s = timeout_s
-        self._group: ProcessGroup | None = None
+        self._group: Any = None  # a ProcessGroup, until it is closed
         self._group = self._attempt(lambda: self._meet(host, port))
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
@@ -119,12 +115,12 @@ class ProcessGroupCollective(Collective):
         self._attempt(lambda: self._members().allgather([parts], [here]).wait())
         return parts
 
-    def _members(self) -> ProcessGroup:
+    def _members(self) -> Any:
         if self._group is None:
             raise RuntimeError("the connection was closed after an earlier error")
         return self._group
 
-    def _meet(self, host: str, port: int) -> ProcessGroup:
+    def _meet(self, host: str, port: int) -> Any:
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         timeout = timedelta(seconds=self._timeout_s)
@@ -139,13 +135,13 @@ class ProcessGroupCollective(Collective):
             options = ProcessGroupNCCL.Options()
             # NCCL then ends this process, which only waits; the driver has found the stuck one before
             options._timeout = 2 * timeout
-            return cast("ProcessGroup", ProcessGroupNCCL(store, self.rank, self.size, options))
+            return ProcessGroupNCCL(store, self.rank, self.size, options)
         from torch.distributed import ProcessGroupGloo
 
         options = ProcessGroupGloo._Options()  # pyright: ignore[reportAttributeAccessIssue]
         options._timeout = timeout
         options._devices = [ProcessGroupGloo.create_device(hostname=_address_towards(host, port))]
-        return cast("ProcessGroup", ProcessGroupGloo(store, self.rank, self.size, options))
+        return ProcessGroupGloo(store, self.rank, self.size, options)
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
         try:

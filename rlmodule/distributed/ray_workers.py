@@ -51,14 +51,11 @@ def start_ray() -> None:
         ImportError: If Ray is missing or too old.
         ConnectionError: If the cluster does not answer, or asks for a token.
     """
-    try:
-        version = importlib.metadata.version("ray")
-    except importlib.metadata.PackageNotFoundError:
-        version = None
-    if version is None or tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
+    version = importlib.metadata.version("ray")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
         raise ImportError(
-            f"ray: expected version {oldest} or later, got {version or 'none'}. Run: pip install "
+            f"ray: expected version {oldest} or later, got {version}. Run: pip install "
             f'"ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
         )
     # not what Ray finds running on this machine, which may be somebody else's
@@ -99,7 +96,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        check_room(settings, asked, present=ray.cluster_resources(), nodes=nodes)
+        check_room(settings, asked, nodes)
 
 
 def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:

@@ -8,15 +8,12 @@ Resources = Mapping[str, float]
 """Numbers by the name of a resource: ``CPU``, ``GPU``."""
 
 
-def check_room(
-    settings: str, workers: Sequence[tuple[int, Resources]], *, present: Resources, nodes: Sequence[Resources]
-) -> None:
+def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: Sequence[Resources]) -> None:
     """Check that a cluster has what workers ask for, whether it is free or not.
 
     Args:
         settings: The settings that ask for it, for the error.
         workers: How many of each kind, and what one of the kind asks for, which it must find on one node.
-        present: What all nodes have.
         nodes: What each has.
 
     Raises:
@@ -24,7 +21,8 @@ def check_room(
     """
     for name in ("CPU", "GPU"):
         asked = sum(number * each.get(name, 0.0) for number, each in workers)
-        if asked > present.get(name, 0.0) + 1e-9:
+        present = sum(node.get(name, 0.0) for node in nodes)
+        if asked > present + 1e-9:
             remedy = "Take fewer learners, or num_gpus_per_learner=0. `ray status` shows which GPUs Ray has found."
             if name == "CPU":
                 remedy = (
@@ -32,8 +30,7 @@ def check_room(
                     f"num_cpus_per_learner=0.5, or begin with ray.init(num_cpus={asked:g}), as if there were so many."
                 )
             raise ValueError(
-                f"{settings}: expected at most the {present.get(name, 0.0):g} {name}s of the cluster, "
-                f"got {asked:g} {name}s. {remedy}"
+                f"{settings}: expected at most the {present:g} {name}s of the cluster, got {asked:g} {name}s. {remedy}"
             )
     for _, each in workers:
         if not any(all(node.get(name, 0.0) + 1e-9 >= number for name, number in each.items()) for node in nodes):

@@ -70,9 +70,8 @@ class _Pickler(cloudpickle.Pickler):
         if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
             return super().reducer_override(obj)
         host = obj.detach().cpu()
-        if host.dtype is torch.bfloat16:  # NumPy has no such type
-            return _bfloat16, (host.view(torch.int16).numpy(),)
-        return _tensor, (host.numpy(),)
+        known = host.view(torch.int16) if host.dtype is torch.bfloat16 else host  # which NumPy lacks
+        return _tensor, (known.numpy(), host.dtype)
 
 
 def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer]) -> bool:
@@ -83,9 +82,5 @@ def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer])
     return False
 
 
-def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array)
-
-
-def _bfloat16(array: np.ndarray) -> Tensor:
-    return _tensor(array).view(torch.bfloat16)
+def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(array).view(dtype)

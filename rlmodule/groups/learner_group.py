@@ -61,9 +61,10 @@ class LearnerGroup:
 
     def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
         """Make the learners."""
-        self._learner = learner = self._learner_class(settings, spec, run_seed=run_seed)
-        self._is_copy = learner.device.type != "cpu"
-        self.module = spec.build() if self._is_copy else learner.module
+        # Any: of either kind, which is checked where it is asked to learn
+        self._learner: Any = self._learner_class(settings, spec, run_seed=run_seed)
+        self._is_copy = self._learner.device.type != "cpu"
+        self.module = spec.build() if self._is_copy else self._learner.module
         self._update_module()
 
     def _update_module(self) -> None:
@@ -109,13 +110,14 @@ class LearnerGroup:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error of a method that groups of the other kind of learner have."""
-        right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
-        return TypeError(
-            f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
-            f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
-        )
+    def _check_kind(self, kind: type[Learner], called: str) -> None:
+        """Refuse a method that groups of another ``kind`` of learner have."""
+        if not issubclass(self._learner_class, kind):
+            right = "update_from_episodes" if kind is BatchLearner else "update_from_batch"
+            raise TypeError(
+                f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
+                f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
+            )
 
     def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
         """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
@@ -158,8 +160,7 @@ class LearnerGroup:
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not isinstance(self._learner, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
+        self._check_kind(EpisodeLearner, "update_from_episodes")
         result = self._learner.update_from_episodes(
             episodes,
             env_steps=env_steps,
@@ -191,8 +192,7 @@ class LearnerGroup:
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("update_from_batch")
+        self._check_kind(BatchLearner, "update_from_batch")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
@@ -207,8 +207,7 @@ class LearnerGroup:
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("step_on_batch")
+        self._check_kind(BatchLearner, "step_on_batch")
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
@@ -219,8 +218,7 @@ class LearnerGroup:
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not issubclass(self._learner_class, BatchLearner):
-            raise self._wrong_kind("summarize_updates")
+        self._check_kind(BatchLearner, "summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
     def _update(

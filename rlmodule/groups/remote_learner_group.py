@@ -53,8 +53,8 @@ class _Task:
         returns_state: Whether the first learner returns its state with the result.
         num_rows: Rows of data.
         reduce_fn: Makes one result of those of all learners for a later call; None if somebody waits.
-        tickets: Ranks by ticket, once it is submitted to the learners that run now.
-        answers: Values by rank, from the learners that run now.
+        num_submitted: Of the learners that run now, how many it was submitted to.
+        answers: Values by rank, from these.
         results: What each returned, maybe before a restart; None until it is done. Then it is repeated for the state.
     """
 
@@ -63,7 +63,7 @@ class _Task:
     returns_state: bool = False
     num_rows: int = 0
     reduce_fn: Reduce | None = None
-    tickets: dict[int, int] = field(default_factory=dict)
+    num_submitted: int = 0
     answers: dict[int, Any] = field(default_factory=dict)
     results: list[Any] | None = None
 
@@ -132,8 +132,7 @@ class RemoteLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        if not issubclass(self._learner_class, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
+        self._check_kind(EpisodeLearner, "update_from_episodes")
         return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
 
     def _update(
@@ -246,22 +245,23 @@ class RemoteLearnerGroup(LearnerGroup):
         if self._setup_task is not None and self._setup_task.results is not None:
             self._setup_task = next(self._setup, None)
         for task in self._tasks if self._setup_task is None else [self._setup_task]:
-            if task.tickets:
+            if task.num_submitted:
                 continue
             if any(self.workers.in_flight(rank) >= MAX_IN_FLIGHT for rank in self._ranks):
                 return
             try:
                 for rank, args in enumerate(task.args):
-                    task.tickets[self.workers.submit(rank, task.method, *args)] = rank
+                    self.workers.submit(rank, task.method, *args)
+                    task.num_submitted += 1
             except BaseException:  # such as for arguments that cannot be pickled
                 self._tasks = [other for other in self._tasks if other is not task]
-                self._must_restart = bool(task.tickets)  # some learners have it and others do not
+                self._must_restart = task.num_submitted > 0  # some learners have it and others do not
                 raise
 
     def _take(self, answer: Answer) -> None:
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
-        task = next(task for task in tasks if answer.ticket in task.tickets)
-        task.answers[task.tickets[answer.ticket]] = answer.value
+        task = next(task for task in tasks if answer.worker not in task.answers)  # each answers in order
+        task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
             return
         values = [task.answers[rank] for rank in range(len(task.args))]
@@ -318,7 +318,7 @@ class RemoteLearnerGroup(LearnerGroup):
         for rank in self._ranks:
             self.workers.restart(rank, delay=delay)
         for task in self._tasks:
-            task.tickets, task.answers = {}, {}
+            task.num_submitted, task.answers = 0, {}
         self._failed, self._must_restart = {}, False
         self._begin_setup()
 

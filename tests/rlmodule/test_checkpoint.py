@@ -244,7 +244,7 @@ def test_damage_is_one_clear_error(tmp_path: Path, damage: str) -> None:
 def test_damage_is_told_in_words(tmp_path: Path) -> None:
     for damage, told in (
         ("unknown tensor", "tensors.safetensors lacks 'nowhere'"),
-        ("tensors gone", "tensors.safetensors is missing"),
+        ("tensors gone", f"tensors.safetensors: No such file or directory: {tmp_path}/c/tensors.safetensors"),
         ("another format", "it is of format 99"),
         ("json empty", "checkpoint.json: Expecting value: line 1 column 1 (char 0)"),
     ):

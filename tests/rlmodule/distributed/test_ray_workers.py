@@ -416,7 +416,10 @@ def test_more_than_the_cluster_has_is_refused_at_once(name: str) -> None:
 def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    nodes = [{"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 4.0), (True, 3.0), (False, 64.0))]
+    nodes = [
+        {"Alive": alive, "Resources": {"CPU": cpus}}
+        for alive, cpus in ((True, 4.0), (True, 4.0), (True, 3.0), (False, 64.0))
+    ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     check_resources("num_learners=2", (2, {"CPU": 4.0, "GPU": 0.0}), (1, {}), (0, {"CPU": 99.0}))
     told = r"num_learners=1: expected workers that each fit on one node: 3 CPUs; 4 CPUs, got one with 5 CPUs"
