@@ -21,8 +21,8 @@ from torch import Tensor
 
 FORMAT = 1
 PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
-RUN_CHECKPOINTS = ("checkpoint", "best_checkpoint")
-"""The folders in which a run keeps them."""
+BESIDE = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
+"""The two folders in which a run keeps them: the name of each → that of the other."""
 _TENSOR = "__tensor__"
 
 
@@ -96,7 +96,9 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         return _read(folder)
     except _Damaged as damage:
         remedy = "Load another checkpoint; this one is damaged or from another version."
-        if beside := _sound_beside(folder):
+        with suppress(_Damaged, KeyError):  # of a run's two, the other one may be sound
+            beside = folder.with_name(BESIDE[folder.name])
+            _read(beside)
             remedy = f"Load {str(beside)!r}, which is sound; this one is damaged or from another version."
         raise ValueError(
             f"load({str(path)!r}): expected a complete checkpoint of format {FORMAT}, got one that "
@@ -126,17 +128,6 @@ def _read(folder: Path) -> dict[str, Any]:
         raise _Damaged(f"{TENSORS} lacks {error}") from error
     except (ValueError, TypeError, OSError, SafetensorError) as error:
         raise _Damaged(f"{TENSORS}: {error}") from error
-
-
-def _sound_beside(folder: Path) -> Path | None:
-    """The other checkpoint of the run whose folder ``folder`` lies in, if it can be read."""
-    if folder.name not in RUN_CHECKPOINTS:
-        return None
-    for beside in (folder.parent / name for name in RUN_CHECKPOINTS if name != folder.name):
-        with suppress(_Damaged):
-            _read(beside)
-            return beside
-    return None
 
 
 def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -82,4 +82,6 @@ def restart_delay(failures: int, max_in_a_row: int) -> float | None:
     Returns:
         The delay; None if the last failure ends it.
     """
-    return None if failures > max_in_a_row else min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))
+    if failures > max_in_a_row:
+        return None
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 3 ** (failures - 1))

@@ -35,7 +35,8 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     held = _HeldBack(handler)
-    signal.signal(signal.SIGINT, held)  # before, Ctrl-C raises with nothing changed; from here on it is noted
+    # before, Ctrl-C raises with nothing changed; from here on it is noted
+    signal.signal(signal.SIGINT, held)
     try:
         yield
     finally:

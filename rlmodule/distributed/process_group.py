@@ -65,8 +65,8 @@ class ProcessGroupCollective(Collective):
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         here = tensor.to(self.device)
-        if self._exchanges(here):
-            first, *others = self._exchanged(here)
+        if self._is_exchanged(here):
+            first, *others = self._gather(here)
             total = first.clone()
             for part in others:  # by rank, and so to the same bits everywhere
                 total += part
@@ -87,13 +87,17 @@ class ProcessGroupCollective(Collective):
         if group is not None and self.device.type == "cuda":
             group.abort()  # gloo's is closed with the last reference to it
 
-    def _exchanges(self, here: Tensor) -> bool:
+    def _is_exchanged(self, here: Tensor) -> bool:
         """Whether each learner sends it to each other one."""
         return self.device.type == "cpu" and here.nbytes * (self.size - 1) <= _SENT_TO_ALL
 
-    def _exchanged(self, here: Tensor) -> list[Tensor]:
-        """Send ``here`` to all others; returns that of each learner, by rank."""
-        parts = [here if rank == self.rank else torch.empty_like(here) for rank in range(self.size)]
+    def _gather(self, here: Tensor) -> list[Tensor]:
+        """Get the tensor of each learner, all of one shape, by rank."""
+        parts = [torch.empty_like(here) for _ in range(self.size)]
+        if not self._is_exchanged(here):
+            self._attempt(lambda: self._members().allgather([parts], [here]).wait())
+            return parts
+        parts[self.rank] = here
         others = [rank for rank in range(self.size) if rank != self.rank]
 
         def exchange() -> None:
@@ -106,13 +110,6 @@ class ProcessGroupCollective(Collective):
                 works.clear()  # an error would keep them, and they keep the connection open
 
         self._attempt(exchange)
-        return parts
-
-    def _gather(self, here: Tensor) -> list[Tensor]:
-        if self._exchanges(here):
-            return self._exchanged(here)
-        parts = [torch.empty_like(here) for _ in range(self.size)]
-        self._attempt(lambda: self._members().allgather([parts], [here]).wait())
         return parts
 
     def _members(self) -> Any:

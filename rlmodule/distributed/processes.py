@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-
-
-def this_machine() -> str:
-    """Return what no other machine says, nor a container with files of its own."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()} {boot}"
-
 
 SHARED_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
 """The folder for files that processes of this machine share: in memory, if the system has such a folder."""

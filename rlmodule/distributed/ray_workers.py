@@ -89,14 +89,21 @@ def start_ray() -> None:
 
 
 def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
-    """Check that the cluster has what workers ask for; start Ray if there are any. See :func:`check_room`."""
+    """Check that the cluster has what workers ask for, whether it is free or not; start Ray if there are any.
+
+    Args:
+        settings: The settings that ask for it, for the error.
+        *workers: How many of each kind, and what one of the kind asks for, which it must find on one node.
+
+    Raises:
+        ValueError: If the cluster has less; names what is asked for and what there is.
+    """
     asked = [(number, each) for number, each in workers if number]
     if asked:
         start_ray()
         import ray
 
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        check_room(settings, asked, nodes)
+        check_room(settings, asked, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
 def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
@@ -401,7 +408,10 @@ class RayWorkers:
         while True:
             self._forgive_unwatched_time()
             self._spawn_due()
-            ready = self._wait(self._seconds_to_wait(deadline))
+            now = time.monotonic()
+            until = [now + self._poll_s] if deadline is None else [now + self._poll_s, deadline]
+            until += [state.restart_at for state in self._states if state.restart_at is not None]
+            ready = self._wait(max(0.0, min(until) - now))
             answers = [answer for worker in ready for answer in self._take_reply(worker)]
             answers += self._give_up_hung()
             expects = any(state.calls or state.restart_at is not None for state in self._states)
@@ -415,12 +425,6 @@ class RayWorkers:
         if away > 2 * self._poll_s:
             for state in self._states:
                 state.sign_of_life_at = min(now, state.sign_of_life_at + away)
-
-    def _seconds_to_wait(self, deadline: float | None) -> float:
-        now = time.monotonic()
-        until = [now + self._poll_s, *([] if deadline is None else [deadline])]
-        until += [state.restart_at for state in self._states if state.restart_at is not None]
-        return max(0.0, min(until) - now)
 
     def _wait(self, timeout: float) -> list[int]:
         """The workers whose oldest call is answered, after ``timeout`` at the latest."""

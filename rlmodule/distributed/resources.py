@@ -9,16 +9,7 @@ Resources = Mapping[str, float]
 
 
 def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: Sequence[Resources]) -> None:
-    """Check that a cluster has what workers ask for, whether it is free or not.
-
-    Args:
-        settings: The settings that ask for it, for the error.
-        workers: How many of each kind, and what one of the kind asks for, which it must find on one node.
-        nodes: What each has.
-
-    Raises:
-        ValueError: If the cluster has less; names what is asked for and what there is.
-    """
+    """Check that the ``nodes`` of a cluster have what workers ask for; see :func:`check_resources`."""
     for name in ("CPU", "GPU"):
         asked = sum(number * each.get(name, 0.0) for number, each in workers)
         present = sum(node.get(name, 0.0) for node in nodes)

@@ -70,7 +70,8 @@ class _Pickler(cloudpickle.Pickler):
         if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
             return super().reducer_override(obj)
         host = obj.detach().cpu()
-        known = host.view(torch.int16) if host.dtype is torch.bfloat16 else host  # which NumPy lacks
+        # NumPy has no bfloat16
+        known = host.view(torch.int16) if host.dtype is torch.bfloat16 else host
         return _tensor, (known.numpy(), host.dtype)
 
 

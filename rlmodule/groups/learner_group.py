@@ -309,7 +309,6 @@ class LearnerGroup:
         if path is not None:
             sources = dict.fromkeys(self.module if module_ids is None else module_ids, Path(path)) | sources
         checkpoints = {source: _saved_modules(source) for source in {*sources.values()}}
-        states: dict[str, dict[str, Tensor]] = {}
         for module_id, source in sources.items():
             module, saved = self.module[module_id], checkpoints[source]
             if module_id not in saved:
@@ -318,9 +317,8 @@ class LearnerGroup:
                     f"got {module_id!r}. Name a module that it has.{closest(module_id, saved)}"
                 )
             module.check_state(saved[module_id])
-            states[module_id] = saved[module_id]
-        for module_id, state in states.items():
-            self._call("load_module_state", module_id, state)
+        for module_id, source in sources.items():
+            self._call("load_module_state", module_id, checkpoints[source][module_id])
 
     # --- state --------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch import Tensor
 from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.failures import Failure, WorkerFailed
 from rlmodule.distributed.interrupts import uninterrupted
-from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix, this_machine
+from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 from rlmodule.distributed.ray_workers import Answer, RayWorkers
 from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.serialization import check_portable
@@ -99,12 +100,18 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         sent[f"what is registered as env {settings.env!r}"] = env_spec
         for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        make = functools.partial(EnvRunner, settings.for_runners(), run_seed=run_seed, role=role, on_env=on_env)
-        num_envs = settings.num_envs_per_env_runner
+        settings_sent = settings.for_runners()
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
-            functools.partial(_RunnerActor, make, num_envs, env_spec, self._counter_prefix, this_machine()),
+            functools.partial(
+                _RunnerActor,
+                functools.partial(EnvRunner, settings_sent, run_seed=run_seed, role=role, on_env=on_env),
+                settings.num_envs_per_env_runner,
+                env_spec,
+                self._counter_prefix,
+                socket.gethostname(),
+            ),
             num_cpus=settings.num_cpus_per_env_runner,
             timeout_s=settings.env_step_timeout_s,
             max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
@@ -139,10 +146,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             with uninterrupted():  # each step that an env made is counted: Ctrl-C raises at the end
                 self._sample(rollouts, num_steps, explore, policy_version)
             return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they came as they were ready
-        except BaseException as error:
+        except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                if not (isinstance(error, WorkerFailed) and error.failure.final):  # else there is no next one
+                if self._lost_for_good is None:  # else there is no next one
                     with suppress(Exception):  # the first error is the one to raise
                         self.reset()
             raise
@@ -286,9 +293,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.workers.wait_until_up()
         args: dict[int, tuple[State]] = {}
         for worker in range(self.workers.size):
-            part = {env: dict(state[env]) for env in map(str, self._envs_of(worker)) if env in state}
-            known = self._known_of(worker)
-            known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
+            envs = [str(env) for env in self._envs_of(worker) if str(env) in state]
+            part, known = {env: dict(state[env]) for env in envs}, self._known_of(worker)
+            least = last_incarnation(part.values())
+            known.incarnation = self.workers.raise_incarnation(worker, least)
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
             args[worker] = (part,)
@@ -345,7 +353,8 @@ class _RunnerActor:
         num_envs: Envs of each runner.
         env_spec: Of the env, if it has an id, which may be registered in the driver alone.
         counter_prefix: Beginning of the path of its step counter.
-        machine: Where the counter is read; on another machine it is in no file, which nobody would remove.
+        host: Name of the machine where the counter is read; on another one it is in no file, which nobody would
+            remove.
         index: Which runner.
         incarnation: How often it was made before.
     """
@@ -356,17 +365,17 @@ class _RunnerActor:
         num_envs: int,
         env_spec: EnvSpec | None,
         counter_prefix: str,
-        machine: str,
+        host: str,
         index: int,
         incarnation: int,
     ) -> None:
         if env_spec is not None:
             gym.registry.setdefault(env_spec.id, env_spec)
-        path = f"{counter_prefix}-{index}-{incarnation}"
+        is_here, path = host == socket.gethostname(), f"{counter_prefix}-{index}-{incarnation}"
         self._runner = make(
             first_env_index=index * num_envs,
             incarnation=incarnation,
-            step_counter=SharedCounter.create(path) if machine == this_machine() else SharedCounter(),
+            step_counter=SharedCounter.create(path) if is_here else SharedCounter(),
         )
         self.reset, self.stop = self._runner.reset, self._runner.stop
         self.get_state, self.set_state = self._runner.get_state, self._runner.set_state

@@ -260,7 +260,8 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def _take(self, answer: Answer) -> None:
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
-        task = next(task for task in tasks if answer.worker not in task.answers)  # each answers in order
+        # each learner answers in order
+        task = next(task for task in tasks if answer.worker not in task.answers)
         task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
             return
@@ -284,10 +285,12 @@ class RemoteLearnerGroup(LearnerGroup):
             WorkerFailed: If not: a learner's code raised, or they failed too often.
         """
         # those that lost a peer raise, too; the peer is found when it has made no progress for too long
-        causes = {rank: each for rank, each in self._failed.items() if each.type != CollectiveError.__name__}
-        if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in self._failed):
+        failed, lost_a_peer = self._failed, CollectiveError.__name__
+        causes = {rank: each for rank, each in failed.items() if each.type != lost_a_peer}
+        others = [rank for rank in self._ranks if rank not in failed]
+        if not causes and any(self.workers.in_flight(rank) for rank in others):
             return
-        rank, failure = next(iter((causes or self._failed).items()))
+        rank, failure = next(iter((causes or failed).items()))
         if failure.kind == "raised" and causes:
             self._drop_updates()
             self._failed, self._must_restart = {}, True  # some learners are ahead of others
