@@ -31,6 +31,9 @@ class EnvRunnerGroup:
     Args:
         settings, run_seed, role, on_env: See :meth:`create`.
 
+    Raises:
+        ValueError: If the settings ask for runners in other processes, which :meth:`create` makes.
+
     Attributes:
         observation_space, action_space: Of one env.
         module: What acts, with the weights of the learner's module; set by :meth:`build_modules`.
@@ -53,6 +56,11 @@ class EnvRunnerGroup:
 
     def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
         """Make the runners."""
+        if self._settings.num_env_runners:
+            raise ValueError(
+                f"EnvRunnerGroup(): expected num_env_runners=0, got {self._settings.num_env_runners}. "
+                "Call EnvRunnerGroup.create(), which makes the group that this asks for."
+            )
         self._runner = EnvRunner(self._settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.num_env_steps_lost = self._runner.num_env_steps_lost
@@ -107,11 +115,11 @@ class EnvRunnerGroup:
         """Sample a rollout of ``num_steps`` rows per runner; returns them in order of their envs. There is none of a
         runner that fails meanwhile, but at least one in all.
 
-        If it raises, the steps of rollouts that are ready are counted as lost, and new episodes start.
+        If it raises, which includes what the runner in this process raises, the steps of rollouts that are ready are
+        counted as lost, and new episodes start.
 
         Raises:
             WorkerFailed: If a runner in another process fails for good and that is not ignored, or all have.
-            Exception: What the runner in this process raises.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())

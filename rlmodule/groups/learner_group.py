@@ -37,10 +37,24 @@ class LearnerGroup:
     If a learner process dies or hangs, all are restarted with the state that :attr:`module` was last updated with, and
     repeat the updates since then; nothing is lost.
 
+    Updates take these arguments; those from batches have no ``num_epochs`` and ``minibatch_size``:
+        ``env_steps``: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
+        ``module_id``: Which module learns from the data.
+        ``num_epochs``: Passes over episodes; None takes the setting.
+        ``minibatch_size``: Rows of episodes in each gradient step of one learner; None takes the setting.
+        ``async_update``: Do not wait for learners in other processes: return a list of the results of earlier updates
+        that are done by now, each once. If two are still to do, the data is dropped and counted. A learner in this
+        process always updates at once, and the list has its result.
+        ``reduce_fn``: Makes one result of the list of those of all learners; by default the first is taken, since each
+        is about the data of all.
+
     Override points: none.
 
     Args:
         settings, learner_class, spec, run_seed: See :meth:`create`.
+
+    Raises:
+        ValueError: If the settings ask for learners in other processes, which :meth:`create` makes.
 
     Attributes:
         module: The modules, on the CPU of this process; a learner in this process and on the CPU trains these very
@@ -49,8 +63,6 @@ class LearnerGroup:
     """
 
     module: MultiRLModule
-    _is_copy: bool
-    """Whether the modules in this process are copies."""
 
     def __init__(
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
@@ -61,17 +73,21 @@ class LearnerGroup:
 
     def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
         """Make the learners."""
-        # Any: of either kind, which is checked where it is asked to learn
-        self._learner: Any = self._learner_class(settings, spec, run_seed=run_seed)
-        self._is_copy = self._learner.device.type != "cpu"
-        self.module = spec.build() if self._is_copy else self._learner.module
-        self._update_module()
+        if settings.num_learners:
+            raise ValueError(
+                f"LearnerGroup(): expected num_learners=0, got {settings.num_learners}. Call "
+                "LearnerGroup.create(), which makes the group that this asks for."
+            )
+        self._learner = learner = self._learner_class(settings, spec, run_seed=run_seed)
+        self._is_copy = learner.device.type != "cpu"
+        self.module = spec.build() if self._is_copy else learner.module
+        if self._is_copy:
+            self._update_module()
 
     def _update_module(self) -> None:
-        """Copy the weights from the GPU, if the learner is there."""
-        if self._is_copy:
-            self._num_updates = self._learner.num_updates
-            self.module.set_state(self._learner.module.get_state())
+        """Copy the weights from the GPU."""
+        self._num_updates = self._learner.num_updates
+        self.module.set_state(self._learner.module.get_state())
 
     @staticmethod
     def create(
@@ -110,14 +126,13 @@ class LearnerGroup:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def _check_kind(self, kind: type[Learner], called: str) -> None:
-        """Refuse a method that groups of another ``kind`` of learner have."""
-        if not issubclass(self._learner_class, kind):
-            right = "update_from_episodes" if kind is BatchLearner else "update_from_batch"
-            raise TypeError(
-                f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
-                f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
-            )
+    def _wrong_kind(self, called: str) -> TypeError:
+        """Return the error of a method that groups of the other kind of learner have."""
+        right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
+        return TypeError(
+            f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
+            f"{self._learner_class.__name__}, which does not. Call {right}() for this algorithm."
+        )
 
     def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
         """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
@@ -131,48 +146,30 @@ class LearnerGroup:
         self,
         episodes: Rollout | Sequence[Episode],
         *,
-        env_steps: int | None = None,
-        module_id: str = DEFAULT_MODULE_ID,
-        num_epochs: int | None = None,
-        minibatch_size: int | None = None,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """Learn from a rollout or episodes; see :meth:`EpisodeLearner.update_from_episodes`.
+        """Learn from a rollout or episodes, which are divided among the learners, and return the result.
 
         Args:
             episodes: The data, which is divided among the learners.
-            env_steps: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
-            module_id: Which module learns from it.
-            num_epochs: Passes over the data; None takes the setting.
-            minibatch_size: Rows of each gradient step of one learner; None takes the setting.
-            async_update: Do not wait for learners in other processes: return a list of the results of earlier updates
-                that are done by now, each once. If two are still to do, the data is dropped and counted. A learner in
-                this process always updates at once.
-            reduce_fn: Makes one result of the list of those of all learners; by default the first is taken, since each
-                is about the data of all.
-
-        Returns:
-            The result, or with ``async_update`` a list of results.
+            async_update, reduce_fn, **kwargs: See the class.
 
         Raises:
             TypeError: If the learner learns from batches.
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(EpisodeLearner, "update_from_episodes")
-        result = self._learner.update_from_episodes(
-            episodes,
-            env_steps=env_steps,
-            module_id=module_id,
-            num_epochs=num_epochs,
-            minibatch_size=minibatch_size,
-        )
+        if not isinstance(self._learner, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
+        result = self._learner.update_from_episodes(episodes, **kwargs)
         return self._finish(result, async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
         """Copy the weights if need be, and return the result as the caller wants it."""
-        self._update_module()
+        if self._is_copy:
+            self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
         return [result] if async_update else result
 
@@ -185,14 +182,15 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """See :meth:`BatchLearner.update_from_batch`, and for the arguments :meth:`update_from_episodes`.
+        """See :meth:`BatchLearner.update_from_batch`, and for the arguments the class.
 
         Raises:
             TypeError: If the learner learns from episodes.
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "update_from_batch")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("update_from_batch")
         kwargs = {"env_steps": env_steps, "module_id": module_id}
         return self._update("update_from_batch", batch, kwargs, async_update, reduce_fn)
 
@@ -207,7 +205,8 @@ class LearnerGroup:
             KeyError: If there is no module of that id; names those there are.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "step_on_batch")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("step_on_batch")
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
@@ -218,7 +217,8 @@ class LearnerGroup:
             TypeError: If the learner learns from episodes.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        self._check_kind(BatchLearner, "summarize_updates")
+        if not issubclass(self._learner_class, BatchLearner):
+            raise self._wrong_kind("summarize_updates")
         return self._call("summarize_updates", history) if history else {}
 
     def _update(
@@ -231,7 +231,8 @@ class LearnerGroup:
     def _call(self, method: str, *args: Any) -> Any:
         """Call another ``method`` of the learners, and copy their weights to :attr:`module` if that is a copy."""
         result = getattr(self._learner, method)(*args)
-        self._update_module()
+        if self._is_copy:
+            self._update_module()
         return result
 
     # --- modules ------------------------------------------------------------------------------------------------------

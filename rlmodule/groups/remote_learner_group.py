@@ -132,7 +132,8 @@ class RemoteLearnerGroup(LearnerGroup):
         reduce_fn: Reduce | None = None,
         **kwargs: Any,
     ) -> Any:
-        self._check_kind(EpisodeLearner, "update_from_episodes")
+        if not issubclass(self._learner_class, EpisodeLearner):
+            raise self._wrong_kind("update_from_episodes")
         return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
 
     def _update(
