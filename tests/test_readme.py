@@ -417,7 +417,7 @@ def test_every_metric_is_described_and_every_described_one_is_there(
 ) -> None:
     described = described_metrics(config.algo_class.__name__)
     conditional = {path for path, meaning in described.items() if meaning.startswith("with `")}
-    rare = {path for path, meaning in described.items() if meaning.startswith("once there are any")}
+    rare = {path for path, meaning in described.items() if meaning.startswith("if any failed")}
     own = {path for path in described if path.endswith("/NAME")} | rare
     plain = config.copy().environment("CartPole-v1").evaluation(evaluation_interval=1).debugging(seed=1)
     with plain.build() as algorithm:
@@ -432,7 +432,7 @@ def test_every_metric_is_described_and_every_described_one_is_there(
 
 @pytest.mark.usefixtures("ray_started")
 def test_every_metric_of_workers_is_described_and_every_described_one_is_there(script: ModuleType) -> None:
-    described = re.findall(r"^\| `(workers/[\w/]+)` \| with ", prose_of(METRICS), re.M)
+    described = re.findall(r"^\| `(workers/[\w/]+)` \| ", prose_of(METRICS), re.M)
     config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=1).learners(num_learners=1)
     with config.build() as algorithm:
         algorithm.env_runner_group.num_env_steps_lost["CAUSE"] += 1
