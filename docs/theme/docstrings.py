@@ -79,7 +79,8 @@ def section_method(section: Attribute) -> Function:
             for each in inspect.signature(method).parameters.values()
         )
     )
-    docstring = Docstring(inspect.getdoc(method) or "", lineno=section.lineno)
+    text = re.sub(r", default .*?\): ", "): ", inspect.getdoc(method) or "")  # the signature has the defaults
+    docstring = Docstring(text, lineno=section.lineno, parser="google")
     return Function(
         section.name,
         parameters=parameters,
