@@ -333,7 +333,7 @@ def summary(kept: dict[str, Any]) -> str:
     """The table for docs/why.md."""
     rows = {row.name: row for row in rows_of(kept)}
     ratios = [(told, f"{median(rows[name].ratios):.2f} ×") for name, told in SUMMARY.items() if name in rows]
-    return lines_of([("", "ours beside the bare loop"), *ratios])
+    return lines_of([("", "ours over the bare loop"), *ratios])
 
 
 def rows_of(kept: dict[str, Any]) -> list[Row]:

@@ -18,7 +18,7 @@ class Vault(gym.Env):
     """Each step tries a key on a door. A guard stands at the door that was tried last, and nothing is observed.
 
     Doors that cannot be foretold, each with its key, open in 3 of 4 steps: a return of 1. If the key is drawn without
-    knowing the door, it is the right one only as far as the door can be foretold, and 1/3 is the most there is.
+    knowing the door, it is the right one only as far as the door can be foretold, and 1/3 is the best possible.
     """
 
     observation_space = Box(0, 1, (1,))

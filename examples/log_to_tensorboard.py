@@ -16,7 +16,7 @@ from rlmodule import Batch, Columns, Metrics
 
 
 class WatchedLearner(PPOLearner):
-    """PPO that tells how large the policy's logits are: learners/default_policy/logit_size."""
+    """PPO that reports how large the policy's logits are: learners/default_policy/logit_size."""
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The way back from latents to images: beside PPO's heads a decoder that mirrors its CNN. Draws decoded.png.
+"""The way back from latents to images: a decoder that mirrors the CNN, in addition to PPO's heads. Draws decoded.png.
 
 Run it as ``python examples/catalog/image_decoder.py``.
 """

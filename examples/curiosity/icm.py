@@ -49,11 +49,11 @@ class Curiosity(nn.Module):
         self.forward_model = _net(num_features + num_actions, width, num_features)
 
     def inverse_errors(self, features: Tensor, following: Tensor, actions: Tensor) -> Tensor:
-        """How little it tells the action that led from one to the other: -log p, ``[B]`` for ``[B, D]`` (eq. 2, 3)."""
+        """Return -log p of the action that led from one to the other, ``[B]`` for ``[B, D]`` (eq. 2, 3)."""
         return functional.cross_entropy(self.inverse_model(cat([features, following], -1)), actions, reduction="none")
 
     def forward_errors(self, features: Tensor, following: Tensor, actions: Tensor) -> Tensor:
-        """How little it foresees where the action leads: ½ of the squared distance, ``[...]`` (eq. 4, 5)."""
+        """Return half the squared distance of the predicted features to the true ones, ``[...]`` (eq. 4, 5)."""
         taken = functional.one_hot(actions, self.num_actions).to(features.dtype)
         return (self.forward_model(cat([features, taken], -1)) - following).square().sum(-1) / 2
 
