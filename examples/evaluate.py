@@ -29,8 +29,8 @@ with Algorithm.from_checkpoint(run_dir / "best_checkpoint") as algo:
         "sampled actions": algo.evaluate(num_episodes=50, explore=True),
         "10,000 env steps": algo.evaluate(num_env_steps=10_000),
     }.items():
-        found = evaluation["env_runners"]
-        least, most = found["episode_return_min"], found["episode_return_max"]
+        got = evaluation["env_runners"]
+        least, most = got["episode_return_min"], got["episode_return_max"]
         print(
-            f"{how}: return {found['episode_return_mean']:.1f} ({least:g} to {most:g}), {found['num_episodes']} episodes"
+            f"{how}: return {got['episode_return_mean']:.1f} ({least:g} to {most:g}), {got['num_episodes']} episodes"
         )
