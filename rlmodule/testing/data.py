@@ -112,7 +112,7 @@ def _equal(a: Any, b: Any) -> bool:
         # their memory, so that NaN equals itself and 0 is not -0; torch cannot view what is empty
         if a.dtype != b.dtype or a.shape != b.shape or not a.numel():
             return a.dtype == b.dtype and a.shape == b.shape
-        return torch.equal(*(x.detach().cpu().reshape(-1).view(torch.uint8) for x in (a, b)))
+        return torch.equal(*(x.detach().cpu().flatten().contiguous().view(torch.uint8) for x in (a, b)))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 

@@ -26,7 +26,7 @@ from catalog.registry import models
 from rlmodule import Columns, RLModuleSpec
 from rlmodule.testing.data import differences
 from rlmodule.testing.module_contract import RLModuleContract
-from tests.algorithms.ppo.matrix import MASK, choices, masked, parts_of
+from tests.algorithms.ppo.matrix import MASK, choices, mask_space, parts_of, with_fields
 
 Draw = st.DrawFn
 DTYPES = [np.float32, np.float64, np.float16, np.uint8, np.int8, np.int32, np.int64, np.uint16, bool]
@@ -335,7 +335,7 @@ def functions(draw: Draw, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 def good_cases(draw: Draw) -> tuple[Space, Space, dict[str, Any]]:
     observation, action = draw(nested(OBSERVED)), draw(nested(ACTED))
     if choices(action) and draw(st.booleans()):
-        observation = masked(observation, action)
+        observation = with_fields(observation, {MASK: mask_space(action)})
     if isinstance(action, spaces.Discrete) and draw(st.booleans()):
         fields = observation.spaces if isinstance(observation, spaces.Dict) else {"inner": observation}
         vectors = draw(boxes(DTYPES, st.tuples(st.just(int(action.n)), st.integers(1, 3)).map(list)))
@@ -479,7 +479,11 @@ ROBOT = spaces.Dict([("walk", spaces.Box(-1, 1, (2,), np.float32)), ("arm", spac
 CAMERA = spaces.Dict([("camera", spaces.Box(0, 255, (8, 8, 3), np.uint8)), ("x.y", spaces.Discrete(3, start=2))])
 REQUESTS: list[tuple[Space, Space, dict[str, Any]]] = [
     (CAMERA, ROBOT, {"conv_dense_dim": 8, "functions": {"value": {"fcnet_hiddens": [5], "conv_dense_dim": 6}}}),
-    (masked(CAMERA, ROBOT), ROBOT, {"conv_dense_dim": 8, "use_gru": True, "lstm_use_prev_action": True}),
+    (
+        with_fields(CAMERA, {MASK: mask_space(ROBOT)}),
+        ROBOT,
+        {"conv_dense_dim": 8, "use_gru": True, "lstm_use_prev_action": True},
+    ),
     (spaces.Discrete(4), spaces.Discrete(2), {"discrete_embedding_dim": 3, "functions": {"more": {"output_dim": 2}}}),
 ]
 
