@@ -1,4 +1,4 @@
-"""Replay: what was experienced, kept to be learned from again and again."""
+"""Replay: store transitions, and sample batches of them for off-policy learning."""
 
 from algorithms.replay.buffer import ReplayBuffer, ReplaySample
 from algorithms.replay.layout import replay_bytes

@@ -1,8 +1,8 @@
-"""ReplayBuffer: transitions in a ring of rows and envs, and n-step batches of them.
+"""ReplayBuffer: store transitions in a ring, and sample n-step batches of them.
 
-The ring has ``R`` rows and ``N`` columns, one per env; a place in it is ``row * N + column``. A rollout is written as
-it is, whole arrays at a time; the observation after its last row goes into the row that the next one begins with. So
-what followed a step stands in the next row and nothing is stored twice.
+The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``.
+Adding a rollout copies whole arrays into consecutive rows. The observation after its last step goes into the next row,
+where the next rollout begins. So the observation after a step is always in the next row, and none is stored twice.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from algorithms.replay.layout import ReplayLayout, checked_n_step
 from algorithms.replay.memory import check_memory
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import PrioritizedReplay
-from algorithms.replay.resize import take_over
+from algorithms.replay.resize import copy_transitions
 from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequences
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from catalog.past import sampled_space
 from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import Rollout
 
 
 @dataclass(frozen=True)
 class ReplaySample:
-    """What :meth:`ReplayBuffer.sample` drew.
+    """A batch from :meth:`ReplayBuffer.sample`, and what :meth:`ReplayBuffer.update_priorities` needs to know of it.
 
     Attributes:
         batch: Columns for a learner, trees of tensors.
-        indices: What the priorities belong to, int64: the places of the rows, or the sequences.
-        owners: Of sequences: which of ``indices`` each valid row of the batch belongs to. None for rows.
+        indices: int64 ``[B]``: the places of the sampled rows, or the anchors of the sampled sequences.
+        owners: For sequences, int64 ``[V]``: the sequence in ``[0, B)`` that each of the ``V`` valid rows belongs to.
+            None for rows.
     """
 
     batch: dict[str, Tree]
@@ -47,39 +48,41 @@ class ReplaySample:
 
 
 class ReplayBuffer:
-    """The last ``capacity`` transitions of ``num_envs`` envs.
+    """Keeps the newest ``capacity`` transitions of ``num_envs`` envs, and draws batches of rows or sequences.
 
     Override points: none.
 
     Args:
-        observation_space: What the module observes: its ``input_space``.
-        action_space: Of the env.
+        observation_space: The module's ``input_space``.
+        action_space: The env's action space.
         capacity: Transitions in all.
-        num_envs: ``N``.
+        num_envs: ``N``, the envs of all rollouts together.
         gamma: Discount per step.
-        n_step: Rewards summed up before ``next_obs``; of a range ``(low, high)`` each sampled row draws its own.
-        prioritized: Draw by TD error; None draws uniformly.
-        sequences: Draw sequences for a recurrent module; None draws rows.
-        frame_stack_axis: Axis of one observation that stacks frames, oldest first, or a mapping from the paths of
-            leaves of a Dict or Tuple to theirs. Only the newest frame of each stack is stored then.
+        n_step: Steps whose rewards are summed before ``next_obs``. For a range ``(low, high)``, each sampled row draws
+            its own number.
+        prioritized: Draw in proportion to TD errors. None draws uniformly.
+        sequences: Draw sequences for a recurrent module. None draws rows.
+        frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
+            from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Random stream of the draws.
 
     Attributes:
         rows: ``R``.
-        kept_rows: How many of them hold transitions; the others hold ``last_obs``, and older frames.
+        kept_rows: Rows that hold transitions. The other rows hold the newest observation and older frames.
         num_envs: ``N``.
-        heads: int64 ``[N]``: the row that the next step of each env goes to; what it begins with stands there.
-        sampleable: bool ``[R, N]``: rows a sample may begin with: valid transitions among the newest ``kept_rows``.
+        heads: int64 ``[N]``: the row that the next step of each env goes to. It already holds that step's observation.
+        sampleable: bool ``[R, N]``: rows that a sample may begin with, the valid ones of the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
-        terminateds: bool ``[R, N]``.
-        cuts: bool ``[R, N]``: no window goes on past this row. True also where nothing is written.
+        terminateds: bool ``[R, N]``: the step ended its episode by termination.
+        cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is no
+            transition. Also True for rows not written yet.
         rewards: float32 ``[R, N]``.
-        max_steps: Of the longest window.
-        priorities: By place, or of sequences by anchor, if ``prioritized``.
+        max_steps: Steps of the longest n-step window.
+        priorities: The priority of each place, or of each anchor if samples are sequences. None for uniform draws.
 
     Raises:
         ValueError, TypeError: If a setting is wrong.
-        MemoryError: If there is not enough memory.
+        MemoryError: If the machine or its control group has less memory than the buffer needs.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class ReplayBuffer:
         check_memory(layout.num_bytes, capacity, layout.largest_capacity)
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
         shape, self._num_places = (self.rows, num_envs), self.rows * num_envs
+
         self._obs = ObservationRows(layout.obs, observation_space, *shape)
         self._actions = TreeRows(layout.actions, sampled_space(action_space), *shape)
         kinds = {"rewards": np.float32, "terminateds": np.bool_, "starts": np.bool_, "cuts": np.bool_}
@@ -114,43 +118,42 @@ class ReplayBuffer:
         self._anchors = None
         if sequences is not None:
             self._anchors = Anchors(sequences, layout, self.max_steps, prioritized)
+        # Rows are tracked for sequences too: a sequence trains those of its rows that are sampleable.
         self._transitions = Candidates(*shape, prioritized if sequences is None else None)
         self._candidates = self._anchors or self._transitions
         self.sampleable, self.priorities = self._transitions.sampleable, self._candidates.priorities
-        self._flat_rewards = self.rewards.reshape(-1)
-        self._flat_terminateds = self.terminateds.reshape(-1)
         self.heads = np.zeros(num_envs, np.int64)
-        self._groups: dict[int, int] = {}  # first columns of rollouts that came, and their numbers of envs
-        self._rows_in_use = 0  # from here on no row has been written
+        self._rows_in_use = 0  # all written rows come before this one, so draws can skip the rest of a ring not full
         self._powers = np.power(float(gamma), np.arange(self.max_steps + 1)).astype(np.float32)
         self._offsets = np.arange(self.max_steps)
         self._rng = np.random.default_rng(seed)
 
     @property
     def num_transitions(self) -> int:
-        """Valid transitions stored."""
+        """Number of valid transitions stored."""
         return self._transitions.num
 
     @property
     def is_full(self) -> bool:
-        """Whether what is added takes the place of older transitions."""
+        """Whether new transitions replace older ones."""
         return self._rows_in_use >= self.kept_rows
 
     # ------------------------------------------------------------------------------------------------ writing
 
     def add(self, rollout: Rollout, first_slot: int = 0) -> None:
-        """Store the rows of ``rollout``, or its last ``R - 1`` or so, in the columns from ``first_slot`` on.
+        """Store a rollout ``[T, n]`` in columns ``first_slot`` to ``first_slot + n - 1``.
 
-        The envs of one rollout must always come together, in the same columns. Their rows go on from those that were
-        added before, unless these ended or row 0 starts an episode.
+        Always add the same envs together, to the same columns. Row 0 continues the episodes of the rows added before,
+        unless they ended or row 0 starts new ones.
+
+        Args:
+            rollout: On the CPU, with fewer than ``R`` rows.
+            first_slot: Column of the rollout's first env.
 
         Raises:
-            ValueError: If the rollout does not fit; nothing is changed then.
+            ValueError: If the rollout does not fit. The buffer is then unchanged.
         """
-        valid, unit = rollout.valid.numpy(), self._layout.row_unit
-        if is_too_long := len(valid) >= self.rows:
-            rollout = _last_rows(rollout, (self.rows - 1) // unit * unit, unit)
-            valid = rollout.valid.numpy()
+        valid = rollout.valid.numpy()
         stored, (steps, slots) = rollout.columns, valid.shape
         if Columns.STARTS not in stored:
             raise ValueError(
@@ -158,124 +161,111 @@ class ReplayBuffer:
                 "are the first of an episode."
             )
         columns = slice(first_slot, first_slot + slots)
-        if self._groups.get(first_slot) != slots:
-            self._check_columns(columns)
-        head = int(self.heads[first_slot])
+        head = self._check_fit(columns, steps)
+        # Everything that can be refused is read before the first write.
         obs = self._obs.read("Rollout['obs']", stored[Columns.OBS], (steps, slots))
         last_obs = self._obs.read("Rollout.last_obs", rollout.last_obs, (slots,))
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
         terminateds, truncateds, rewards, starts = (stored[name].numpy() for name in _NUMBERS)
-        final_index, finals = self._read_finals(rollout, terminateds, truncateds)
+        finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
         all_valid = np.count_nonzero(valid) == valid.size
         cuts = np.bitwise_or(terminateds, truncateds)
-        if not all_valid:
+        if not all_valid:  # no window may reach into an invalid row
             cuts |= ~valid
             cuts[:-1] |= ~valid[1:]
         self._obs.check_stacks(columns, obs, last_obs, cuts)
         if not steps:
             return
         states = None if self._anchors is None else self._anchors.read_states(rollout, head)
-        if is_too_long:
-            self._forget(columns)
-        cut_before = self.cuts[(head - 1) % self.rows, columns]
+        cut_before = self.cuts[(head - 1) % self.rows, columns]  # a view: changes reach the row before the rollout
         broken = starts[0] > cut_before
         if np.count_nonzero(broken):
-            self._truncate(head, np.flatnonzero(broken) + first_slot)
+            # New episodes start at head though the last ones did not end, so these were truncated. The observation
+            # that is still at head is their true final one.
+            envs = np.flatnonzero(broken) + first_slot
+            last = (head - 1) % self.rows * self.num_envs + envs
+            self._obs.finals.insert(last, self._obs.take(head * self.num_envs + envs))
             cut_before |= broken
         if not all_valid:
             cut_before |= ~valid[0]
+        # Withdraw the oldest rows before they are overwritten, or become mere sources of older frames.
         self._transitions.withdraw(head + self.rows - self.kept_rows, steps, columns)
         for rows, _ in spans(head + 1, steps, self.rows):
             self._obs.release(rows, columns)
         for rows, part in spans(head, steps, self.rows):
             self._obs.write(rows, columns, obs, part)
             self._actions.write(rows, columns, actions, part)
-            self.rewards[rows, columns] = rewards[part]
-            self.terminateds[rows, columns] = terminateds[part]
-            self.starts[rows, columns] = starts[part]
-            self.cuts[rows, columns] = cuts[part]
+            for array, values in zip(self._per_row.values(), (rewards, terminateds, starts, cuts), strict=True):
+                array[rows, columns] = values[part]
         after = (head + steps) % self.rows
         self._obs.write(after, columns, last_obs, slice(None))
-        if len(final_index):
-            rows, slots = final_index.T
-            places = (head + rows) % self.rows * self.num_envs + first_slot + slots
-            self._obs.finals.insert(places, finals)
+        if finals:
+            row, slot = rollout.final_index.numpy().T
+            self._obs.finals.insert((head + row) % self.rows * self.num_envs + first_slot + slot, finals)
         self._obs.begin_stacks(head, columns, obs, starts, cut_before)
         self.heads[columns] = after
         self._rows_in_use = min(self.rows, max(self._rows_in_use, head + steps))
-        kept = valid[-self.kept_rows :]  # rows before them serve as older frames alone
+        kept = valid[-self.kept_rows :]  # the rows before these only provide older frames
         self._transitions.offer(after - len(kept), columns, kept)
         if self._anchors is not None:
             self._anchors.advance(head, steps, columns, states, self.sampleable)
 
-    def _check_columns(self, columns: slice) -> None:
-        heads = self.heads[columns]
+    def _check_fit(self, columns: slice, steps: int) -> int:
+        """Return the row at which a rollout of ``steps`` rows begins in ``columns``; raise unless it fits there."""
+        heads, got = self.heads[columns], f"envs {columns.start} to {columns.stop - 1}"
         if columns.start < 0 or columns.stop > self.num_envs:
             expected = f"envs 0 to {self.num_envs - 1}"
-            remedy = "Give the buffer as many envs as all rollouts have together."
+            remedy = "Make num_envs the number of envs of all rollouts together."
         elif np.count_nonzero(heads != heads[0]):
-            expected = "envs that always come together"
-            remedy = "Give the rollouts of one runner the same first_slot each time."
+            expected = "envs that are always added together"
+            remedy = "Use the same first_slot for every rollout of one runner."
+        elif steps >= self.rows:
+            expected, got = f"a rollout of at most {self.rows - 1} rows", f"{steps} rows"
+            remedy = "Add it in parts, or raise the capacity."
         else:
-            begin, end = columns.start, columns.stop
-            apart = {n: num for n, num in self._groups.items() if n + num <= begin or end <= n}
-            self._groups = apart | {begin: end - begin}
-            return
-        got = f"envs {columns.start} to {columns.stop - 1}"
+            return int(heads[0])
         raise ValueError(f"ReplayBuffer.add(): expected {expected}, got {got}. {remedy}")
 
-    def _read_finals(
-        self, rollout: Rollout, terminateds: np.ndarray, truncateds: np.ndarray
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Row and slot of each truncated step, and the leaves of what was observed after it."""
-        if not np.count_nonzero(truncateds):
-            return _NO_FINALS, []
-        index, num = rollout.final_index.numpy(), np.count_nonzero(truncateds > terminateds)
-        finals = self._obs.read("Rollout.final_obs", rollout.final_obs, (len(index),))
-        if num != len(index):
+    def _read_finals(self, rollout: Rollout, num: int) -> list[np.ndarray]:
+        """Return the leaves ``[num, ...]`` of the true final observations after the ``num`` truncated steps."""
+        if len(rollout.final_index) != num:
             raise ValueError(
-                "Rollout.final_index: expected the true final observation of every truncated step, "
-                f"got {len(index)} for {num}. Add its row and slot, and it to final_obs."
+                f"Rollout.final_index: expected the row and slot of each of the {num} truncated steps, got "
+                f"{len(rollout.final_index)} rows. List each truncated step once, and its true final observation in "
+                "final_obs."
             )
-        return index, finals
+        return self._obs.read("Rollout.final_obs", rollout.final_obs, (num,)) if num else []
 
-    def _truncate(self, head: int, envs: np.ndarray) -> None:
-        """Take the last episodes of ``envs`` to have been truncated, since others start at ``head``: what was observed
-        last, which stands there still, is their true final observation."""
-        last = (head - 1) % self.rows * self.num_envs + envs
-        self._obs.finals.insert(last, self._obs.take(head * self.num_envs + envs))
-
-    def _forget(self, columns: slice) -> None:
-        """Empty these columns."""
-        self._transitions.withdraw(0, self.rows, columns)
+    def _clear(self) -> None:
+        """Remove all transitions, and the observations kept apart from the ring."""
+        self._transitions.withdraw(0, self.rows, slice(0, self.num_envs))
         if self._anchors is not None:
-            self._anchors.forget(columns)
-        self.cuts[:, columns] = True
-        self._obs.release(slice(0, self.rows), columns)
+            self._anchors.clear()
+        self.cuts[:] = True
+        self._obs.release(slice(None), slice(None))
 
     # ------------------------------------------------------------------------------------------------ reading
 
     def sample(self, batch_size: int, *, beta: float = 1.0) -> ReplaySample:
-        """Draw ``batch_size`` transitions, with replacement; or as many sequences as come to it, at least one.
+        """Draw ``batch_size`` steps with replacement: as rows, or as sequences of ``L`` steps each, at least one.
 
         Args:
-            batch_size: ``B``, for sequences ``B·L``.
-            beta: How far the weights of prioritized draws make up for their unevenness: 0 not at all, 1 fully.
+            batch_size: Steps to draw: ``B`` rows, or ``B·L`` steps in ``B`` sequences.
+            beta: Exponent of the importance weights of prioritized draws. 0 corrects none of the bias, 1 all of it.
 
         Returns:
-            ``obs, actions, rewards, next_obs, discounts`` of :meth:`gather_rows`, and ``weights`` ``[B]`` if
-            prioritized. Of sequences what :func:`gather_sequences` gives, and ``weights`` ``[L', B]``, 0 at rows that
-            are not trained.
+            For rows, the columns of :meth:`gather_rows`, and ``weights`` ``[B]`` if prioritized. For sequences, the
+            columns of :func:`gather_sequences`, and ``weights`` ``[L', B]``, 0 for rows that are not trained on.
 
         Raises:
-            ValueError: If there are fewer transitions or sequences than that.
+            ValueError: If the buffer holds fewer transitions or complete sequences.
         """
         length, there = self._layout.row_unit, self._candidates.num
         num = max(1, batch_size // length)
         if batch_size < 1 or num > there:
             what = "" if self._anchors is None else f" in {there} complete sequences of {length}"
             raise ValueError(
-                "ReplayBuffer.sample(batch_size): expected a positive number of steps, at most the "
+                "ReplayBuffer.sample(batch_size): expected at least 1 step, and at most the "
                 f"{there * length} that can be drawn{what}, got {batch_size} ({self.num_transitions} "
                 f"are stored, capacity {self._layout.capacity}). Raise "
                 "num_steps_sampled_before_learning_starts or replay_capacity, or lower "
@@ -295,29 +285,33 @@ class ReplayBuffer:
         return ReplaySample(batch, drawn, owners)
 
     def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
-        """Set the priorities of ``sample`` by its TD errors ``[B]``, for sequences those ``[R]`` of its valid rows;
-        nothing to do where draws are uniform.
+        """Set the priorities of what ``sample`` drew from its TD errors. Do nothing if draws are uniform.
+
+        Args:
+            sample: A result of :meth:`sample`.
+            td_errors: One per row ``[B]``; for sequences one per valid row ``[V]``.
 
         Raises:
-            ValueError: If one is NaN or infinite.
+            ValueError: If an error is NaN or infinite.
         """
         if self.priorities is not None:
             errors = torch.as_tensor(td_errors).detach().cpu().numpy()
             self.priorities.update(sample.indices, errors, sample.owners)
 
     def newest_distance(self, places: np.ndarray) -> np.ndarray:
-        """How many rows lie between ``places`` and the newest row of their columns; 0 for the newest."""
+        """Return how many rows ``places`` are behind the newest row of their columns, int64; 0 for the newest."""
         rows, columns = np.divmod(places, self.num_envs)
         return (self.heads.take(columns) - 1 - rows) % self.rows
 
     def gather_rows(self, places: np.ndarray) -> dict[str, Tree]:
-        """The transitions that begin at ``places`` ``[B]``, where ``sampleable`` is True, over up to n steps.
+        """Return the n-step transitions that begin at ``places`` ``[B]``, which must be ``sampleable``.
 
-        A window ends early with its episode, before a row that is no transition, and at the newest row.
+        A window has fewer than n steps if its episode ends, an invalid row follows or the newest row is reached.
 
         Returns:
-            ``obs`` and ``actions`` at the first row; ``rewards`` ``[B]``, the discounted sum over the window;
-            ``next_obs`` after it; ``discounts`` ``[B]``: gamma to the number of its steps, 0 if it terminated.
+            ``obs`` and ``actions`` of the first step; ``rewards`` ``[B]``, the discounted sum over the window;
+            ``next_obs``, the observation after it; ``discounts`` ``[B]``, gamma to the power of its number of steps, or
+            0 if it ended by termination.
         """
         last, _, rewards, discounts = self.windows(places)
         return {
@@ -329,54 +323,60 @@ class ReplayBuffer:
         }
 
     def windows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of the windows that begin at ``places`` ``[B]``: places of their last rows, numbers of steps (int64),
-        discounted sums of rewards and discounts (float32)."""
-        most = self.max_steps
+        """Return the n-step windows that begin at ``places`` ``[B]``.
+
+        Returns:
+            Four arrays ``[B]``: the places of their last rows and their numbers of steps, int64; their discounted sums
+            of rewards and the discounts of what follows them, float32.
+        """
+        most, flat_rewards = self.max_steps, self.rewards.reshape(-1)
         if most == 1:
             last, steps, power = places, np.ones_like(places), self._powers[1]
-            rewards = self._flat_rewards.take(places)
+            rewards = flat_rewards.take(places)
         else:
             window = (places[:, None] + self._offsets * self.num_envs) % self._num_places
             if self._min_steps < most:
                 most = self._rng.integers(self._min_steps, most + 1, len(places))
             cuts = self.cuts.reshape(-1).take(window)
-            cuts[:, -1] = True
+            cuts[:, -1] = True  # so that argmax finds one in every window
             steps = np.minimum(self.newest_distance(places) + 1, most)
             np.minimum(steps, cuts.argmax(1) + 1, out=steps)
             last = (places + (steps - 1) * self.num_envs) % self._num_places
-            rewards = self._flat_rewards.take(window)
+            rewards = flat_rewards.take(window)
             rewards *= self._powers[:-1]
             rewards *= self._offsets < steps[:, None]
             rewards, power = rewards.sum(1), self._powers.take(steps)
-        going = ~self._flat_terminateds.take(last)
+        going = ~self.terminateds.reshape(-1).take(last)
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
 
     def observations(self, places: np.ndarray) -> Tree:
-        """The observations at ``places`` ``[B]``: a tree of ``[B, ...]``."""
+        """Return the observations at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
         return self._obs.build(self._obs.take(places))
 
     def actions(self, places: np.ndarray) -> Tree:
-        """The actions at ``places`` ``[B]``: a tree of ``[B, ...]``."""
+        """Return the actions at ``places`` ``[B]``, a tree of tensors ``[B, ...]``."""
         return self._actions.build(self._actions.take(places))
 
     def following_observations(self, last_places: np.ndarray) -> Tree:
-        """What was observed after each of the steps at ``last_places`` ``[B]``, the true final observation where it
-        was truncated: a tree of ``[B, ...]``. After a terminated step: any observation."""
+        """Return the observations after the steps at ``last_places`` ``[B]``, a tree of tensors ``[B, ...]``.
+
+        After a truncated step that is the true final observation. After a terminated step it is arbitrary.
+        """
         return self._obs.build(self._obs.take_following(last_places))
 
     def has_final(self, places: np.ndarray) -> np.ndarray:
-        """Whether what followed the steps at ``places`` is a true final observation kept aside; bool, shaped alike."""
+        """Return which steps at ``places`` were truncated, bool of the same shape."""
         return self._obs.finals.index.reshape(-1).take(places) >= 0
 
     # -------------------------------------------------------------------------------------------------- state
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held: those of :func:`replay_bytes`, and what is kept aside."""
-        return self._layout.num_bytes + self._obs.num_table_bytes
+        """Bytes held: those of :func:`replay_bytes`, and of the observations kept apart from the ring."""
+        return self._layout.num_bytes + self._obs.finals.num_bytes + self._obs.older.num_bytes
 
     def get_state(self) -> dict[str, Any]:
-        """All that later samples depend on, of the rows written so far; tensors that share the buffer's memory."""
+        """Return all that later samples depend on, for the rows written so far. Tensors share the buffer's memory."""
         rows = min(self.rows, self._rows_in_use + 1)
         state = {
             "layout": self._describe(),
@@ -395,7 +395,7 @@ class ReplayBuffer:
         return state
 
     def _describe(self) -> dict[str, Any]:
-        """What two buffers must have in common to exchange their states."""
+        """Return what must be equal in two buffers for one to load the other's state."""
         return {
             "rows": self.rows,
             "num_envs": self.num_envs,
@@ -405,15 +405,17 @@ class ReplayBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any], *, together: int = 1) -> None:
-        """Restore what :meth:`get_state` gave: later samples are the same bit for bit. Of a buffer of another capacity
-        or number of envs the transitions are taken over, as many as there is room for; see :func:`take_over`.
+        """Restore a state from :meth:`get_state`. Later samples are then equal bit for bit.
+
+        A state of another capacity or number of envs is adopted transition by transition, as many as fit; see
+        :func:`copy_transitions`.
 
         Args:
-            state: Of a buffer.
-            together: Envs of which rollouts will come side by side.
+            state: Of a buffer with the same spaces and settings.
+            together: Number of envs per rollout that will be added.
 
         Raises:
-            ValueError: If it is of a buffer with other contents, or of sequences and of another shape.
+            ValueError: If the state is of other spaces or settings; or of another shape, and samples are sequences.
         """
         heads = state["heads"].numpy()
         apart = len(heads) == self.num_envs and np.any(np.ptp(heads.reshape(-1, together), 1))
@@ -426,20 +428,20 @@ class ReplayBuffer:
             kept_rows = there["rows"] - (self.rows - self.kept_rows)
             num_envs = there["num_envs"]
             old = self._of_shape(capacity=kept_rows * num_envs, num_envs=num_envs, seed=self._rng)
-            old.set_state(state)  # and the draws go on
-            self._forget(slice(0, self.num_envs))
+            old.set_state(state)  # restores the random stream too, which both buffers share
+            self._clear()
             self.heads[:] = self._rows_in_use = 0
-            take_over(self, old)
+            copy_transitions(self, old)
             return
         if differing:
             expected = ", ".join(f"{name} {here[name]}" for name in differing)
             got = ", ".join(f"{name} {there.get(name)}" for name in differing)
             raise ValueError(
                 f"state of a replay buffer: expected {expected}, got {got}. Load it into a buffer "
-                "of the same spaces, envs and settings; or begin with an empty one: "
+                "of the same spaces, envs and settings, or begin with an empty one: "
                 "from_checkpoint(..., replay_in_checkpoints=False)."
             )
-        self._forget(slice(0, self.num_envs))
+        self._clear()
         self._obs.set_state(state["obs"])
         self._actions.set_rows(state["actions"])
         for name, column in self._per_row.items():
@@ -447,27 +449,12 @@ class ReplayBuffer:
         self.heads[:] = heads
         self._rows_in_use = state["rows_in_use"]
         self._rng.bit_generator.state = state["rng"]
-        self._transitions.restore(state["sampleable"].numpy())
+        self._transitions.offer(0, slice(0, self.num_envs), state["sampleable"].numpy())
         if self._anchors is not None:
             self._anchors.set_state(state["sequences"])
-        if self.priorities is not None:
+        if self.priorities is not None:  # after offer(), which gave every candidate the greatest priority
             self.priorities.set_state(state["priorities"])
 
 
 _NUMBERS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.REWARDS, Columns.STARTS)
 _SHAPE = frozenset({"rows", "num_envs", "next_rows"})
-_NO_FINALS = np.empty((0, 2), np.int64)
-
-
-def _last_rows(rollout: Rollout, num: int, row_unit: int) -> Rollout:
-    """Its last ``num`` rows; ``row_unit`` are those between its states."""
-    skipped = rollout.shape[0] - num
-    kept = rollout.final_index[:, 0] >= skipped
-    states = rollout.state_in
-    return Rollout(
-        columns={name: map_leaves(lambda x: x[skipped:], column) for name, column in rollout.columns.items()},
-        last_obs=rollout.last_obs,
-        final_index=rollout.final_index[kept] - torch.tensor([skipped, 0]),
-        final_obs=map_leaves(lambda x: x[kept], rollout.final_obs),
-        state_in=None if states is None else map_leaves(lambda x: x[skipped // row_unit :], states),
-    )

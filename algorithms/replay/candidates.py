@@ -1,4 +1,4 @@
-"""Candidates: which entries of a ring can be drawn, and the draws among them."""
+"""Candidates: keep track of which entries of a ring can be drawn, and draw them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ _MAX_DRAWS = 1 << 20
 
 
 def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
-    """The slices of the ``count <= size`` rows from ``begin`` on in a ring of ``size`` rows, each with the slice of
-    what goes there: one pair, or two where the ring ends."""
+    """Split ``count <= size`` consecutive rows of a ring of ``size`` rows where the ring ends.
+
+    Args:
+        begin: First row, counted beyond the ends of the ring if need be.
+        count: Number of rows.
+        size: Rows of the ring.
+
+    Returns:
+        One or two pairs of slices: of the ring, and of the ``count`` rows that lie there.
+    """
     begin %= size
     end = begin + count
     if end <= size:
@@ -21,17 +29,17 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
 
 
 class Candidates:
-    """The entries of a ring ``[R, N]`` that can be drawn. Their numbers are ``row * N + column``.
+    """Draws entries of a ring ``[R, N]``, uniformly or by priority. Entry ``row * N + column`` is at that place.
 
     Args:
         rows: ``R``.
         num_envs: ``N``.
-        prioritized: Draw by priorities; None draws evenly.
+        prioritized: Draw by priority. None draws uniformly.
 
     Attributes:
-        sampleable: bool ``[R, N]``: which entries can be drawn.
-        num: How many are.
-        priorities: By number, if ``prioritized``.
+        sampleable: bool ``[R, N]``: the entries that can be drawn.
+        num: Number of these.
+        priorities: The priority of each entry. None for uniform draws.
     """
 
     def __init__(self, rows: int, num_envs: int, prioritized: PrioritizedReplay | None) -> None:
@@ -40,40 +48,51 @@ class Candidates:
         self.priorities = None if prioritized is None else Priorities(prioritized, self.sampleable.size)
 
     def offer(self, begin: int, columns: slice, block: np.ndarray) -> None:
-        """Let what is true in ``block``, which lies in ``columns`` from row ``begin`` on, be drawn, and nothing else
-        there. No entry there could be drawn before."""
+        """Make entries drawable, in rows where none was.
+
+        Args:
+            begin: First row.
+            columns: The envs.
+            block: bool ``[rows, columns]``: which entries from row ``begin`` on can now be drawn.
+        """
         self.num += int(np.count_nonzero(block))
         for rows, part in spans(begin, len(block), len(self.sampleable)):
             self.sampleable[rows, columns] = block[part]
             if self.priorities is not None:
-                self.priorities.insert(self._numbers(rows, columns, block[part]))
+                self.priorities.insert(self._places(rows, columns, block[part]))
 
     def withdraw(self, begin: int, count: int, columns: slice) -> None:
-        """Let nothing in ``columns`` of the ``count`` rows from ``begin`` on be drawn."""
+        """Stop drawing from ``columns`` of the ``count`` rows that begin at row ``begin``."""
         for rows, _ in spans(begin, count, len(self.sampleable)):
             block = self.sampleable[rows, columns]
             if num := np.count_nonzero(block):
                 self.num -= int(num)
                 if self.priorities is not None:
-                    self.priorities.remove(self._numbers(rows, columns, block))
+                    self.priorities.remove(self._places(rows, columns, block))
                 block[:] = False
 
-    def _numbers(self, rows: slice, columns: slice, block: np.ndarray) -> np.ndarray:
-        """The numbers of what is true in ``block``, which lies in these rows and columns."""
+    def _places(self, rows: slice, columns: slice, block: np.ndarray) -> np.ndarray:
+        """Return the places ``[K]`` of the ``K`` True entries of ``block``, which lies in these rows and columns."""
         row, column = block.nonzero()
         return (row + rows.start) * self.sampleable.shape[1] + (column + columns.start)
 
     def sample(
         self, num: int, beta: float, rows_in_use: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Draw ``num`` entries, with replacement. At least one can be drawn, and none beyond ``rows_in_use``.
+        """Draw ``num`` entries with replacement. At least one must be drawable.
+
+        Args:
+            num: How many.
+            beta: Exponent of the importance weights; see :meth:`Priorities.sample`.
+            rows_in_use: A row after all drawable ones.
+            rng: Random stream of the draws.
 
         Returns:
-            Their numbers, int64 ``[num]``. By priorities: their weights, see :meth:`Priorities.sample`.
+            The places of the entries, int64 ``[num]``, and their weights ``[num]``; None for uniform draws.
         """
         if self.priorities is not None:
             return self.priorities.sample(num, beta, rng)
-        # drawn among all entries, and again where they are not sampleable
+        # Draw among all entries and reject those that are not drawable: nearly all are, and listing them costs more.
         flags, total = self.sampleable.reshape(-1), rows_in_use * self.sampleable.shape[1]
         numbers = (rng.random(num) * total).astype(np.int64)
         good = flags.take(numbers)
@@ -87,8 +106,3 @@ class Candidates:
             drawn.append(numbers[flags.take(numbers)][:missing])
             missing -= len(drawn[-1])
         return np.concatenate(drawn), None
-
-    def restore(self, sampleable: np.ndarray) -> None:
-        """Let what is true in these first rows be drawn, where nothing could be drawn before; without priorities."""
-        self.sampleable[: len(sampleable)] = sampleable
-        self.num = int(np.count_nonzero(sampleable))

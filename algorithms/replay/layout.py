@@ -1,4 +1,4 @@
-"""Shape of a replay buffer: how much of an observation a row holds, how many rows there are, what they take."""
+"""The layout of a replay buffer: what a row holds, the number of rows, and the bytes they take."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rlmodule.data.rollout import allocate_observations
 
 @dataclass(frozen=True)
 class StoredLeaf:
-    """One leaf of a tree as it is kept.
+    """How the ring stores one leaf of a nested observation or action.
 
     Attributes:
-        path: Keys and indices that lead to it, joined by dots; empty if the tree is a leaf.
-        shape: Of one entry.
-        dtype: As rollouts have it.
-        axis: Axis of ``shape`` that stacks frames, oldest first; None if there is none.
+        path: Keys and indices that lead to the leaf, joined by dots. Empty if the space is not nested.
+        shape: Shape of one entry in a rollout.
+        dtype: Dtype in a rollout.
+        axis: Axis of ``shape`` along which frames are stacked, oldest first. None if the leaf stacks no frames.
     """
 
     path: str
@@ -38,37 +38,38 @@ class StoredLeaf:
 
     @property
     def num_frames(self) -> int:
-        """Frames in a stack; 1 if there is none."""
+        """Frames in a stack; 1 if the leaf stacks none."""
         return 1 if self.axis is None else self.shape[self.axis]
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
-        """Of what a row of the ring holds."""
+        """Shape of one entry in the ring: of the newest frame alone, if the leaf stacks frames."""
         return self.shape if self.axis is None else self.shape[: self.axis] + self.shape[self.axis + 1 :]
 
     def frames_of(self, array: np.ndarray) -> np.ndarray:
-        """A view of entries ``[..., *shape]`` as ``[..., frames, *kept_shape]``."""
+        """Return a view of entries ``[..., *shape]`` as ``[..., frames, *kept_shape]``."""
         begin = array.ndim - len(self.shape)
         if self.axis is None:
             return np.expand_dims(array, begin)
         return np.moveaxis(array, begin + self.axis, begin)
 
     def newest_frame(self, array: np.ndarray) -> np.ndarray:
-        """A view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
+        """Return a view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
         if self.axis is None:
             return array
         return array[(..., -1, *[slice(None)] * (len(self.shape) - 1 - self.axis))]
 
 
 def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None = None) -> list[StoredLeaf]:
-    """The leaves of ``space`` in the order of ``tree.flatten``.
+    """Return how the ring stores each leaf of ``space``, in the order of ``tree.flatten``.
 
     Args:
-        space: Of what is kept.
-        frame_stack_axis: The axis that stacks frames, or, by path, those of the leaves of a Dict or Tuple.
+        space: An observation or action space.
+        frame_stack_axis: Axis along which observations stack frames. For a Dict or Tuple, a mapping from the paths of
+            leaves to their axes.
 
     Raises:
-        ValueError: If there is no leaf at a path, or it has no such axis.
+        ValueError: If no leaf has a given path, or a leaf has no such axis.
     """
     leaves = {}
     for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
@@ -88,25 +89,25 @@ def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None
         shape = leaves[path].shape
         if isinstance(axis, bool) or not isinstance(axis, int) or axis not in range(-len(shape), len(shape)):
             raise ValueError(
-                f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis of one "
-                "observation, without a batch dim, along which its frames are stacked."
+                f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
+                "which one observation, without a batch dimension, stacks its frames."
             )
         leaves[path] = dataclasses.replace(leaves[path], axis=axis % len(shape))
     return [*leaves.values()]
 
 
 class ReplayLayout:
-    """Shape of a buffer; the arguments are those of :class:`ReplayBuffer`. Nothing is allocated.
+    """The size and shape of a buffer, computed before anything is allocated. Arguments as for :class:`ReplayBuffer`.
 
     Attributes:
         capacity: Transitions in all.
         num_envs: Columns of the ring.
         rows: Rows of the ring.
-        row_unit: What ``rows`` is a multiple of: the length of sequences, else 1.
+        row_unit: The length of sequences, of which ``rows`` is a multiple. 1 if samples are rows.
         kept_rows: Rows that hold transitions.
-        obs: What a row holds of an observation.
-        actions: What it holds of an action.
-        num_bytes: Of all arrays that are allocated at once.
+        obs: How a row stores the leaves of an observation.
+        actions: How it stores those of an action.
+        num_bytes: Bytes of the arrays that the buffer allocates when it is built.
     """
 
     def __init__(
@@ -125,20 +126,21 @@ class ReplayLayout:
         self.actions = stored_leaves(sampled_space(action_space))
         self.capacity, self.num_envs, self.kept_rows = capacity, num_envs, -(-capacity // num_envs)
         self.row_unit = unit = 1 if sequences is None else sequences.length
-        # beside the rows for transitions: one for the last observation, and those that older frames are taken from
+        # The rows for transitions are followed by one for the newest observation, and preceded by those that hold the
+        # older frames of the oldest stack. Rows are rounded up to whole sequences, so that anchors stay on multiples.
         self.rows = -(-(self.kept_rows + max(leaf.num_frames for leaf in self.obs)) // unit) * unit
         leaves = (*self.obs, *self.actions)
         each = sum(math.prod(leaf.kept_shape) * leaf.dtype.itemsize for leaf in leaves)
-        each += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # indices of what is kept aside
+        each += 4 * (1 + any(leaf.axis is not None for leaf in self.obs))  # int32 indices of the SparseRows
         each += 8  # a float32 reward and four flags
         places = self.rows * num_envs
         samples = places // unit
-        tree = 0 if prioritized is None else 64 * samples // 7  # float64 leaves, an eighth of that above, and so on
+        tree = 0 if prioritized is None else 64 * samples // 7  # float64: 8 + 1 + 1/8 + … bytes for each leaf
         states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
         self.num_bytes = places * each + tree + states
 
     def largest_capacity(self, num_bytes: int) -> int:
-        """Transitions that a buffer of ``num_bytes``, otherwise like this one, can hold."""
+        """Return the greatest capacity that fits into ``num_bytes``, all other arguments being equal."""
         rows = num_bytes * self.rows // self.num_bytes
         return max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
 
@@ -153,8 +155,10 @@ def replay_bytes(
     sequences: SequenceReplay | None = None,
     frame_stack_axis: int | Mapping[str, int] | None = None,
 ) -> int:
-    """What a :class:`ReplayBuffer` with these arguments takes, in bytes, without what it keeps aside for the few rows
-    at which episodes start or were truncated. Nothing is allocated.
+    """Return the bytes that a :class:`ReplayBuffer` with these arguments allocates when it is built.
+
+    The buffer later allocates a little more, for the few rows at which an episode was truncated or a stack of frames
+    begins. This function allocates nothing.
 
     Raises:
         ValueError, TypeError: If an argument is wrong.
@@ -164,14 +168,19 @@ def replay_bytes(
 
 
 def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, int]:
-    """The least and the greatest number of steps of a window."""
+    """Return ``n_step`` as the least and the greatest number of steps of a window.
+
+    Raises:
+        ValueError, TypeError: If it is no positive number, no pair ``(least, greatest)``, or greater than
+            ``kept_rows``.
+    """
     where = "ReplayBuffer(n_step)"
     doc = "Steps of a window; 3 is usual."
     fitted = check_value(where, n_step, int | tuple[int, int], Bounds(ge=1), doc)
     low, high = fitted if isinstance(fitted, tuple) else (fitted, fitted)
     if not low <= high <= kept_rows:
         raise ValueError(
-            f"{where}: expected at most {kept_rows} steps, as many as the buffer holds of each env, of a pair the "
-            f"least first, got {n_step!r}. Raise the capacity, or lower n_step or the number of envs."
+            f"{where}: expected at most {kept_rows} steps, as many as the buffer holds of each env, and a pair in "
+            f"ascending order, got {n_step!r}. Raise the capacity, or lower n_step or the number of envs."
         )
     return low, high

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before a large buffer is allocated."""
+"""Check the memory of the machine before a large buffer is allocated."""
 
 import contextlib
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LARGE = 10**9
-"""Bytes from which on it is worth a warning, which Python shows unless told not to."""
+"""Bytes from which a buffer is logged as a warning, which Python shows by default, and not as info."""
 
 logger = logging.getLogger("algorithms.replay")
 
@@ -16,18 +16,18 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def memory_limit() -> int | None:
-    """Bytes this process can have at the most: those of the machine, or of its control group. None if not known."""
+    """Return the most bytes this process can use: those of the machine or of its control group. None if unknown."""
     known = []
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on every system
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # some systems lack sysconf or these names
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for file in _limit_files():
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
             known.append(int(file.read_text()))
     return min((limit for limit in known if limit > 0), default=None)
 
 
 def _limit_files() -> Iterator[Path]:
-    """Where the limits of the process's own control groups and of all above them stand, in version 2 or 1."""
+    """Yield the files that hold the memory limits of this process's control group (v1 or v2) and of its parents."""
     lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -41,23 +41,23 @@ def _limit_files() -> Iterator[Path]:
 
 
 def check_memory(needed: int, capacity: int, largest: Callable[[int], int]) -> None:
-    """Log how many bytes a buffer of ``capacity`` transitions needs, and see that there are so many.
+    """Log the size of a replay buffer, and raise if it cannot fit into memory.
 
     Args:
-        needed: Bytes.
-        capacity: Transitions.
-        largest: The capacity that fits into so many bytes.
+        needed: Bytes the buffer needs.
+        capacity: Its capacity in transitions.
+        largest: Function that returns the greatest capacity for a number of bytes.
 
     Raises:
-        MemoryError: If it surely cannot; says which capacity could.
+        MemoryError: If the buffer needs more than :func:`memory_limit`. The message names a capacity that fits.
     """
     limit, each = memory_limit(), needed / capacity
     level = logging.WARNING if needed >= LARGE else logging.INFO
     logger.log(level, "Replay of %s steps: %s, %s bytes a step", f"{capacity:,}", _readable(needed), f"{each:,.0f}")
     if limit is not None and needed > limit:
         raise MemoryError(
-            f"a replay buffer of {capacity:,} transitions: expected at most the {limit:,} bytes of "
-            f"memory there are, got {needed:,} bytes, {each:,.0f} for each transition. Set "
+            f"a replay buffer of {capacity:,} transitions: expected at most {limit:,} bytes, the "
+            f"memory available, got {needed:,} bytes, {each:,.0f} for each transition. Set "
             f"replay_capacity to at most {largest(limit):,}, or frame_stack_axis if observations "
             "stack frames."
         )

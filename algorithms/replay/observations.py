@@ -1,10 +1,9 @@
-"""What a ring of rows ``[R, N]`` holds besides numbers and flags: trees of arrays, stacks of frames, true final
-observations.
+"""Storage of observations and actions in a ring ``[R, N]``: nested spaces, stacked frames, true final observations.
 
-A place in the ring is ``row * N + column``, int64. A tree is kept as one array ``[R, N, ...]`` per leaf. Of an
-observation that stacks frames only the newest frame is kept; the older ones stand in the rows before. What no row
-holds is kept aside for the few places that need it: the older frames of the first observation of an episode, and the
-observation after an episode was truncated.
+A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. Of an
+observation that stacks frames, only the newest frame is stored; its older frames are in the rows before. Two things are
+in no row, and are kept in tables for the few places that need them: the older frames of an observation that begins a
+stack, such as the first of an episode; and the true final observation after a truncated step.
 """
 
 from __future__ import annotations
@@ -23,43 +22,48 @@ from catalog.base import Tree
 from rlmodule.data.rollout import allocate_observations
 
 Arrays = Sequence[np.ndarray]
-"""The leaves of a tree of arrays, in the order of ``tree.flatten``."""
+"""Leaves of a tree of arrays, in the order of ``tree.flatten``."""
 
 CHECKED_ROWS = 100
-"""So many of the first rows of each env are checked to be stacks of frames indeed."""
+"""Number of rows of each env, from the first on, that are checked to stack frames along the given axis."""
 
 
 class TreeRows:
-    """A ring ``[R, N]`` of trees.
+    """Stores observations or actions of a nested space in a ring ``[R, N]``.
 
     Args:
-        leaves: What an entry consists of.
-        space: Whose structure it has.
+        leaves: How each leaf is stored.
+        space: The space, whose structure the trees have.
         rows: ``R``.
         num_envs: ``N``.
     """
 
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
         self.leaves = leaves
-        # zeros, since they are pages not yet claimed from the system
+        # zeros() claims memory from the system only as rows are written
         self.arrays = [np.zeros((rows, num_envs, *leaf.kept_shape), leaf.dtype) for leaf in leaves]
         self.flat = [array.reshape(rows * num_envs, *array.shape[2:]) for array in self.arrays]
         self._template = allocate_observations(space, 0)
 
     def read(self, name: str, column: Tree, leading: tuple[int, ...]) -> list[np.ndarray]:
-        """The leaves of a rollout's column ``[*leading, ...]``.
+        """Return the leaves of a rollout's column as arrays ``[*leading, *leaf.shape]``.
+
+        Args:
+            name: The column's name in errors.
+            column: A tree of tensors on the CPU.
+            leading: Its leading dimensions.
 
         Raises:
-            ValueError: If it is no such tree; ``name`` tells which.
+            ValueError: If the structure, a shape or a dtype is not that of the space.
         """
-        remedy = "Make the replay buffer for the spaces that the rollouts come from."
+        remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
         columns = [column]
         if not (isinstance(column, Tensor) and isinstance(self._template, np.ndarray)):
             try:
                 tree.assert_same_structure(self._template, column, check_types=False)
             except (TypeError, ValueError) as error:
                 expected = f"a tree of {', '.join(leaf.path for leaf in self.leaves)}"
-                message = f"{name}: expected {expected}, got another one ({error}). {remedy}"
+                message = f"{name}: expected {expected}, got another structure ({error}). {remedy}"
                 raise ValueError(message) from error
             columns = tree.flatten(column)
         arrays = [x.numpy() for x in columns]
@@ -74,35 +78,40 @@ class TreeRows:
         return arrays
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """What the rows hold at ``places``, leaf by leaf ``[*places.shape, *kept_shape]``."""
+        """Return what the ring holds at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: slice | int, columns: slice, values: Arrays, part: slice) -> None:
-        """Put ``part`` of ``values``, along the first axis, into ``rows`` of the ring."""
+        """Write the slice ``part`` of ``values``, along their first axis, to these rows and columns of the ring."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
     def build(self, arrays: Arrays) -> Tree:
-        """A tree of tensors of its leaves."""
+        """Return the tree of tensors whose leaves are ``arrays``."""
         if isinstance(self._template, np.ndarray):
             return torch.from_numpy(arrays[0])
         return tree.unflatten_as(self._template, [torch.from_numpy(array) for array in arrays])
 
     def get_rows(self, rows: int) -> list[Tensor]:
-        """The first ``rows``, leaf by leaf; tensors that share the memory of the ring."""
+        """Return the first ``rows`` of each leaf, as tensors that share the memory of the ring."""
         return [torch.from_numpy(array[:rows]) for array in self.arrays]
 
     def set_rows(self, state: Sequence[Tensor]) -> None:
-        """Restore what :meth:`get_rows` gave."""
+        """Restore rows from :meth:`get_rows`."""
         for array, saved in zip(self.arrays, state, strict=True):
             array[: len(saved)] = saved.numpy()
 
 
 class SparseRows:
-    """Entries for few places of a ring ``[R, N]``: where each is, and tables that double when they are full.
+    """Stores values for a few places of a ring ``[R, N]``, in tables that double in size when they are full.
+
+    Args:
+        rows: ``R``.
+        num_envs: ``N``.
+        kinds: Shape and dtype of an entry of each table.
 
     Attributes:
-        index: int32 ``[R, N]``: row of the tables, -1 where there is none.
+        index: int32 ``[R, N]``: the table row of each place, -1 for places without values.
         tables: One array ``[entries, ...]`` per kind of value.
     """
 
@@ -111,24 +120,23 @@ class SparseRows:
         self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
         self._flat_index = self.index.reshape(-1)
         self._free: list[int] = []
-        self._size = 0
 
     def __len__(self) -> int:
-        return self._size - len(self._free)
+        return len(self.tables[0]) - len(self._free)
 
     @property
-    def num_table_bytes(self) -> int:
-        """Bytes of the tables."""
+    def num_bytes(self) -> int:
+        """Bytes of the tables, used or not. The index is not counted."""
         return sum(table.nbytes for table in self.tables)
 
     def insert(self, places: np.ndarray, values: Arrays) -> None:
-        """Keep ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]``, which hold none yet."""
+        """Store ``values``, one array ``[K, ...]`` per table, for ``places`` ``[K]`` that have none yet."""
         while len(self._free) < len(places):
-            more = max(8, self._size)
+            size = len(self.tables[0])
+            more = max(8, size)
             rooms = [np.zeros((more, *table.shape[1:]), table.dtype) for table in self.tables]
             self.tables = [np.concatenate(pair) for pair in zip(self.tables, rooms, strict=True)]
-            self._free += range(self._size, self._size + more)
-            self._size += more
+            self._free += range(size, size + more)
         kept = len(self._free) - len(places)
         slots = self._free[kept:]
         del self._free[kept:]
@@ -137,7 +145,7 @@ class SparseRows:
             table[slots] = value
 
     def release(self, rows: slice, columns: slice) -> None:
-        """Forget what is kept for these places."""
+        """Remove the values of these places."""
         if len(self):
             index = self.index[rows, columns]
             slots = index[index >= 0]
@@ -145,16 +153,8 @@ class SparseRows:
                 self._free += slots.tolist()
                 index[:] = -1
 
-    def find(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of ``places`` ``[B]`` have something kept, and the rows of the tables where it stands."""
-        if not len(self):
-            return _NONE, _NONE
-        slots = self._flat_index.take(places)
-        found = np.flatnonzero(slots >= 0)
-        return found, slots[found]
-
     def get_state(self) -> dict[str, Any]:
-        """Places and values."""
+        """Return the places that have values, and these values."""
         places = np.flatnonzero(self._flat_index >= 0)
         slots = self._flat_index[places]
         return {
@@ -163,26 +163,22 @@ class SparseRows:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, where nothing is kept."""
+        """Restore a state from :meth:`get_state` to empty tables."""
         self.insert(state["places"].numpy(), [value.numpy() for value in state["values"]])
 
 
-_NONE = np.empty(0, np.int64)
-
-
 class ObservationRows(TreeRows):
-    """A ring ``[R, N]`` of observations, and what followed truncated steps.
+    """Stores observations in a ring ``[R, N]``, with their stacks of frames and true final observations.
 
     Args:
-        leaves: How they are kept: those of a :class:`ReplayLayout`.
-        space: Of the observations.
+        leaves: How each leaf is stored: ``ReplayLayout.obs``.
+        space: The observation space.
         rows: ``R``.
         num_envs: ``N``.
 
     Attributes:
-        finals: The true final observations, at the places of the steps that came to them.
-        older: The older frames of observations that do not follow the row before them, such as the first ones of
-            episodes.
+        finals: The true final observations, at the places of the truncated steps before them.
+        older: The older frames of observations that do not continue the row before, such as the first of an episode.
     """
 
     def __init__(self, leaves: Sequence[StoredLeaf], space: Space, rows: int, num_envs: int) -> None:
@@ -194,14 +190,16 @@ class ObservationRows(TreeRows):
         self.older = SparseRows(rows, num_envs if self._has_stacks else 0, kinds)
         self._checked = np.zeros(num_envs, np.int64)
 
-    @property
-    def num_table_bytes(self) -> int:
-        """What is kept aside at present, with the room for more that is allocated."""
-        return self.finals.num_table_bytes + self.older.num_table_bytes
-
     def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
-        """Keep the older frames of the rows of ``obs`` ``[T, n, ...]``, written from ``head`` on, that follow no other:
-        those that start an episode, bool ``[T, n]``, and the first row where there is a cut before it, bool ``[n]``."""
+        """Store the older frames of observations whose row before holds another episode.
+
+        Args:
+            head: Row of the first observation.
+            columns: The envs.
+            obs: Leaves ``[T, n, ...]`` of the observations.
+            starts: bool ``[T, n]``: the row starts an episode.
+            cut_before: bool ``[n]``: the first row does not continue the row before it.
+        """
         if not self._has_stacks:
             return
         starts = starts.copy()
@@ -213,57 +211,64 @@ class ObservationRows(TreeRows):
             self.older.insert(places, [leaf.frames_of(values[at])[:, :-1] for leaf, values in stacks])
 
     def release(self, rows: slice, columns: slice) -> None:
-        """Forget what is kept aside for rows that are about to be overwritten."""
+        """Remove the final observations and older frames of rows that are about to be overwritten."""
         self.finals.release(rows, columns)
         self.older.release(rows, columns)
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """The observations at ``places`` ``[B]``, leaf by leaf ``[B, ...]``, frames stacked."""
+        """Return the observations at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf."""
         kept = zip(self.leaves, self.flat, self.older.tables, strict=True)
         return [self._stacks(places, leaf, flat, older) for leaf, flat, older in kept]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
-        """What a leaf holds at ``places``; stacks are rebuilt from the rows before and the ``older`` frames."""
+        """Return one leaf at ``places``; rebuild stacks from the newest frames of the rows before.
+
+        Frames from before the start of a stack are replaced by the ``older`` frames that were stored with that start.
+        """
         if leaf.axis is None:
             return flat.take(places, 0)
         last = leaf.num_frames - 1
-        window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative ones count from the ring's end
+        window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
         frames = flat.take(window, 0, mode="wrap")
         if last and len(self.older):
             entries = self.older.index.reshape(-1).take(window[:, 1:], mode="wrap")
             begins = entries >= 0
             rows = np.flatnonzero(begins.any(1))
-            since = begins[rows, ::-1].argmax(1)  # steps from the episode's first row, which holds `last` older frames
+            since = begins[rows, ::-1].argmax(1)  # steps since the stack's start, which has `last` older frames
             entry = entries[rows, last - 1 - since]
+            # Each step since the start pushed one older frame out, so position p shows older frame p + since.
             which, position = np.nonzero(np.arange(last) + since[:, None] < last)
             frames[rows[which], position] = older[entry[which], position + since[which]]
         return np.moveaxis(frames, 1, 1 + leaf.axis)
 
     def take_following(self, places: np.ndarray) -> list[np.ndarray]:
-        """What was observed after each of the steps at ``places`` ``[B]``: the true final observation where that is
-        kept, else the observation in the next row."""
+        """Return the observations after the steps at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf.
+
+        That is the true final observation after a truncated step, and else the observation in the next row.
+        """
         following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
-        found, entries = self.finals.find(places)
+        entries = self.finals.index.reshape(-1).take(places)
+        found = np.flatnonzero(entries >= 0)
         if len(found):
             for values, finals in zip(following, self.finals.tables, strict=True):
-                values[found] = finals[entries]
+                values[found] = finals[entries[found]]
         return following
 
     def check_stacks(self, columns: slice, obs: Arrays, last: Arrays, cuts: np.ndarray) -> None:
-        """Look at the first rows of each env: do frames move on by one place from step to step?
+        """Raise unless the frames of a stack move on by one place from step to step.
+
+        Only the first :data:`CHECKED_ROWS` rows of each env are checked.
 
         Args:
             columns: The envs.
-            obs: Leaves ``[T, n, ...]``.
-            last: Leaves ``[n, ...]`` of the observations after them.
-            cuts: ``[T, n]`` bool: the next observation is of another episode, or of none.
+            obs: Leaves ``[T, n, ...]`` of the observations.
+            last: Leaves ``[n, ...]`` of the observations after the last row.
+            cuts: bool ``[T, n]``: the next observation belongs to another episode, or to none.
 
         Raises:
-            ValueError: If they do not.
+            ValueError: If frames do not move on by one.
         """
-        if not self._has_stacks:
-            return
-        steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts))
+        steps = min(CHECKED_ROWS - int(self._checked[columns].min()), len(cuts)) if self._has_stacks else 0
         if steps <= 0:
             return
         self._checked[columns] += steps
@@ -284,7 +289,7 @@ class ObservationRows(TreeRows):
                 )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """The first ``rows`` of the ring and what is kept aside; tensors that share its memory."""
+        """Return the first ``rows`` of the ring and the values of the tables. The rows share the ring's memory."""
         return {
             "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),
@@ -293,7 +298,7 @@ class ObservationRows(TreeRows):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, where nothing is kept aside."""
+        """Restore a state from :meth:`get_state`, with empty tables."""
         self.set_rows(state["columns"])
         self.finals.set_state(state["finals"])
         if self._has_stacks:

@@ -1,4 +1,4 @@
-"""Prioritized replay: what surprised more is drawn more often (Schaul et al. 2016)."""
+"""Prioritized replay: draw transitions with large TD errors more often (Schaul et al. 2016)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class PrioritizedReplay(Settings):
         ValueError: If a value is out of range.
     """
 
-    alpha: float = setting(0.6, "0 draws uniformly, 1 in proportion to the TD errors.", ge=0, le=1)
-    eps: float = setting(1e-6, "What is added to the TD errors, so that everything can be drawn again.", gt=0)
+    alpha: float = setting(0.6, "Exponent of the priorities: 0 draws uniformly, 1 in proportion to errors.", ge=0, le=1)
+    eps: float = setting(1e-6, "Added to each absolute TD error, so that no priority is 0.", gt=0)
 
 
 class Priorities:
-    """Draws among leaves in proportion to their priorities. What a leaf stands for is for the caller to know.
+    """Holds a priority for each of a fixed number of leaves, and draws leaves in proportion.
+
+    A leaf is an index: the place of a row in a ring, or of an anchor.
 
     Args:
-        settings: How priorities follow from TD errors.
-        num_leaves: How many leaves there are; none can be drawn before :meth:`insert`.
+        settings: ``alpha`` and ``eps``.
+        num_leaves: Number of leaves. None can be drawn before :meth:`insert`.
     """
 
     def __init__(self, settings: PrioritizedReplay, num_leaves: int) -> None:
@@ -39,50 +41,53 @@ class Priorities:
         self._greatest = 1.0
 
     def insert(self, leaves: np.ndarray) -> None:
-        """Let ``leaves`` (int64) be drawn, with the greatest priority that any leaf has had (1 at first)."""
+        """Make ``leaves`` (int64 ``[B]``) drawable, with the greatest priority that any leaf has had, 1 at first."""
         self._tree.set(leaves, self._greatest)
 
     def remove(self, leaves: np.ndarray) -> None:
-        """Let ``leaves`` be drawn no more."""
+        """Stop drawing ``leaves`` (int64 ``[B]``)."""
         self._tree.set(leaves, 0.0)
 
     def sample(self, num: int, beta: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw ``num`` leaves, one from each of as many equal shares of the sum of the priorities, in their order.
+        """Draw ``num`` leaves, one from each of ``num`` equal parts of the cumulative sum of the priorities.
+
+        At least one leaf must be drawable.
 
         Args:
-            num: How many; the same leaf may be drawn several times.
-            beta: How far the weights make up for the uneven draws: 0 not at all, 1 fully.
-            rng: What is drawn from: one call for ``num`` numbers.
+            num: Number of leaves. The same leaf may be drawn several times.
+            beta: Exponent of the weights. 0 corrects none of the bias of uneven draws, 1 all of it.
+            rng: Random stream, called once for ``num`` numbers.
 
         Returns:
-            The leaves, int64 ``[num]``, and their importance weights, float32 ``[num]``: ``(N · P(i))^-beta``, divided
-            by the greatest among them (section 3.4). At least one leaf must have been inserted.
+            The leaves in ascending order, int64 ``[num]``, and their importance weights ``(N · P(i))^-beta``, divided
+            by the greatest of them, float32 ``[num]`` (section 3.4).
         """
         mass = rng.random(num)
         mass += np.arange(num)
         mass *= self._tree.total / num
         leaves = self._tree.find(mass)
         priorities = self._tree.get(leaves)
-        # N and the sum of all priorities cancel out in the division by the greatest weight.
+        # N and the sum of all priorities cancel in the division by the greatest weight, that of the least priority.
         weights = (np.minimum.reduce(priorities) / priorities) ** beta
         return leaves, weights.astype(np.float32)
 
     def update(self, leaves: np.ndarray, errors: np.ndarray, owners: np.ndarray | None = None) -> None:
-        """Give ``leaves`` ``[B]`` the priorities of their TD errors; of equal leaves the last counts.
+        """Set the priorities of ``leaves`` from their TD errors. If a leaf is given twice, the last error counts.
 
-        Leaves that were removed since they were drawn stay so.
+        Leaves that were removed since they were drawn stay removed.
 
         Args:
-            leaves: What was drawn.
-            errors: TD errors ``[B]``, or ``[R]`` of rows.
-            owners: Which of ``leaves`` each row belongs to, ``[R]``, of each at least one. The error of a leaf is 0.9
-                times the greatest and 0.1 times the mean of its own in size (Kapturowski et al. 2019, section 2.3).
+            leaves: Drawn leaves, int64 ``[B]``.
+            errors: TD errors, one per leaf ``[B]``, or one per row ``[R]`` if ``owners`` is given.
+            owners: For sequences: the index in ``leaves`` of each row's sequence, int64 ``[R]``. Each sequence has at
+                least one row. Its error is 0.9 times the greatest plus 0.1 times the mean of the absolute errors of its
+                rows (Kapturowski et al. 2019, section 2.3).
 
         Raises:
-            ValueError: If an error is NaN or infinite; nothing is changed then.
+            ValueError: If an error is NaN or infinite. No priority is then changed.
         """
         sizes = np.abs(errors, dtype=np.float64)
-        if not np.maximum.reduce(sizes, initial=0.0) < math.inf:  # the maximum is NaN if one is
+        if not np.maximum.reduce(sizes, initial=0.0) < math.inf:  # also True if the maximum is NaN
             row = int(np.flatnonzero(~np.isfinite(sizes))[0])
             raise ValueError(
                 f"ReplayBuffer.update_priorities(td_errors)[{row}]: expected a finite number, got "
@@ -94,24 +99,24 @@ class Priorities:
             means = np.bincount(owners, sizes, num) / np.bincount(owners, minlength=num)
             sizes = 0.9 * greatest + 0.1 * means
         priorities = (sizes + self.settings.eps) ** self.settings.alpha
-        there = self._tree.get(leaves) > 0
-        if np.count_nonzero(there) < len(there):
-            leaves, priorities = leaves[there], priorities[there]
+        present = self._tree.get(leaves) > 0
+        if np.count_nonzero(present) < len(present):
+            leaves, priorities = leaves[present], priorities[present]
         self._tree.set(leaves, priorities)
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 
-    def take_over(self, leaves: np.ndarray, other: Priorities, theirs: np.ndarray) -> None:
-        """Give ``leaves`` ``[B]`` the priorities that ``theirs`` ``[B]`` have in ``other``."""
+    def copy_from(self, other: Priorities, theirs: np.ndarray, leaves: np.ndarray) -> None:
+        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to ``leaves`` ``[B]`` of this one."""
         self._tree.set(leaves, other._tree.get(theirs))
         self._greatest = other._greatest
 
     def get_state(self) -> dict[str, Any]:
-        """The priorities up to the last leaf in use, and the greatest there was."""
+        """Return the priorities up to the last drawable leaf, and the greatest priority so far."""
         values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
         return {"values": torch.from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave: draws from equal generators are then the same."""
+        """Restore a state from :meth:`get_state`. Draws from an equal generator are then equal."""
         values = np.zeros(self._tree.num_leaves)
         values[: len(state["values"])] = state["values"].numpy()
         self._tree.set(np.arange(len(values)), values)

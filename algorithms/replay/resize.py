@@ -1,4 +1,4 @@
-"""Fill a replay buffer from one of another shape, as when a run continues with another number of envs."""
+"""Copy the transitions of a replay buffer to one of another shape, for a run that resumes with other envs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ if TYPE_CHECKING:
     from algorithms.replay.buffer import ReplayBuffer
 
 _PLACES = 1024
-"""Transitions that are copied at a time."""
+"""Transitions copied at a time, which limits the memory that the copies take."""
 
 
-def take_over(new: ReplayBuffer, old: ReplayBuffer) -> None:
-    """Fill ``new``, which is empty and at row 0, with the transitions of ``old`` and their priorities.
+def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:
+    """Fill the empty buffer ``new`` with the transitions of ``old`` and their priorities.
 
-    The columns of ``old``, each from its oldest row to its newest, are laid end to end and dealt out to those of
-    ``new`` in equal parts; the first few that do not come out even are left out. Where the part of a column ends, so do
-    windows: what was observed next is kept there, as if the episode had been truncated.
+    The columns of ``old``, each from its oldest row to its newest, are joined end to end, and the result is divided
+    into equal parts, one for each column of ``new``. The first few transitions are dropped if they do not divide
+    evenly. If a division falls within an episode, the step before it is stored as truncated, with the observation
+    after it.
     """
+    # A place table [depth, columns of new] says where each new row comes from. Transposing makes each part a column.
     rows = (old.heads + np.arange(old.rows)[:, None]) % old.rows
     places = (rows * old.num_envs + np.arange(old.num_envs)).T.reshape(-1)
     places = places[old.sampleable.reshape(-1).take(places)]
     depth = len(places) // new.num_envs
     places = places[len(places) - depth * new.num_envs :].reshape(new.num_envs, depth).T
+    # A step continues if the row below it comes from the next row of the same old column, and no window was cut there.
     goes_on = np.zeros(places.shape, dtype=bool)
     goes_on[:-1] = places[1:] == (places[:-1] + old.num_envs) % (old.rows * old.num_envs)
     goes_on &= ~old.cuts.reshape(-1).take(places)
@@ -39,15 +42,21 @@ def take_over(new: ReplayBuffer, old: ReplayBuffer) -> None:
         part = slice(begin, begin + step)
         new.add(_rollout(old, places[part], goes_on[part], starts[part]))
     if new.priorities is not None and old.priorities is not None:
-        kept = places[-new.kept_rows :]
+        kept = places[-new.kept_rows :]  # the new ring may be smaller, and has then overwritten the others
         rows = np.arange(depth - len(kept), depth)[:, None] % new.rows
         leaves = rows * new.num_envs + np.arange(new.num_envs)
-        new.priorities.take_over(leaves.reshape(-1), old.priorities, kept.reshape(-1))
+        new.priorities.copy_from(old.priorities, kept.reshape(-1), leaves.reshape(-1))
 
 
 def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts: np.ndarray) -> Rollout:
-    """The steps at ``places`` ``[T, N]``; which of them are followed by the next in their column, and which begin one
-    that is followed."""
+    """Return a rollout of the steps of ``old`` at ``places``, truncated where they neither terminate nor continue.
+
+    Args:
+        old: The buffer to read.
+        places: ``[T, N]``, in the columns of the new buffer.
+        goes_on: bool ``[T, N]``: the next row continues the episode.
+        starts: bool ``[T, N]``: the row before does not continue into this one.
+    """
     terminateds = old.terminateds.reshape(-1).take(places)
     truncateds = ~goes_on & ~terminateds
     shape, flat = places.shape, places.reshape(-1)

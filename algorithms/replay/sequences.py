@@ -1,10 +1,10 @@
-"""Sequences from a replay buffer, for recurrent modules (Kapturowski et al. 2019, R2D2).
+"""Sample sequences from a replay buffer, for recurrent modules (R2D2, Kapturowski et al. 2019).
 
-A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the length of the sequences, and whose
-recurrent state is kept. From there come ``burn_in`` rows that only bring up the state, ``length`` rows that are
-trained, and the rows that their n-step windows reach into. A module runs over all of them, across the ends of
-episodes, where it zeroes its state; so what followed a row must stand right after it. Where an episode was truncated,
-its true final observation is put in as a row of its own.
+A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the sequence length, and whose
+recurrent state is stored. It has ``burn_in`` rows that only warm up the state, then ``length`` rows that are trained
+on, and then the rows that their n-step windows reach. A module runs over all of these, and zeroes its state where an
+episode starts. The observation after a row must therefore be in the next row. After a truncated step, an extra row is
+inserted for the true final observation.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SequenceReplay:
-    """Samples are sequences.
+    """Settings of a buffer that samples sequences.
 
     Attributes:
-        length: ``L``, rows of a sequence that are trained: the ``max_seq_len`` that rollouts are recorded with.
-        burn_in: Rows before them that only bring up the recurrent state, which was recorded with older weights.
-        initial_state: The module's ``get_initial_state()``: a tree of tensors without a batch dim.
+        length: ``L``, the rows of a sequence that are trained on. Equal to the ``max_seq_len`` of the rollouts.
+        burn_in: Rows before them that only warm up the recurrent state, which was recorded with older weights.
+        initial_state: The module's ``get_initial_state()``, a tree of tensors without a batch dimension.
 
     Raises:
         TypeError: For a value of another type.
@@ -54,29 +54,32 @@ class SequenceReplay:
         check_value("SequenceReplay.burn_in", self.burn_in, int, Bounds(ge=0), doc)
 
     def reach(self, n_step: int) -> int:
-        """From the first row of a sequence to the observation after its last window: rows that must be written."""
+        """Return the rows that must be written after an anchor before its sequence can be sampled.
+
+        They end with the last row of the last window; the observation after it is then in the ring as well.
+        """
         return self.burn_in + self.length + n_step - 1
 
     @property
     def state_bytes(self) -> int:
-        """Of one recurrent state."""
+        """Bytes of one recurrent state."""
         return sum(x.numel() * x.element_size() for x in tree.flatten(self.initial_state))
 
 
 class Anchors(Candidates):
-    """The anchors of a ring ``[R, N]``: their recurrent states, and which of them can be sampled.
+    """Stores the recurrent states at the anchors of a ring ``[R, N]``, and draws anchors.
 
-    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. It can be sampled if all rows of the sequence are
-    there, and one of them is trained.
+    Anchor ``i`` is at row ``i // N * length`` of column ``i % N``. It can be drawn if the ring holds all rows of its
+    sequence, and at least one of them can be trained on.
 
     Args:
-        settings: Length, burn-in and state.
-        layout: Of the ring, whose rows are a multiple of the length.
+        settings: Length, burn-in and initial state.
+        layout: Layout of the ring, whose rows are a multiple of the length.
         n_step: The greatest number of steps in a window.
-        prioritized: Draw by priorities; None draws evenly.
+        prioritized: Draw by priority. None draws uniformly.
 
     Raises:
-        ValueError: If there would not always be one, were the ring full.
+        ValueError: If the ring is too short to hold a complete sequence at all times once it is full.
     """
 
     def __init__(
@@ -104,19 +107,26 @@ class Anchors(Candidates):
         self._states = [x.new_zeros(*self.sampleable.shape, *x.shape) for x in self._initial]
 
     def read_states(self, rollout: Rollout, head: int) -> list[Tensor] | None:
-        """The states before the anchors in ``rollout``, leaf by leaf ``[anchors, n, ...]``, if it is written from row
-        ``head`` on; None if there is no anchor in it. Initial states where none were recorded.
+        """Return the recurrent states at the anchors in ``rollout``, one tensor ``[anchors, n, ...]`` per leaf.
+
+        Args:
+            rollout: To be written from row ``head`` on. Without recorded states, the initial state is used.
+            head: Row of the rollout's first step.
+
+        Returns:
+            The leaves of the states, or None if the rollout contains no anchor.
 
         Raises:
-            ValueError: If the state before an anchor cannot be known, or the states do not fit.
+            ValueError: If an anchor lies where no state was recorded, or the states have other shapes.
         """
         (steps, slots), length = rollout.shape, self.settings.length
         first = -head % length
+        # Runners record states before rows 0, L, 2L, … of a rollout, so anchors must fall on these.
         if (steps % length and length % steps) or 0 < first < steps:
             raise ValueError(
-                "rollout_fragment_length: expected a divisor or a multiple of the length of "
-                f"sequences, {length}, always the same, got {steps} steps from row {head} on. Set "
-                "one that fits max_seq_len."
+                "rollout_fragment_length: expected a divisor or a multiple of the sequence length "
+                f"{length}, the same for all rollouts, got {steps} steps from row {head} on. Set one that "
+                "divides max_seq_len, or a multiple of it."
             )
         if first:
             return None
@@ -128,9 +138,9 @@ class Anchors(Candidates):
         if [tuple(x.shape) for x in states] != expected:
             got = [tuple(x.shape) for x in states]
             raise ValueError(
-                f"Rollout.state_in: expected states shaped {expected}, one row before each "
+                f"Rollout.state_in: expected states shaped {expected}, one row for every "
                 f"{length} steps, got {got}. Sample with the module and the max_seq_len that the "
-                "replay buffer was made for."
+                "replay buffer was built for."
             )
         return states
 
@@ -142,21 +152,22 @@ class Anchors(Candidates):
         states: Sequence[Tensor] | None,
         trained: np.ndarray,
     ) -> None:
-        """Note that ``steps`` rows from ``head`` on were written: offer the sequences that are complete now, and
-        withdraw those of which rows are gone.
+        """Update the anchors after rows were written: offer complete sequences, withdraw overwritten ones.
 
         Args:
-            head: The row that was next to be written.
-            steps: How many were.
-            columns: Of which envs.
-            states: What :meth:`read_states` gave.
-            trained: bool ``[R, N]``: the rows that can be trained.
+            head: First row that was written.
+            steps: Number of rows that were written.
+            columns: The envs.
+            states: The rollout's states from :meth:`read_states`.
+            trained: bool ``[R, N]``: the rows that can be trained on.
         """
         length, after = self.settings.length, head + steps
         if states is not None:
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
                 kept[torch.from_numpy(rows), columns] = new
+        # Rows are counted on beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
+        # anchors that became incomplete or complete with these rows, so none is offered twice.
         gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
         self.withdraw(gone.start, len(gone), columns)
         written = min(int(self._written[columns.start]) + steps, self._kept_rows)
@@ -169,28 +180,28 @@ class Anchors(Candidates):
             self.offer(complete.start, columns, np.logical_or.reduce(trained[places, columns], 1))
 
     def _anchors_between(self, begin: int, end: int) -> range:
-        """The rows of anchors, counted on beyond the ring's ends, that are at rows from ``begin`` up to ``end``."""
+        """Return the indices ``row // length`` of the anchor rows from row ``begin`` to before row ``end``."""
         length = self.settings.length
         return range(-(-begin // length), -(-end // length))
 
-    def forget(self, columns: slice) -> None:
-        """Empty these columns."""
-        self._written[columns] = 0
-        self.withdraw(0, len(self.sampleable), columns)
+    def clear(self) -> None:
+        """Withdraw all anchors."""
+        self._written[:] = 0
+        self.withdraw(0, len(self.sampleable), slice(0, self._num_envs))
 
     def places(self, anchors: np.ndarray) -> np.ndarray:
-        """Their places in the ring."""
+        """Return the places of ``anchors`` ``[B]`` in the ring, int64 ``[B]``."""
         rows, columns = np.divmod(anchors, self._num_envs)
         return rows * (self.settings.length * self._num_envs) + columns
 
     def states(self, anchors: np.ndarray) -> Tree:
-        """The recurrent states ``[B, ...]`` before ``anchors`` ``[B]``."""
+        """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
         index = torch.from_numpy(anchors)
         found = [kept.flatten(0, 1).index_select(0, index) for kept in self._states]
         return tree.unflatten_as(self.settings.initial_state, found)
 
     def describe(self) -> str:
-        """What two buffers must have in common to exchange their states."""
+        """Return what must be equal in two buffers for one to load the other's state, in words."""
         settings = self.settings
         return (
             f"of {settings.length} after {settings.burn_in}, {self._reach} up to the last window, "
@@ -198,7 +209,7 @@ class Anchors(Candidates):
         )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """What is kept of the first ``rows`` of the ring; tensors that share the memory."""
+        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors share the memory."""
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],
@@ -207,32 +218,41 @@ class Anchors(Candidates):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, after :meth:`forget` of all columns."""
+        """Restore a state from :meth:`get_state`, after :meth:`clear`."""
         for kept, saved in zip(self._states, state["states"], strict=True):
             kept[: len(saved)] = saved
-        self.restore(state["sampleable"].numpy())
+        self.offer(0, slice(0, self._num_envs), state["sampleable"].numpy())
         self._written[:] = state["written"].numpy()
 
 
 def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[dict[str, Tree], np.ndarray]:
-    """The sequences that begin at the anchors ``drawn`` ``[B]``.
+    """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
-    Rows that are trained are the valid ones among ``L`` in a row. ``L'`` rows are those, up to what the last of their
-    windows reaches, and inserted ones: as many as the sequence with the most of these has.
+    The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the inserted
+    rows of true final observations, as many as the sequence with the most of them has. The ``V`` valid rows, which are
+    trained on, are the sampleable ones of the ``L``. Index ``t·B + b`` means row ``t`` of sequence ``b``.
+
+    Args:
+        ring: The buffer to read.
+        anchors: Its anchors.
+        drawn: Indices of anchors, int64.
 
     Returns:
-        ``obs`` ``[L', B, ...]``, ``starts`` ``[L', B]``; ``state_in`` ``[B, ...]`` before the first row, of the burn-in
-        if there is one; ``valid_rows`` ``[R]``, the places ``t·B + b`` of trained rows; ``next_rows`` ``[R]``, those of
-        what was observed after the window of each; at the trained rows ``actions``, ``rewards`` summed over the window
-        and ``discounts``, elsewhere zeros; ``burn_in``: ``obs`` and ``starts`` ``[burn_in, B, ...]``, if there is one.
-        And for each trained row the sequence it is of, int64 ``[R]``.
+        A dict of columns, and the sequence in ``[0, B)`` of each valid row, int64 ``[V]``. The columns are
+
+        - ``obs`` ``[L', B, ...]`` and ``starts`` ``[L', B]``;
+        - ``state_in`` ``[B, ...]``, the state before the burn-in, or before the first row if there is none;
+        - ``actions``, ``rewards`` (summed over the window) and ``discounts`` ``[L', B]``, 0 outside the valid rows;
+        - ``valid_rows`` ``[V]``, the indices of the valid rows;
+        - ``next_rows`` ``[V]``, the index of the observation after the window of each valid row;
+        - ``burn_in``, if there is one: its ``obs`` and ``starts`` ``[burn_in, B, ...]``.
     """
     settings, batch_size = anchors.settings, len(drawn)
     span = np.arange(settings.reach(ring.max_steps) + 1)[:, None] * ring.num_envs
     places = (anchors.places(drawn) + span) % (ring.rows * ring.num_envs)
     before, places = places[: settings.burn_in], places[settings.burn_in :]
     truncated = ring.has_final(places)
-    truncated[-1] = False  # of the last row only the observation counts
+    truncated[-1] = False  # the last row is only there for its observation, no window crosses its step
     spread, positions, inserted = _with_finals(places, truncated)
     shape, spread = spread.shape, spread.reshape(-1)
     obs = ring.observations(spread)
@@ -240,6 +260,7 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         index, finals = torch.from_numpy(inserted), ring.following_observations(spread[inserted])
         obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
 
+    # `places` and `trained` count ring rows; `positions` translates them to rows of the batch, with inserted ones.
     def lay_out(rows: np.ndarray, values: np.ndarray) -> Tensor:
         column = np.zeros((len(spread), *values.shape[1:]), values.dtype)
         column[rows] = values
@@ -249,8 +270,9 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
     own = places.reshape(-1)[trained]
     rows = positions.reshape(-1)[trained]
     _, steps, rewards, discounts = ring.windows(own)
+    # one row after the window's last step, which is an inserted row if that step was truncated
     following = positions.reshape(-1)[trained + (steps - 1) * batch_size] + batch_size
-    # The last row starts no episode that a window reaches into, and its own flag need not be written yet.
+    # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
     starts = ring.starts.reshape(-1).take(places[:-1].reshape(-1))
     batch = {
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
@@ -272,19 +294,21 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
 
 
 def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Insert a row for the true final observation after each step that was truncated.
+    """Insert a row for the true final observation after each truncated step.
 
     Args:
-        places: Of the rows of sequences ``[M, B]``.
-        truncated: In which of them steps were truncated, bool ``[M, B]``.
+        places: Places of the rows of the sequences, ``[M, B]``.
+        truncated: bool ``[M, B]``: the step was truncated.
 
     Returns:
-        The place in the ring of each row, ``[L', B]``; of an inserted row that of the step which was truncated. The
-        last row again where a sequence has fewer of them than others. Where the rows that there were now stand among
-        these ``L'·B``, ``[M, B]``. And where the inserted ones stand, int64.
+        spread: The place of each of ``L'`` rows, ``[L', B]``. An inserted row has the place of the truncated step. A
+            sequence with fewer inserted rows than others is padded with its last row.
+        positions: Index ``t·B + b`` of each given row among the ``L'`` rows, ``[M, B]``.
+        inserted: Indices of the inserted rows, int64.
     """
     steps, batch = places.shape
     positions = np.arange(steps * batch).reshape(steps, batch)
+    # A row moves down by the number of truncated steps before it in its own column.
     until = np.add.accumulate(truncated, 0, dtype=np.int64)
     positions += (until - truncated) * batch
     spread = np.repeat(places[-1:], steps + int(until[-1].max()), 0)

@@ -1,23 +1,24 @@
-"""Sums over many numbers, kept up to date, and the search for the number at which a sum passes a given value."""
+"""A sum tree: keep sums of many numbers up to date, and find where the cumulative sum passes a value."""
 
 import numpy as np
 
 _SHIFT = 3
 _BRANCH = 1 << _SHIFT
-"""Children of a node. With more there are fewer levels, but all children of a node are read on the way down."""
+"""Children of a node. More children make fewer levels, but a search reads all children of each node it passes."""
 
 _MAX_TOP = 4096
-"""Nodes of the top level, which is summed up anew in every search: faster than further levels."""
+"""Most nodes of the top level. Each search sums it again, which is faster up to here than another level."""
 
 
 class SumTree:
-    """Numbers ``>= 0``, the leaves, above them the sums of each eight, and so on up to a top level of a few thousand.
+    """Holds nonnegative numbers, the leaves, and finds leaves by their cumulative sum in logarithmic time.
 
-    A sum is always made from the numbers below it, never by adding what changed, so sums do not drift; and they are
-    the same bits whatever the order in which the leaves were set.
+    Each node above is the sum of eight nodes of the level below, up to a top level of at most 4,096 nodes. A node is
+    always summed from its children, never changed by a difference. So sums do not drift, and their bits do not depend
+    on the order in which leaves were set.
 
     Args:
-        num_leaves: How many there are; all are 0 at first.
+        num_leaves: Number of leaves, all 0 at first.
     """
 
     def __init__(self, num_leaves: int) -> None:
@@ -31,17 +32,17 @@ class SumTree:
         self._cumulative = np.zeros(width + 1)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
-        """Give ``leaves`` (int64 ``[B]``) the ``values`` (``[B]`` or one for all). Of equal leaves the last counts."""
+        """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one for all). The last of equal leaves counts."""
         self._flat[0][leaves] = values
         for level, above in zip(self._levels, self._flat[1:], strict=True):
             leaves = leaves >> _SHIFT
             if len(leaves) < len(level):
                 above[leaves] = np.add.reduce(level.take(leaves, 0), 1)
-            else:
+            else:  # as many leaves as nodes: summing the whole level is faster than looking up its nodes
                 above[: len(level)] = np.add.reduce(level, 1)
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
-        """The values of ``leaves``, float64."""
+        """Return the values of ``leaves`` (int64), float64 of the same shape."""
         return self._flat[0].take(leaves)
 
     @property
@@ -50,17 +51,18 @@ class SumTree:
         return float(np.add.reduce(self._flat[-1]))
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """The leaves in whose interval of the cumulative sum ``mass`` lies, int64 ``[B]``.
+        """Return the leaves whose intervals of the cumulative sum contain ``mass``, int64 ``[B]``.
 
-        Leaf ``i`` has the interval from the sum of the leaves before it up to, and without, that sum and its own
-        value. A leaf of value 0 has none and is never found, also where rounding puts ``mass`` at an edge.
+        The interval of a leaf begins at the sum of all leaves before it, and is as long as the leaf's value; its end is
+        excluded. A leaf of value 0 is never returned, even if rounding moves ``mass`` to an edge.
 
         Args:
-            mass: float64 ``[B]``, from 0 to :attr:`total`, which must be greater than 0. Fastest if sorted.
+            mass: float64 ``[B]``, from 0 to :attr:`total`, which must be positive. Fastest if sorted.
         """
         cumulative = self._cumulative
         ends = np.add.accumulate(self._flat[-1], out=cumulative[1:])
-        # Below the end of the last child, so that the first end above the mass is that of a child greater than 0.
+        # Keep the mass below the last end, on each level: a node whose end is greater must exist, and the first one
+        # is greater than 0, since its end exceeds the end before it.
         mass = np.minimum(mass, np.nextafter(ends[-1], 0))
         nodes = ends.searchsorted(mass, "right")
         mass = mass - cumulative.take(nodes)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from algorithms.replay import ReplayBuffer
 from rlmodule import Columns, Rollout
 
 
@@ -127,3 +128,9 @@ class Stream:
             k += 1
             if k == n_step or step.ended or i + k == len(steps):
                 return total, step.following, 0.0 if step.terminated else gamma**k, k
+
+
+def add_in_parts(buffer: ReplayBuffer, stream: Stream, steps: int, restart: float = 0.0) -> None:
+    """Add ``steps`` more rows of ``stream`` in rollouts that fit into the ring."""
+    for begin in range(0, steps, buffer.rows - 1):
+        buffer.add(stream.rollout(min(buffer.rows - 1, steps - begin), restart))

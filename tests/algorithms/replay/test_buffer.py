@@ -23,7 +23,7 @@ from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Episode, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing.data import differences
-from tests.algorithms.replay.streams import Stream
+from tests.algorithms.replay.streams import Stream, add_in_parts
 from tests.rlmodule.toys import ENDS, LENGTHS, NoNets, Scripted, Settings, counters
 
 GAMMA = 0.9
@@ -108,7 +108,7 @@ def test_holds_what_lists_of_steps_hold(
     low, high = n_step if isinstance(n_step, tuple) else (n_step, n_step)
     buffer = make(stream, max(capacity, high * num_envs), n_step=n_step)
     for fragment in fragments:
-        buffer.add(stream.rollout(fragment, restart))
+        add_in_parts(buffer, stream, fragment, restart)
         check_all(buffer, stream, range(low, high + 1))
     assert buffer.num_transitions == np.count_nonzero(buffer.sampleable)
 
@@ -235,7 +235,7 @@ def test_steps_of_a_range_are_drawn_evenly() -> None:
 def test_every_transition_is_equally_likely() -> None:
     stream = Stream(1, 3, mode="next_step")
     buffer = make(stream, 60)
-    buffer.add(stream.rollout(50))
+    add_in_parts(buffer, stream, 50)
     counts = np.bincount(np.concatenate([buffer.sample(30).indices for _ in range(1000)]))
     offered = np.flatnonzero(buffer.sampleable)
     assert np.flatnonzero(counts).tolist() == offered.tolist()
@@ -262,7 +262,7 @@ def test_prioritized_rows_carry_weights_and_leave_with_their_rows() -> None:
             assert buffer.sampleable.reshape(-1)[sample.indices].all()
             assert sample.batch[Columns.WEIGHTS].dtype == torch.float32
             buffer.update_priorities(sample, torch.linspace(-2, 2, 8))
-    buffer.add(stream.rollout(50))
+    add_in_parts(buffer, stream, 50)
     everything = np.concatenate([buffer.sample(8).indices for _ in range(200)])
     assert {*everything.tolist()} == {*np.flatnonzero(buffer.sampleable).tolist()}
 
@@ -372,7 +372,7 @@ def test_a_restored_buffer_goes_on_bit_for_bit(
     stream = Stream(7, 2, frames=3, axis=0)
     settings: dict[str, Any] = {"n_step": (1, 3), "prioritized": prioritized}
     buffer, other = make(stream, 50, **settings), make(stream, 50, seed=9, **settings)
-    other.add(Stream(8, 2, frames=3, axis=0).rollout(60))
+    add_in_parts(other, Stream(8, 2, frames=3, axis=0), 60)
     for _ in range(rounds):
         buffer.add(stream.rollout(4, 0.1))
     save_checkpoint(tmp_path / "c", buffer.get_state())
@@ -397,7 +397,7 @@ def test_a_restored_buffer_goes_on_bit_for_bit(
 def test_a_restored_buffer_is_like_one_that_never_stopped(rounds: int, before: int) -> None:
     stream = Stream(7, 2, frames=3, axis=0)
     buffer, other = make(stream, 50), make(stream, 50, seed=9)
-    other.add(Stream(before, 2, frames=3, axis=0).rollout(60))
+    add_in_parts(other, Stream(before, 2, frames=3, axis=0), 60)
     for _ in range(rounds):
         buffer.add(stream.rollout(4, 0.1))
     other.set_state(buffer.get_state())
@@ -469,7 +469,7 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
 
 def test_too_little_memory_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_of_buffer, "memory_limit", lambda: 10**9)
-    with pytest.raises(MemoryError, match=r"1,000,000 transitions: expected at most the 1,000,000,000 bytes.*28,2\d\d"):
+    with pytest.raises(MemoryError, match=r"1,000,000 transitions: expected at most 1,000,000,000 bytes.*28,2\d\d"):
         ReplayBuffer(ATARI, spaces.Discrete(3), capacity=10**6, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0))
 
 

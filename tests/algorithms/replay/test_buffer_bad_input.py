@@ -27,7 +27,7 @@ BOX = spaces.Box(-1, 1, (4, 3), np.float32)
         ({"gamma": 1.5}, r"ReplayBuffer\(gamma\): expected finite float, >= 0 and <= 1, got 1.5"),
         ({"gamma": float("nan")}, r"ReplayBuffer\(gamma\)"),
         ({"n_step": 0}, r"ReplayBuffer\(n_step\): expected finite int \| tuple\[int, int\], >= 1, got 0"),
-        ({"n_step": (3, 2)}, r"ReplayBuffer\(n_step\): expected .* of a pair the least first, got \(3, 2\)"),
+        ({"n_step": (3, 2)}, r"ReplayBuffer\(n_step\): expected .* a pair in ascending order, got \(3, 2\)"),
         ({"n_step": (1, 2, 3)}, r"ReplayBuffer\(n_step\)"),
         ({"n_step": (1, 2.0)}, r"ReplayBuffer\(n_step\)"),
         ({"n_step": 6}, r"expected at most 5 steps, as many as the buffer holds of each env, .*got 6"),
@@ -80,7 +80,7 @@ def with_column(rollout: Rollout, name: str, change: Callable[[torch.Tensor], to
         (lambda r: dataclasses.replace(r, final_obs=r.final_obs[1:]), r"Rollout.final_obs: expected"),
         (
             lambda r: dataclasses.replace(r, final_index=r.final_index[1:], final_obs=r.final_obs[1:]),
-            "Rollout.final_index: expected the true final observation of every truncated step",
+            r"Rollout.final_index: expected the row and slot of each of the \d+ truncated steps, got \d+ rows",
         ),
         (
             lambda r: dataclasses.replace(r, columns={n: c for n, c in r.columns.items() if n != "starts"}),
@@ -107,8 +107,28 @@ def test_envs_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="expected envs 0 to 2, got envs 2 to 3"):
         buffer.add(stream.rollout(1), first_slot=2)
     buffer.add(stream.rollout(1), first_slot=1)
-    with pytest.raises(ValueError, match="expected envs that always come together, got envs 0 to 1"):
+    with pytest.raises(ValueError, match="expected envs that are always added together, got envs 0 to 1"):
         buffer.add(stream.rollout(1))
+
+
+@pytest.mark.parametrize(("steps", "frames"), [(21, 1), (80, 1), (23, 3)])
+def test_rollouts_with_as_many_rows_as_the_ring_are_refused(steps: int, frames: int) -> None:
+    stream = Stream(2, 2, frames=frames, axis=0 if frames > 1 else None)
+    buffer = make(stream, frame_stack_axis=0 if frames > 1 else None)
+    buffer.add(stream.rollout(3))
+    with pytest.raises(ValueError, match=f"at most {buffer.rows - 1} rows, got {steps} rows. Add it in parts"):
+        buffer.add(stream.rollout(steps))
+    assert (buffer.num_transitions, buffer.heads.tolist()) == (6, [3, 3])
+
+
+def test_final_observations_of_steps_that_were_not_truncated_are_refused() -> None:
+    stream = Stream(2, 2)
+    stream.rollout(6)
+    rollout = stream.rollout(6)
+    assert len(rollout.final_index)
+    rollout = with_column(rollout, "truncateds", torch.zeros_like)
+    with pytest.raises(ValueError, match=r"each of the 0 truncated steps, got \d+ rows"):
+        make(stream).add(rollout)
 
 
 @pytest.mark.parametrize("size", [0, -1, 9, 41])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from algorithms.replay import PrioritizedReplay, ReplayBuffer
 from rlmodule import Columns
 from rlmodule.testing.data import clone
-from tests.algorithms.replay.streams import Stream
+from tests.algorithms.replay.streams import Stream, add_in_parts
 from tests.algorithms.replay.test_buffer import check_row, make
 
 
@@ -56,10 +56,10 @@ def test_takes_over_whole_steps(
     later._count = 100_000  # so that its frames are others
     old = make(stream, capacities[0], n_step=n_step)
     for fragment in fragments:
-        old.add(stream.rollout(fragment, 0.2))
+        add_in_parts(old, stream, fragment, 0.2)
     there = held(old, stream, n_step)
     new = make(stream, capacities[1], num_envs=envs[1], n_step=n_step)
-    new.add(Stream(1, envs[1], mode=mode, frames=frames[0], axis=frames[1]).rollout(7))  # which is forgotten
+    add_in_parts(new, Stream(1, envs[1], mode=mode, frames=frames[0], axis=frames[1]), 7)  # which is forgotten
     new.set_state(clone(old.get_state()))
     took = held(new, stream, n_step)
     assert len(took) == len({*took}) == new.num_transitions
@@ -68,7 +68,7 @@ def test_takes_over_whole_steps(
     # and it goes on: what was taken over is overwritten bit by bit
     both = {**steps_by_first_number(stream), **steps_by_first_number(later)}
     for _ in range(3):
-        new.add(later.rollout(5, 0.1))
+        add_in_parts(new, later, 5, 0.1)
     both |= steps_by_first_number(later)
     batch = new.gather_rows(np.flatnonzero(new.sampleable))
     for row, obs in enumerate(batch[Columns.OBS].numpy()):
