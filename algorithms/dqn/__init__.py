@@ -1,4 +1,4 @@
-"""Deep Q-learning, up to Rainbow."""
+"""Deep Q-learning, with the parts of Rainbow."""
 
 from algorithms.dqn.dqn import DQN, DQNConfig, DQNTraining
 from algorithms.dqn.learner import DQNLearner

@@ -1,4 +1,4 @@
-"""DQN: its settings, up to Rainbow's, and what happens in one iteration."""
+"""DQN: its settings, including those of Rainbow, and one iteration of training."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ from rlmodule.seeding import seed_sequence
 from rlmodule.settings import Training
 
 NET_SETTINGS = tuple(settings_of(DQNNetSettings))
-"""Settings of :class:`DQNConfig` that are settings of its nets, and so of :class:`DQNModelConfig`."""
+"""Settings of :class:`DQNConfig` that describe the nets. They are passed on to :class:`DQNModelConfig`."""
 
 PRIORITIZED_SETTINGS = ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
-"""Settings that mean nothing without ``prioritized_replay``."""
+"""Settings that only have an effect with ``prioritized_replay=True``."""
 
 
 class DQNTraining(DQNNetSettings, Training):
-    """DQN's arithmetic."""
+    """Settings of DQN's loss, targets and exploration."""
 
     lr = 5e-4
     grad_clip = 10.0
@@ -46,7 +46,7 @@ class DQNTraining(DQNNetSettings, Training):
         True, "Whether the online net chooses the action that the target net values (double Q-learning)."
     )
     n_step: int | tuple[int, int] = setting(
-        3, "Rewards summed up before a value is asked for; a pair draws the number for each row.", ge=1
+        3, "Steps whose rewards are summed before the next value; a pair draws the number for each row.", ge=1
     )
     epsilon: Schedule | None = setting(
         None,
@@ -56,10 +56,10 @@ class DQNTraining(DQNNetSettings, Training):
         le=1,
     )
     td_error_loss_fn: Literal["huber", "mse"] = setting(
-        "huber", "Whether errors above 1 count linearly or are squared like the others; not for atoms."
+        "huber", "Whether errors above 1 count linearly (huber) or are squared too (mse); not for atoms."
     )
-    target_network_update_freq: int = setting(200, "Environment steps between moves of the target network.", ge=1)
-    tau: float = setting(1.0, "How far the target network moves each time: 1 copies the online one.", gt=0, le=1)
+    target_network_update_freq: int = setting(200, "Environment steps between updates of the target network.", ge=1)
+    tau: float = setting(1.0, "How far an update moves the target network: 1 copies the online one.", gt=0, le=1)
     num_steps_sampled_before_learning_starts: int = setting(1000, "Environment steps before the first update.", ge=0)
     training_intensity: float | None = setting(
         32.0,
@@ -72,39 +72,39 @@ class DQNTraining(DQNNetSettings, Training):
 
 
 class Replay(Settings):
-    """What is remembered and how it is drawn."""
+    """Settings of the replay buffer."""
 
-    replay_capacity: int = setting(50_000, "Environment steps that are remembered.", ge=1)
-    prioritized_replay: bool = setting(False, "Whether steps with great errors are drawn more often.")
+    replay_capacity: int = setting(50_000, "Environment steps that the replay buffer holds.", ge=1)
+    prioritized_replay: bool = setting(False, "Whether steps with large errors are drawn more often.")
     prioritized_replay_alpha: float = setting(
-        0.6, "How much errors count when steps are drawn: 0 draws all alike.", ge=0, le=1
+        0.6, "Exponent of the priorities of steps: 0 draws all alike, 1 in proportion to errors.", ge=0, le=1
     )
     prioritized_replay_beta: Schedule = setting(
         0.4,
-        "How much of the bias of that is corrected, 1 being all: a number, or points [[0, value], [env_step, value], "
-        "...].",
+        "How much of the bias of prioritized draws is corrected, 1 being all: a number, or points [[0, value], "
+        "[env_step, value], ...].",
         ge=0,
         le=1,
     )
-    prioritized_replay_eps: float = setting(1e-6, "What is added to every error before steps are drawn.", gt=0)
+    prioritized_replay_eps: float = setting(1e-6, "Added to each absolute error, so that no priority is 0.", gt=0)
     frame_stack_axis: int | dict[str, int] | None = setting(
         None,
-        "Axis along which an observation stacks frames, of which each is then stored once; a dict by path for parts of "
-        "a Dict or Tuple; None stores observations as they are.",
+        "Axis along which observations stack frames, to store each frame once; for a Dict or Tuple, a dict of axes by "
+        "path; None stores whole observations.",
     )
     replay_in_checkpoints: bool = setting(
-        True, "Whether checkpoints hold what is remembered, so that a run resumes exactly."
+        True, "Whether checkpoints hold the replay buffer, so that a run resumes exactly."
     )
 
 
 class DQNReporting(Reporting):
-    """What a run tells and where it writes it."""
+    """Settings of what a run reports, and where it writes."""
 
     num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
 
 
 class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
-    """Settings of :class:`DQN`; each part of Rainbow is a switch, and :meth:`rainbow` begins a config with all on."""
+    """Settings of :class:`DQN`. Each part of Rainbow has its own setting; :meth:`rainbow` turns all of them on."""
 
     training = Section(DQNTraining)
     replay = Section(Replay)
@@ -116,11 +116,13 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
 
     @on_the_class
     def rainbow(cls, **values: Any) -> "DQNConfig":
-        """A new config with all six parts (Hessel et al. 2018): double, dueling, 3-step, prioritized, 51 atoms, noisy.
+        """Return a new config with all parts of Rainbow (Hessel et al. 2018).
+
+        These are double Q-learning, dueling nets, 3-step windows, prioritized replay, 51 atoms and noisy nets.
 
         Args:
-            **values: Further settings, or others than Rainbow's. ``v_min`` and ``v_max`` must be set before build(),
-                here or with training(): the range of discounted returns belongs to the task.
+            **values: Further settings, or other values for these. Set ``v_min`` and ``v_max`` here or with training()
+                before build(): the range of discounted returns depends on the task.
         """
         parts = {
             "double_q": True,
@@ -142,7 +144,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
 
     @property
     def epsilon_schedule(self) -> Schedule:
-        """``epsilon``, or what its None stands for."""
+        """``epsilon``, or the default schedule if it is None."""
         if self.epsilon is not None:
             return self.epsilon
         return 0.0 if self.noisy else [[0, 1.0], [10_000, 0.05]]
@@ -154,15 +156,17 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
         return RLModuleSpec(module_class=DQNModule, catalog_class=DQNCatalog)
 
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
-        """As for every algorithm, with the settings of the nets in ``model_config``.
+        """Return the spec of the base class, with the net settings of this config in its ``model_config``.
 
         Raises:
-            ValueError: If a setting of the nets is given in ``model_config`` too, or the catalog does not know them.
+            ValueError: If ``model_config`` has another value for a net setting; or a net setting was changed and the
+                catalog does not read it.
         """
         spec = super().get_rl_module_spec(observation_space, action_space)
         chosen = {name: getattr(self, name) for name in NET_SETTINGS}
         config_class = spec.catalog_class.model_config_class if spec.catalog_class else None
         if config_class is None or not issubclass(config_class, DQNModelConfig):
+            # The user's module or catalog does not read these settings, so they must not be set.
             defaults = DQNModelConfig()
             for name, value in chosen.items():
                 if value != getattr(defaults, name):
@@ -179,7 +183,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
         return dataclasses.replace(spec, model_config=dataclasses.replace(given, **chosen))
 
     def get_rollout_fragment_length(self) -> int:
-        """Steps of each environment per rollout: 1 unless the setting says otherwise; 4 where each takes a message."""
+        """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners to save messages."""
         return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
 
     def validate(self) -> None:
@@ -193,7 +197,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
             raise self._invalid("n_step", "a pair (least, most)", "Swap the two.")
         try:
             DQNModelConfig(**{name: getattr(self, name) for name in NET_SETTINGS})
-        except ValueError as error:  # here they are settings of their own
+        except ValueError as error:  # the user set them on this config, so name it and not model_config
             message = str(error).replace("model_config.", f"{type(self).__name__}.", 1)
             raise ValueError(message) from None
         for name in PRIORITIZED_SETTINGS:
@@ -225,7 +229,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
 
 
 class DQN(Algorithm):
-    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, remember, and learn from what is remembered."""
+    """Deep Q-learning (Mnih et al. 2015): act ε-greedily, store transitions, and learn from samples of them."""
 
     config: DQNConfig
     replay: ReplayBuffer
@@ -236,7 +240,7 @@ class DQN(Algorithm):
         assert isinstance(module, EpsilonGreedyAPI)  # which the learner requires
         self._explorer = module
         self._steps_owed = 0.0
-        """Env steps that ``training_intensity`` asks to be trained on, and that were not yet: less than a batch."""
+        """Env steps still to be trained on to reach ``training_intensity``, less than one batch."""
         try:
             check_exploration(module, self.env_runner_group.module)
             self.replay = self._make_replay()
@@ -255,11 +259,12 @@ class DQN(Algorithm):
             start = perf_counter()
             for rollout in rollouts:
                 self.replay.add(rollout.to(torch.device("cpu")), rollout.first_env_index)
-            seconds["replay"] += perf_counter() - start
             for _ in range(self._updates_due(self.env_steps - before)):
                 history.append(self._update(seconds))
+            seconds["replay"] += perf_counter() - start
+        seconds["replay"] -= seconds["update"]  # updates run within what was timed as replay
         learned = self.learner_group.summarize_updates(history)
-        self._explorer.set_epsilon(epsilon)  # learners elsewhere handed over all but this
+        self._explorer.set_epsilon(epsilon)  # learners in other processes do not know it, and returned their state
         for numbers in learned.values():
             numbers["epsilon"] = epsilon
             if self.config.prioritized_replay:
@@ -271,19 +276,19 @@ class DQN(Algorithm):
         }
 
     def sample(self) -> Rollout:
-        """See :meth:`Algorithm.sample`; what it returns is not remembered, so that new episodes start after it."""
+        """Sample as :meth:`Algorithm.sample` does. The rollout is not stored, so new episodes start after it."""
         rollout = super().sample()
         self.env_runner_group.reset()
         return rollout
 
     def _update(self, seconds: dict[str, float]) -> Mapping[str, Metrics]:
-        """One batch: draw it, learn from it, and remember how wrong it was; adds to ``seconds`` by phase."""
-        config, start = self.config, perf_counter()
+        """Draw a batch, learn from it and update its priorities. Add the learning time to ``seconds["update"]``."""
+        config = self.config
         beta = value_at(config.prioritized_replay_beta, self.env_steps)
         sample = self.replay.sample(config.train_batch_size, beta=beta)
-        drawn = perf_counter()
+        start = perf_counter()
         learned = self.learner_group.step_on_batch(sample.batch, env_steps=self.env_steps)
-        updated = perf_counter()
+        seconds["update"] += perf_counter() - start
         if config.prioritized_replay:
             metrics = learned[DEFAULT_MODULE_ID]
             if "td_error" not in metrics:
@@ -293,22 +298,20 @@ class DQN(Algorithm):
                     "prioritized_replay off."
                 )
             errors = metrics["td_error"].cpu()
-            if errors.isfinite().all():  # else the update was left out, and what was drawn stays as urgent as it was
+            if errors.isfinite().all():  # else the learner skipped the update, and the priorities stay as they are
                 self.replay.update_priorities(sample, errors)
-        seconds["replay"] += drawn - start + perf_counter() - updated
-        seconds["update"] += updated - drawn
         return learned
 
     def _updates_due(self, sampled: int) -> int:
-        """How many batches to learn from before the next rollout, after one of ``sampled`` steps."""
+        """Return how many batches to learn from now, after ``sampled`` new env steps."""
         config = self.config
-        # one with rows that are no transitions is full with fewer than its capacity
+        # With invalid rows, a full buffer holds fewer transitions than its capacity, which the setting may equal.
         if self.replay.num_transitions < config.num_steps_sampled_before_learning_starts and not self.replay.is_full:
             return 0
         if config.training_intensity is None:
             return 1
         self._steps_owed += config.training_intensity * sampled
-        # the small number is for sums that should be whole and are not
+        # The small number makes up for rounding: a sum that should be whole may be just below it.
         batches = floor(self._steps_owed / config.train_batch_size + 1e-9)
         self._steps_owed -= batches * config.train_batch_size
         return batches
@@ -345,7 +348,7 @@ class DQN(Algorithm):
         return replay
 
     def _check_learning_starts(self, sequences: SequenceReplay, n_step: int) -> None:
-        """Whether the first batch finds as many complete sequences as it takes."""
+        """Raise unless the replay buffer holds enough complete sequences for a batch when learning starts."""
         config, length = self.config, sequences.length
         count, slots = max(1, config.train_batch_size // length), config.num_envs
         needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))

@@ -1,4 +1,4 @@
-"""DQN's loss: what the values should be, how far they are from it, and the target network they are asked of."""
+"""DQN's learner: targets from the target network, the loss of action values, and target updates."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class DQNLearner(BatchLearner):
-    """Learns from one batch of replayed steps at a time.
+    """Learns action values from one batch of replayed steps at a time.
 
-    Besides the online net there are two copies of it, always in eval mode: ``target``, with older weights, and
-    ``choosing``, with the same tensors, which chooses the actions of double Q-learning.
+    In addition to the online net, it has two copies in eval mode: ``target`` has older weights, and ``choosing``
+    shares the tensors of the online net and chooses the actions of double Q-learning.
 
     Override points: ``compute_loss_for_module``, ``compute_targets``, and those of :class:`BatchLearner`.
     """
@@ -47,7 +47,7 @@ class DQNLearner(BatchLearner):
             self._make_copies(module_id)
 
     def _make_copies(self, module_id: str) -> None:
-        """Check a module, let its copies be copies, and start its clock."""
+        """Check the APIs of a module, link its two copies to it, and count target updates from now on."""
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:
             check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
@@ -73,18 +73,20 @@ class DQNLearner(BatchLearner):
             del kept[module_id]
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Load it into the target net, too."""
+        """Load a state into the module and its target net."""
         super().load_module_state(module_id, state)
         self.target[module_id].set_state(state)
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Distance of the values of the actions taken from their targets (Mnih et al. 2015, eq. 1; for atoms Bellemare
-        et al. 2017, Algorithm 1), weighted as the replay says.
+        """Return the mean distance of the values of the actions taken from their targets, times importance weights.
 
-        A loss of one's own reports ``td_error`` ``[B]`` where draws go by errors, and ``qf`` ``[B]``, the values of the
-        actions taken, if they shall be told.
+        The distance is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the
+        target distribution (Bellemare et al. 2017, Algorithm 1).
+
+        An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
+        of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
         """
         module, embeddings = self.module[module_id], fwd_out.get(Columns.EMBEDDINGS)
         targets, actions = batch[Columns.VALUE_TARGETS], batch[Columns.ACTIONS].unsqueeze(-1)
@@ -92,6 +94,7 @@ class DQNLearner(BatchLearner):
             assert isinstance(module, DistributionalQNetAPI)
             logits = module.compute_q_logits(batch, embeddings)
             log_probs = logits.take_along_dim(actions.unsqueeze(-1), -2).squeeze(-2).log_softmax(-1)
+            # The KL has the gradient of the paper's cross-entropy, and is 0 at the target, as a priority should be.
             losses = functional.kl_div(log_probs, targets, reduction="none").sum(-1)
             values, td_error = (log_probs.detach().exp() * module.q_support()).sum(-1), losses.detach()
         else:
@@ -104,18 +107,24 @@ class DQNLearner(BatchLearner):
         return loss, {"qf_loss": loss, "td_error": td_error, "qf": values}
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Draw noise, the same on all learners."""
+        """Draw new noise for noisy nets, the same on all learners."""
         for net in (self.module[module_id], self.target[module_id], self.choosing[module_id]):
             if isinstance(net, NoisyNetAPI):
                 net.resample_noise(self.generator)
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """The batch with its targets, in sequences zeros at rows that are not valid."""
+        """Return the batch with its targets as a column. In sequences, rows that are not valid have zeros.
+
+        The state of a sequence is replaced by the one after the burn-in.
+
+        Raises:
+            ValueError: If the targets have another shape than one per row, or one distribution per row.
+        """
         targets, atoms = self.compute_targets(module_id, batch), self.settings.num_atoms
         in_sequences = Columns.NEXT_ROWS in batch
         rows = len(batch[Columns.VALID_ROWS if in_sequences else Columns.REWARDS])
         expected = (rows,) if atoms == 1 else (rows, atoms)
-        if targets.shape != expected:  # [B, 1] would be compared with each of [B]
+        if targets.shape != expected:  # [B, 1] would broadcast against [B] in the loss
             raise ValueError(
                 f"{type(self).__name__}.compute_targets(): expected shape {expected}, got shape "
                 f"{tuple(targets.shape)}. Return one target for each row."
@@ -127,9 +136,19 @@ class DQNLearner(BatchLearner):
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """What the value of each row's action should be ``[B]``: the rewards of its window, and the target net's value
-        of what followed under the action that the online net prefers there (van Hasselt et al. 2016, eq. 4), or that
-        the target net does. For atoms: their probabilities ``[B, num_atoms]``."""
+        """Return the target of each row's action value: its n-step reward plus the discounted value of what follows.
+
+        The target net gives that value, for the action that the online net prefers (double Q-learning, van Hasselt et
+        al. 2016, eq. 4), or with ``double_q=False`` for the action that the target net itself prefers.
+
+        Args:
+            module_id: The module that learns.
+            batch: Columns of :meth:`ReplayBuffer.sample`.
+
+        Returns:
+            Targets ``[B]``; with atoms, their probabilities ``[B, num_atoms]``. For sequences, ``B`` is the number of
+            valid rows.
+        """
         target, rows = self.target[module_id], batch
         assert isinstance(target, QNetAPI)
         if Columns.NEXT_ROWS in batch:
@@ -150,11 +169,11 @@ class DQNLearner(BatchLearner):
             return project_onto_support(probs, rewards, discounts, target.q_support())
         value = values.gather(-1, best).squeeze(-1)
         if self.module[module_id].action_mask is not None:
-            value = value.masked_fill(value <= MASKED, 0.0)  # where nothing may be done any more
+            value = value.masked_fill(value <= MASKED, 0.0)  # no action is allowed, so no reward can follow
         return torch.addcmul(rewards, discounts, value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net, every ``target_network_update_freq`` env steps."""
+        """Move the target net every ``target_network_update_freq`` env steps, by the fraction ``tau``."""
         if self.env_steps - self.last_target_update[module_id] < self.settings.target_network_update_freq:
             return
         self._target_parameters[module_id].tensor.lerp_(self.parameters[module_id].tensor, self.settings.tau)
@@ -188,8 +207,10 @@ class DQNLearner(BatchLearner):
 
 
 def _following(net: RLModule, batch: Batch) -> tuple[Batch, Tensor | None]:
-    """What was observed after the rows of ``batch``, ``[B, ...]``, and what ``net`` makes of it: the arguments of
-    ``compute_q_values``."""
+    """Return the observations after the rows of ``batch`` ``[B, ...]``, and the latents of ``net`` for them ``[B, D]``.
+
+    Both are arguments of ``compute_q_values``. For sequences, ``B`` is the number of valid rows.
+    """
     if Columns.NEXT_ROWS not in batch:
         following = {Columns.OBS: batch[Columns.NEXT_OBS]}
         return following, net.forward_train(following).get(Columns.EMBEDDINGS)

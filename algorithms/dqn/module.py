@@ -1,4 +1,4 @@
-"""DQN's nets: their settings, the catalog that decides them and the module that assembles them."""
+"""DQN's nets: their settings, the catalog that chooses them and the module that assembles them."""
 
 import math
 import re
@@ -25,30 +25,31 @@ from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
 
 ALWAYS_GREEDY = 1e6
-"""Logit of the greedy action above the others without exploration: no noise of a sample lifts another one over it."""
+"""Logit of the greedy action with epsilon 0, the others being 0. No sample of the Categorical then picks another."""
 
 
 class DQNNetSettings(Settings):
-    """Settings of DQN's nets, of the algorithm's config and of the model config alike."""
+    """Settings of DQN's nets, shared by the algorithm's config and the model config."""
 
     dueling: bool = setting(
-        False, "Whether the state's value and the advantages of the actions have a head each (dueling nets)."
+        False, "Whether the state's value and the actions' advantages have separate heads (dueling nets)."
     )
     num_atoms: int = setting(1, "Atoms of the distribution of returns of each action; 1 predicts the mean alone.", ge=1)
     v_min: float | None = setting(None, "Least discounted return that the atoms stand for.")
     v_max: float | None = setting(None, "Greatest discounted return that the atoms stand for.")
     noisy: bool = setting(False, "Whether the heads explore by learned noise in their weights (noisy nets).")
-    sigma0: float = setting(0.5, "Scale of that noise at the start, times 1/√inputs of each layer.", gt=0)
+    sigma0: float = setting(0.5, "Initial scale of the noise of noisy nets, times 1/√inputs of each layer.", gt=0)
 
 
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
-    """Settings of DQN's nets: those of all nets, and the parts of Rainbow that are nets (Hessel et al. 2018).
+    """Settings of DQN's nets: those of all nets, and those of the nets of Rainbow (Hessel et al. 2018).
 
-    Values that are learned from themselves diverge more easily than a policy: the weights start as small as torch has
-    them, not orthogonal.
+    Weights start with torch's defaults, which are smaller than orthogonal ones. Values that bootstrap from themselves
+    diverge from large weights more easily than a policy does.
 
     Raises:
-        ValueError, TypeError: As :class:`DefaultModelConfig`; for atoms without bounds, or bounds without atoms.
+        ValueError, TypeError: As :class:`DefaultModelConfig`. Also for atoms without bounds, bounds without atoms, or
+            ``sigma0`` without ``noisy``.
     """
 
     fcnet_hiddens = (256, 256)
@@ -63,8 +64,7 @@ class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
 
     def _check_together(self) -> None:
         super()._check_together()
-        bounds = (("v_min", self.v_min), ("v_max", self.v_max))
-        for name, value in bounds:
+        for name, value in (("v_min", self.v_min), ("v_max", self.v_max)):
             if (value is None) == (self.num_atoms > 1):
                 raise ValueError(
                     f"model_config.{name}: expected {'a number' if value is None else 'None'}, "
@@ -79,17 +79,17 @@ class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
         if not self.noisy and self.sigma0 != type(self).sigma0:
             raise ValueError(
                 f"model_config.sigma0: expected {type(self).sigma0}, since noisy=False, got "
-                f"{self.sigma0}. Set noisy=True, or leave it out."
+                f"{self.sigma0}. Set noisy=True, or leave sigma0 out."
             )
 
 
 class DQNCatalog(Catalog):
-    """Adds the heads of action values on one encoder.
+    """Chooses DQN's nets: one encoder, and the heads of action values and of the state's value.
 
-    Override points, besides those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
+    Override points, in addition to those of :class:`Catalog`: ``build_af_head``, ``build_vf_head``.
 
     Raises:
-        ValueError: As :class:`Catalog`; if the action space is not Discrete; for settings that there is nothing for.
+        ValueError: As :class:`Catalog`. Also if the action space is not Discrete, or a setting would have no effect.
     """
 
     functions = ("q", "state_value")
@@ -99,7 +99,7 @@ class DQNCatalog(Catalog):
 
     @property
     def num_actions(self) -> int:
-        """How many actions there are."""
+        """Number of actions."""
         return int(self.action_space.n)
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
@@ -110,14 +110,16 @@ class DQNCatalog(Catalog):
 
     @refuses_foreign
     def build_af_head(self) -> nn.Module:
-        """From the latent to ``[..., num_actions · num_atoms]``: advantages with dueling nets, else values; logits of
-        atoms action by action if there are several. With action embeddings to as many intents as there are atoms,
-        ``[..., action_head_dim · num_atoms]``."""
+        """Build the head of actions, from the latent to ``[..., num_actions · num_atoms]``.
+
+        It outputs advantages if ``dueling``, and else action values; with several atoms, their logits, action by
+        action. With action embeddings, it outputs one intent per atom, ``[..., action_head_dim · num_atoms]``.
+        """
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
     @refuses_foreign
     def build_vf_head(self) -> nn.Module:
-        """From the latent to the state's value ``[..., num_atoms]`` of dueling nets."""
+        """Build the head of the state's value of dueling nets, from the latent to ``[..., num_atoms]``."""
         return self._build_head("state_value", self.model_config.num_atoms)
 
     def _build_head(self, function: str, width: int) -> nn.Module:
@@ -134,15 +136,14 @@ class DQNCatalog(Catalog):
     def _check_model_config(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
             raise ValueError(
-                f"action_space of DQN: expected a Discrete space, got {self.action_space}. Box "
-                "actions need a policy, as PPO has one; other spaces can be numbered by a wrapper "
-                "of the env."
+                f"action_space of DQN: expected a Discrete space, got {self.action_space}. Use PPO for "
+                "Box actions. For other spaces, wrap the env so that it numbers its actions."
             )
         super()._check_model_config()
         if self.model_config.vf_share_layers is not None:
             raise ValueError(
-                "model_config.vf_share_layers: expected None, since the heads of DQN always share "
-                f"their encoder, got {self.model_config.vf_share_layers}. Leave it out."
+                "model_config.vf_share_layers: expected None, since DQN's heads always share an "
+                f"encoder, got {self.model_config.vf_share_layers}. Leave it out."
             )
 
     def _check_functions(self) -> None:
@@ -151,7 +152,7 @@ class DQNCatalog(Catalog):
         if not issubclass(dist_cls, Categorical):
             raise ValueError(
                 f"distribution of the actions of {type(self).__name__}: expected Categorical, "
-                "since action values and ε-greedy exploration are logits of one, got "
+                "since DQN uses action values and ε-greedy exploration as its logits, got "
                 f"{dist_cls.__name__}. Leave custom_action_dist out, or derive yours from "
                 "Categorical."
             )
@@ -162,6 +163,7 @@ class DQNCatalog(Catalog):
             )
         defaults = vars(DQNModelConfig())
         names = [name for name in defaults if re.match(r"head_fcnet_\w+_initializer", name)]
+        # NoisyLinear has its own initialisation, so an initializer for its heads would have no effect.
         for function in self.functions if config.noisy else ():
             settings = vars(self.for_function(function).model_config)
             for name in names:
@@ -170,18 +172,18 @@ class DQNCatalog(Catalog):
                     part = f"functions[{function!r}][{name!r}]" if own else name
                     raise ValueError(
                         f"model_config.{part}: expected its default {defaults[name]!r}, since noisy "
-                        f"layers have a start of their own, got {settings[name]!r}. Leave it out, or "
-                        "give it to a further output in functions."
+                        f"layers have their own initialisation, got {settings[name]!r}. Leave it out, "
+                        "or set it in functions for an extra output."
                     )
 
 
 class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, InferenceOnlyAPI):
-    """Observation normaliser → encoder → head of action values, or of advantages and one of the state's value; and what
-    further heads are asked for.
+    """DQN's network: observation normaliser → encoder → head of actions, with dueling nets a head of the state's value,
+    and the heads of extra outputs.
 
-    ``forward_inference`` gives the action values themselves, by the mean weights of noisy heads, and
-    ``forward_exploration`` logits whose Categorical is the ε-greedy policy over values with the noise last drawn.
-    ``forward_train`` gives the latents that :meth:`compute_q_values` and :meth:`compute_q_logits` make values of.
+    ``forward_inference`` returns action values as logits, computed with the mean weights of noisy heads.
+    ``forward_exploration`` returns the logits of the ε-greedy policy, whose values use the noise drawn last.
+    ``forward_train`` returns latents, from which :meth:`compute_q_values` and :meth:`compute_q_logits` compute values.
     """
 
     catalog: DQNCatalog
@@ -198,7 +200,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             )
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
-        if type(self) is DQNModule:  # one of the user's own may read any setting
+        if type(self) is DQNModule:  # a subclass may read any setting
             check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder: Encoder = catalog.build_trunk()
@@ -213,11 +215,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             support = torch.linspace(config.v_min, config.v_max, self.num_atoms)
         self.register_buffer("support", support, persistent=False)
         self.register_buffer("epsilon", torch.zeros(()))
-        # what epsilon means for the logits if all actions are allowed: not worked out anew at each step
+        # The greedy action's logit if all actions are allowed, computed once for each epsilon and not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
-        """``head``, which must fit between the latent and what it is for."""
+        """Return ``head``, or raise unless it maps the latent to ``width`` outputs; ``hook`` names it in errors."""
         latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             raise TypeError(
@@ -239,9 +241,11 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def set_epsilon(self, epsilon: float) -> None:
         if not 0 <= epsilon <= 1:
             raise ValueError(
-                f"DQNModule.set_epsilon(): expected a number in [0, 1], got {epsilon}. Give the "
-                "share of random actions."
+                f"DQNModule.set_epsilon(): expected a number in [0, 1], got {epsilon}. Pass the "
+                "fraction of random actions."
             )
+        # With a logit b for the greedy action and 0 for the others, its probability is 1 - ε + ε / n if e^b = 1 +
+        # n (1/ε - 1).
         odds = 1 / epsilon - 1 if epsilon else math.inf
         self.epsilon.fill_(epsilon)
         self.greedy_bonus.fill_(min(math.log1p(self.num_actions * odds), ALWAYS_GREEDY))
@@ -252,11 +256,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
                 head.resample_noise(generator)
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """See :meth:`QNetAPI.compute_q_values`; actions that the observation forbids are ``MASKED``."""
+        """Return action values as :meth:`QNetAPI.compute_q_values` does. Forbidden actions are ``MASKED``."""
         return self._q_values(self._latent(batch, embeddings), self._allowed(batch), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """See :meth:`DistributionalQNetAPI.compute_q_logits`; those of forbidden actions stand for nothing.
+        """Return the logits of atoms, as :meth:`DistributionalQNetAPI.compute_q_logits` does.
+
+        Those of forbidden actions are arbitrary.
 
         Raises:
             ValueError: If ``num_atoms`` is 1.
@@ -294,7 +300,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
 
     def q_support(self) -> Tensor:
-        """See :meth:`DistributionalQNetAPI.q_support`.
+        """Return the return of each atom, as :meth:`DistributionalQNetAPI.q_support` does.
 
         Raises:
             ValueError: If ``num_atoms`` is 1.
@@ -302,8 +308,8 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         if self.support is None:
             raise ValueError(
                 f"distribution of returns of {type(self).__name__}: expected several atoms, got "
-                f"num_atoms={self.num_atoms}. Set num_atoms, v_min and v_max, or ask "
-                "compute_q_values()."
+                f"num_atoms={self.num_atoms}. Set num_atoms, v_min and v_max, or call "
+                "compute_q_values() instead."
             )
         return self.support
 
@@ -319,7 +325,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
-        else:
+        else:  # the number of actions in the formula of set_epsilon() differs from row to row
             odds = allowed.sum(-1, keepdim=True) * (1 / self.epsilon - 1)
             logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
         return _with_state({Columns.ACTION_DIST_INPUTS: logits}, state)
@@ -336,21 +342,22 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def _encode(self, batch: Mapping[str, Tree]) -> EncoderOutput:
         state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
-        # no hooks of the encoder, which cost time in acting
+        # forward() skips the hooks of Module.__call__, which cost time at each env step
         return self.encoder.forward(self._normalized(batch), state, starts=starts)
 
     def _latent(self, batch: Mapping[str, Tree], embeddings: Tensor | None) -> Tensor:
         return self._encode(batch).latent if embeddings is None else embeddings
 
     def _allowed(self, batch: Mapping[str, Tree]) -> Tensor | None:
-        """Which actions may be chosen, bool ``[..., num_actions]``; None for all."""
+        """Return the actions that the observation allows, bool ``[..., num_actions]``; None if all are allowed."""
         mask = self.action_mask
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
     def _q_values(
         self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
     ) -> Tensor:
-        """Action values ``[..., num_actions]`` of latents, by the mean weights or with the noise last drawn."""
+        """Return action values ``[..., num_actions]``; forbidden actions are ``MASKED``. Arguments as for
+        :meth:`_outputs`."""
         values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:
             values = values.softmax(-1) @ self.support
@@ -359,8 +366,14 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     def _outputs(
         self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
     ) -> Tensor:
-        """What the heads give for each action: its value ``[..., num_actions]``, or the logits of its atoms
-        ``[..., num_actions, num_atoms]``."""
+        """Return each action's value ``[..., num_actions]``, or its atoms' logits ``[..., num_actions, num_atoms]``.
+
+        Args:
+            latent: Latents ``[..., D]``.
+            allowed: The actions whose mean advantage dueling nets subtract; see :meth:`_allowed`.
+            batch: Holds the observations, which may describe actions.
+            mean: Use the mean weights of noisy heads, and not the noise drawn last.
+        """
         actions, value_head = _run(self.af_head, latent, mean), self.vf_head
         if self.num_atoms > 1:
             actions = actions.unflatten(-1, (-1, self.num_atoms))
@@ -376,10 +389,14 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
 
 def check_exploration(module: RLModule, acting: RLModule) -> None:
-    """Check that what ``set_epsilon`` sets on ``module`` reaches the copy that acts. Modes and buffers stay.
+    """Raise unless ``set_epsilon`` on ``module`` changes how ``acting`` explores. Both are left as they were.
+
+    Args:
+        module: The module of the algorithm.
+        acting: Its copy in the env runners, or itself.
 
     Raises:
-        ValueError: If it does not; says what to do.
+        ValueError: If the exploration of ``acting`` does not depend on the epsilon of ``module``.
     """
     assert isinstance(module, EpsilonGreedyAPI)
     batch, logits = probe_batch(acting, 1), []
@@ -389,10 +406,9 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
             logits.append(acting.forward_exploration(batch)[Columns.ACTION_DIST_INPUTS])
     if torch.equal(*logits):
         raise ValueError(
-            f"{type(module).__name__}.set_epsilon(): expected another forward_exploration() of the "
-            "copy that acts for epsilon=1 than for epsilon=0, got the same. Keep epsilon in a "
-            "buffer that set_epsilon() fills in place, and let _forward_exploration() go by it, "
-            "as DQNModule does."
+            f"{type(module).__name__}.set_epsilon(): expected forward_exploration() of the copy that "
+            "acts to differ between epsilon=1 and epsilon=0, got the same. Keep epsilon in a buffer "
+            "that set_epsilon() fills in place and _forward_exploration() reads, as DQNModule does."
         )
 
 
@@ -405,7 +421,14 @@ def _run(head: nn.Module, latent: Tensor, mean: bool) -> Tensor:
 
 
 def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int) -> Tensor:
-    """``value`` plus ``advantages`` over their mean along ``dim``, that of allowed ones (Wang et al. 2016, eq. 9)."""
+    """Return ``value`` plus ``advantages`` minus their mean over the allowed actions (Wang et al. 2016, eq. 9).
+
+    Args:
+        value: The state's value, of size 1 along ``dim``.
+        advantages: Of the actions, along ``dim``.
+        allowed: bool, broadcast with ``advantages``: the actions to average over; None for all.
+        dim: The dimension of the actions.
+    """
     if allowed is None:
         return value + (advantages - advantages.mean(dim, keepdim=True))
     total = (advantages * allowed).sum(dim, keepdim=True)

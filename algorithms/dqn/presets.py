@@ -1,10 +1,10 @@
-"""On what DQN was measured to learn, with which settings besides its defaults, and for how long; what is published."""
+"""DQN's presets: the envs it was measured on, the settings other than the defaults, env steps and results."""
 
 from typing import Any
 
 from algorithms.presets import Preset
 
-# The goal is found only by a policy that keeps to what it does for a while, as a young, fast-moving net happens to.
+# Only a policy that repeats an action for a while reaches the goal, as that of a new net with a large lr happens to do.
 _MOUNTAIN_CAR: dict[str, Any] = {
     "num_envs_per_env_runner": 1,
     "rollout_fragment_length": 16,
@@ -18,8 +18,8 @@ _MOUNTAIN_CAR: dict[str, Any] = {
     "replay_capacity": 10_000,
 }
 
-# Counted in steps of four frames. The steps before learning and between target networks are those of Hessel et al. 2018
-# (table 1), who found them to do for Adam; the replay is a tenth of the published million, which takes 0.7 GB.
+# One step is four frames. The steps before learning starts and between target updates are from Hessel et al. 2018
+# (table 1), who used Adam too. The replay holds a tenth of the published million steps, in 0.7 GB.
 _ATARI: dict[str, Any] = {
     "lr": 1e-4,
     "train_batch_size_per_learner": 32,

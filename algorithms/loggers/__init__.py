@@ -1,4 +1,4 @@
-"""Where the results of a run go: files, TensorBoard, and services."""
+"""Loggers write the results of a run to files, to TensorBoard, or to services."""
 
 from algorithms.loggers.base import LOGGERS, LoggedRun, Logger, LoggerGroup, check_loggers
 

@@ -1,4 +1,4 @@
-"""The interface of all loggers, their names, and what they share."""
+"""The interface of loggers, their names, and helpers that several of them use."""
 
 import math
 import os
@@ -23,10 +23,10 @@ LOGGERS = {
     "tensorboard": "algorithms.loggers.tensorboard:TensorBoardLogger",
     "wandb": "algorithms.loggers.wandb:WandbLogger",
 }
-"""Name → module and name of its class."""
+"""Name of a logger → its module and class."""
 
 DEFAULT_LOGGERS = ("jsonl", "tensorboard")
-"""Those of a run that has a folder and asks for no others."""
+"""Loggers of a run that has a ``run_dir`` and does not set ``loggers``."""
 
 STEPS = "env_runners/num_env_steps_sampled_lifetime"
 """The metric that counts a run's env steps."""
@@ -34,13 +34,13 @@ STEPS = "env_runners/num_env_steps_sampled_lifetime"
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger knows of its run.
+    """Describes a run to its loggers.
 
     Attributes:
-        name: Algorithm and env, ``PPO on CartPole-v1``.
-        folder: ``run_dir``; None if the run writes no files.
-        env_steps: Env steps at which it begins: 0, or more for a run that goes on from a checkpoint. What was logged
-            of later steps, by a run that was then cut off, is not part of it.
+        name: Algorithm and env, such as ``PPO on CartPole-v1``.
+        folder: The run's ``run_dir``. None if the run writes no files.
+        env_steps: Env steps at which the run begins: 0, or more if it resumes from a checkpoint. A logger drops what an
+            interrupted run logged after that step.
         seed: The run's seed.
         config: All settings as JSON values.
     """
@@ -53,20 +53,20 @@ class LoggedRun:
 
 
 class Logger(ABC):
-    """Writes or sends the results of a run. Made at the run's first iteration, closed at its end.
+    """Writes or sends the results of a run. It is built in the run's first iteration and closed at its end.
 
     Override points:
-        ``log``: takes one iteration's result.
-        ``close``: when there will be no more.
-        ``needs_folder``: whether it writes into ``run.folder``, which then is a folder that exists.
+        ``log``: Write one iteration's result.
+        ``close``: Finish, after the last result.
+        ``needs_folder``: True if it writes into ``run.folder``. The folder then exists.
 
     Args:
-        run: What it logs.
+        run: The run to log.
 
     Raises:
         ValueError: If it needs a folder and the run has none.
         OSError: If it cannot write.
-        ImportError: If it needs a package that is not installed; says how to install it.
+        ImportError: If a package it needs is not installed. The message says how to install it.
     """
 
     needs_folder: bool = False
@@ -78,33 +78,34 @@ class Logger(ABC):
 
     @abstractmethod
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """Take one iteration's result.
+        """Write one iteration's result.
 
         Args:
-            values: The result by path, ``env_runners/episode_return_mean``: numbers (NaN and infinities are None) and,
-                from callbacks, whatever else can be written as JSON.
+            values: The result by path, such as ``env_runners/episode_return_mean``. Values are numbers, or None for NaN
+                and infinities; those from callbacks may be anything that JSON can hold.
             env_steps: Env steps sampled so far.
         """
 
     def close(self) -> None:
-        """Write what is left; nothing is logged afterwards."""
+        """Write what is buffered, and release resources. No result follows."""
 
 
 LoggerFactory: TypeAlias = Callable[[LoggedRun], Logger]
-"""A class derived from :class:`Logger`, or any function that makes one."""
+"""A class derived from :class:`Logger`, or any function that returns a logger."""
 
 
 class LoggerGroup:
-    """The loggers of a run: made, called and closed together.
+    """Builds, calls and closes the loggers of a run.
 
     Args:
-        chosen: Names of :data:`LOGGERS`, classes, or functions that make one; None takes :data:`DEFAULT_LOGGERS` if
-            the run has a folder, and else none.
-        run: What they log.
+        chosen: Names in :data:`LOGGERS`, classes, or functions that return a logger. None means
+            :data:`DEFAULT_LOGGERS` if the run has a folder, and else no loggers.
+        run: The run to log.
 
     Raises:
-        ValueError: If there is no logger of a name, or one needs a folder and the run has none.
-        OSError, ImportError: See :class:`Logger`; other errors are those of the logger.
+        ValueError: If a name is unknown, or a logger needs a folder and the run has none.
+        TypeError: If a function returns something else than a logger.
+        OSError, ImportError: As :class:`Logger`. Any other error is the logger's own.
     """
 
     def __init__(self, chosen: Sequence[str | LoggerFactory] | None, run: LoggedRun) -> None:
@@ -116,8 +117,8 @@ class LoggerGroup:
                 made = _factory(one)(run)
                 if not isinstance(made, Logger):
                     raise TypeError(
-                        f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return one of a class "
-                        "derived from algorithms.loggers.Logger."
+                        f"loggers: {one!r}: expected a Logger, got {type(made).__name__}. Return an instance of a "
+                        "class derived from algorithms.loggers.Logger."
                     )
                 self._loggers.append(made)
         except BaseException:
@@ -126,18 +127,18 @@ class LoggerGroup:
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; if one fails, the others still log.
+        """Call :meth:`Logger.log` of all loggers, even if one of them fails.
 
         Raises:
-            RuntimeError: If one fails; names it, and has the error as its cause.
+            RuntimeError: If a logger fails. The message names it, and its error is the cause.
         """
         self._call_each("log", values, env_steps)
 
     def close(self) -> None:
-        """See :meth:`Logger.close`; if one fails, the others are still closed.
+        """Close all loggers, even if one of them fails.
 
         Raises:
-            RuntimeError: If one fails; names it, and has the error as its cause.
+            RuntimeError: If a logger fails. The message names it, and its error is the cause.
         """
         try:
             self._call_each("close")
@@ -154,13 +155,16 @@ class LoggerGroup:
         for logger, error in failed:
             raise RuntimeError(
                 f"logger {type(logger).__name__}.{method}(): expected no error, got {type(error).__name__}: {error}. "
-                "Correct the cause, or leave this logger out: .reporting(loggers=[...])."
+                "Fix the cause, or leave this logger out: .reporting(loggers=[...])."
             ) from error
 
 
 def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | None) -> None:
-    """Raise ``ValueError`` if :class:`LoggerGroup` would, as far as names and classes show before the run, or for a
-    name that is there twice."""
+    """Check the setting ``loggers`` before the run.
+
+    Raises:
+        ValueError: If a name is unknown or given twice, or a logger needs a ``run_dir`` and there is none.
+    """
     chosen = [*(chosen or ())]
     for one in chosen:
         if isinstance(one, str) and chosen.count(one) > 1:
@@ -170,7 +174,11 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
 
 
 def needs_folder(one: str | LoggerFactory) -> bool:
-    """Check whether a name or class is that of a logger that writes into ``run_dir``."""
+    """Return True for the name or class of a logger that writes into ``run_dir``.
+
+    Raises:
+        ValueError: If the name is unknown.
+    """
     factory = _factory(one)
     return isinstance(factory, type) and issubclass(factory, Logger) and factory.needs_folder
 
@@ -180,7 +188,7 @@ def _factory(one: str | LoggerFactory) -> LoggerFactory:
         return one
     if one not in LOGGERS:
         raise ValueError(
-            f"loggers: expected one of {', '.join(LOGGERS)}, got {one!r}. Name one of these, or "
+            f"loggers: expected one of {', '.join(LOGGERS)}, got {one!r}. Use one of these names, or "
             f"pass a class derived from algorithms.loggers.Logger.{closest(one, LOGGERS)}"
         )
     module, _, name = LOGGERS[one].partition(":")
@@ -195,7 +203,7 @@ def _no_folder(one: object) -> ValueError:
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nested result by path, ``env_runners/episode_return_mean``, as plain values."""
+    """Yield the path and value of each leaf of a nested result; a path is like ``env_runners/episode_return_mean``."""
     for key, value in result.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}/")
@@ -215,7 +223,7 @@ def _plain(value: Any) -> Any:
 
 
 def numbers_of(values: Mapping[str, Any]) -> dict[str, int | float]:
-    """Those of ``values`` that are numbers; True is 1."""
+    """Return the entries of ``values`` that are numbers, with True as 1 and False as 0."""
     return {name: +value for name, value in values.items() if isinstance(value, int | float)}
 
 
@@ -228,7 +236,7 @@ def replace_file(path: Path, text: str) -> None:
 
 @contextmanager
 def needed_package(name: str, remedy: str) -> Iterator[None]:
-    """Explain an ``ImportError`` inside: ``name`` is missing or broken, and ``remedy`` says what to install."""
+    """Replace an ``ImportError`` inside the block by one that names the package, and ends with ``remedy``."""
     try:
         yield
     except ImportError as error:
@@ -236,21 +244,23 @@ def needed_package(name: str, remedy: str) -> Iterator[None]:
 
 
 class ServiceRun:
-    """The id of this run at a service, kept in the run's folder for when it goes on from a checkpoint.
+    """Stores the id that a service gave to a run in the run's folder, so that a resumed run continues under it.
 
     Args:
-        run: The run here.
-        service: The service's name.
+        run: The run that is logged.
+        service: The service's name, which the file's name begins with.
+
+    Attributes:
+        known: The id to continue. None if the service must create a new run.
     """
 
     def __init__(self, run: LoggedRun, service: str) -> None:
         self._path = None if run.folder is None else run.folder / f"{service}_run_id"
         self.known: str | None = None
-        """The id to go on with; None begins a new one."""
         if self._path is not None and run.env_steps and self._path.exists():
             self.known = self._path.read_text(encoding="utf-8").strip()
 
     def keep(self, run_id: str) -> None:
-        """Remember the id."""
+        """Write the id to the run's folder, if it has one."""
         if self._path is not None:
             self._path.write_text(f"{run_id}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A table for spreadsheets and pandas: a row per iteration, a column per number."""
+"""CsvLogger: write a table for spreadsheets and pandas, with a row per iteration and a column per number."""
 
 import csv
 import io
@@ -10,10 +10,10 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replac
 
 
 class CsvLogger(Logger):
-    """Appends to ``progress.csv``; a field is empty where the iteration had no such number.
+    """Appends a row per iteration to ``progress.csv``. A field is empty if the iteration did not report its number.
 
-    A number that was not there before, such as those of the first evaluation, adds a column, for which the file is
-    written anew. Rows of steps that a resumed run has not seen are dropped.
+    A new number, such as those of the first evaluation, adds a column; the whole file is then rewritten. A resumed run
+    drops the rows after its first env step.
     """
 
     needs_folder = True
@@ -22,14 +22,14 @@ class CsvLogger(Logger):
         super().__init__(run)
         assert run.folder is not None
         self.path = run.folder / "progress.csv"
-        self._columns: dict[str, None] = {}  # in order, as no set is
+        self._columns: dict[str, None] = {}  # used as an ordered set
         if self.path.exists():
             columns, rows = read_table(self.path)
             self._columns = dict.fromkeys(columns)
             self._rewrite(row for row in rows if float(row.get(STEPS) or 0) <= run.env_steps)
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; the row is in the file when this returns."""
+        """Append a row. It is in the file when this returns."""
         row = numbers_of(values)
         if not row.keys() <= self._columns.keys():
             rows = read_table(self.path)[1] if self._columns else []
@@ -49,7 +49,7 @@ class CsvLogger(Logger):
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows of a progress.csv; a line that was cut off is left out."""
+    """Return the column names and the rows of a progress.csv. Lines that a crash cut off are left out."""
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         text = file.read()
     table = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))

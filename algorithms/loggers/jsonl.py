@@ -1,4 +1,4 @@
-"""JSON lines: one per iteration, appended as it goes; the record that pictures are drawn from."""
+"""JsonlLogger: append one line of JSON per iteration. ``plot`` and the progress pages read this file."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,10 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, replace_file
 
 
 class JsonlLogger(Logger):
-    """Appends to ``progress.jsonl``, which a strict reader can read. Rows of steps that a resumed run has not seen are
-    dropped."""
+    """Appends a line per iteration to ``progress.jsonl``, in strict JSON, which has no NaN.
+
+    A resumed run drops the lines after its first env step.
+    """
 
     needs_folder = True
 
@@ -24,17 +26,17 @@ class JsonlLogger(Logger):
         replace_file(self.path, "".join(kept))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; the line is in the file when this returns."""
+        """Append a line. It is in the file when this returns."""
         line = json.dumps(values, default=str, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """What a progress.jsonl holds, one flat dict per iteration; a line that was cut off is left out."""
+    """Return the lines of a progress.jsonl, one flat dict per iteration. Lines that a crash cut off are left out."""
     rows = []
-    # what a crash of the machine left is not always text
+    # errors="replace": a crash of the machine may leave bytes that are no text
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):  # cut off by a crash
+        with suppress(ValueError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]

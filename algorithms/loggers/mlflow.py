@@ -1,4 +1,4 @@
-"""MLflow: runs beside each other on a tracking server."""
+"""MlflowLogger: log to an MLflow tracking server, which compares runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 
 class MlflowLogger(Logger):
-    """Logs to an MLflow run of its own: numbers as metrics by env step, settings as params.
+    """Logs to a new MLflow run: numbers as metrics by env step, settings as params.
 
-    A run that goes on from a checkpoint in its folder continues its MLflow run, which keeps what was logged before.
+    A run that resumes from a checkpoint in its folder continues its MLflow run. That run keeps everything that was
+    logged before.
 
     Args:
-        run: What it logs.
-        tracking_uri: The server, ``http://localhost:5000``; None goes by ``MLFLOW_TRACKING_URI``.
-        experiment: The experiment's name, which is made if there is none; None goes by ``MLFLOW_EXPERIMENT_NAME`` and
-            ``MLFLOW_EXPERIMENT_ID``.
+        run: The run to log.
+        tracking_uri: The server, such as ``http://localhost:5000``. None uses ``MLFLOW_TRACKING_URI``.
+        experiment: Name of the experiment, which is created if it does not exist. None uses
+            ``MLFLOW_EXPERIMENT_NAME``, or else ``MLFLOW_EXPERIMENT_ID``.
 
     Raises:
-        RuntimeError: If the server cannot be used.
+        RuntimeError: If the server does not accept a run.
     """
 
     def __init__(self, run: LoggedRun, *, tracking_uri: str | None = None, experiment: str | None = None) -> None:
@@ -49,12 +50,12 @@ class MlflowLogger(Logger):
                 self._client.update_run(self._id, status="RUNNING")
         except MlflowException as error:
             raise RuntimeError(
-                f"loggers: 'mlflow': expected a server that takes runs, got {error}. Name one: "
+                f"loggers: 'mlflow': expected a server that accepts runs, got {error}. Set one: "
                 "MLFLOW_TRACKING_URI=http://localhost:5000, for example, or pass tracking_uri=."
             ) from error
         try:
             earlier.keep(self._id)
-            if earlier.known is None:  # params cannot be changed afterwards
+            if earlier.known is None:  # MLflow refuses to change the params of a run
                 params = [Param(_name(path), _text(value)) for path, value in flatten(run.config)]
                 self._client.log_batch(self._id, params=params)
         except BaseException:
@@ -62,7 +63,7 @@ class MlflowLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`."""
+        """Log each number as a metric at ``env_steps``."""
         now = int(time.time() * 1000)
         metrics = [
             self._metric(_name(path), value, timestamp=now, step=env_steps)
@@ -77,13 +78,13 @@ class MlflowLogger(Logger):
 def _experiment_id(client: MlflowClient, name: str | None) -> str:
     name = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
     if name is None:
-        return os.environ.get("MLFLOW_EXPERIMENT_ID", "0")  # 0: the one there always is
+        return os.environ.get("MLFLOW_EXPERIMENT_ID", "0")  # 0 is MLflow's default experiment
     known = client.get_experiment_by_name(name)
     return client.create_experiment(name) if known is None else known.experiment_id
 
 
 def _name(path: str) -> str:
-    """``path`` with an underscore for each character that MLflow does not allow in names."""
+    """Return ``path`` with an underscore for each character that MLflow does not allow in names."""
     return re.sub(r"[^\w\-. /]", "_", path)
 
 

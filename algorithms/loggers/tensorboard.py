@@ -1,4 +1,4 @@
-"""TensorBoard: a curve for every number, against env steps."""
+"""TensorBoardLogger: write a curve for every number, against env steps."""
 
 import json
 import os
@@ -11,9 +11,10 @@ from algorithms.loggers.base import LoggedRun, Logger, needed_package, numbers_o
 
 
 class TensorBoardLogger(Logger):
-    """Writes an event file, ``events.out.tfevents…``: a scalar per number, tagged by its path; the settings as text.
+    """Writes an event file ``events.out.tfevents…``, with a scalar for each number and the settings as text.
 
-    A resumed run writes a file of its own, which takes back what an earlier one tells of steps that it has not seen.
+    The tag of a scalar is its path in the result. A resumed run writes a new file, which makes TensorBoard discard the
+    events of earlier files after the run's first env step.
     """
 
     needs_folder = True
@@ -26,14 +27,14 @@ class TensorBoardLogger(Logger):
             from tensorboard.plugins.text.summary_v2 import text_pb
             from tensorboard.summary.writer.record_writer import RecordWriter
 
-        # what these modules hold is made when they are imported, which type checkers do not see
+        # Any, since the classes of these modules are created on import, where type checkers do not see them
         self._events: Any = event_pb2
         self._summaries: Any = summary_pb2
-        # written to a file of ours rather than by a SummaryWriter, which imports TensorFlow where it is installed, and
-        # whose thread holds back for minutes what a killed run then never writes
-        name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"  # files are read in the order of their names
+        # No SummaryWriter: it imports TensorFlow if that is installed, and its thread buffers events for minutes, which
+        # a killed run would lose.
+        name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"  # TensorBoard reads files in order of name
         self._writer = RecordWriter(open(run.folder / name, "xb"))  # noqa: SIM115
-        settings = textwrap.indent(json.dumps(dict(run.config), indent=1, default=str), "    ")  # Markdown: as it is
+        settings = textwrap.indent(json.dumps(dict(run.config), indent=1, default=str), "    ")  # a Markdown code block
         try:
             self._write(file_version="brain.Event:2")
             if run.env_steps:
@@ -45,7 +46,7 @@ class TensorBoardLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`; the event is in the file when this returns."""
+        """Write an event with all numbers. It is in the file when this returns."""
         value_of = self._summaries.Summary.Value
         scalars = [value_of(tag=path, simple_value=value) for path, value in numbers_of(values).items()]
         self._write(step=env_steps, summary=self._summaries.Summary(value=scalars))

@@ -1,4 +1,4 @@
-"""Weights & Biases: runs beside each other on a server, or offline until ``wandb sync``."""
+"""WandbLogger: log to Weights & Biases, on its server or offline until ``wandb sync``."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,18 +6,20 @@ from typing import Any, Literal
 from algorithms.loggers.base import STEPS, LoggedRun, Logger, ServiceRun, needed_package, numbers_of
 
 VIDEOS = "evaluation/videos"
-"""Where an evaluation tells of its videos."""
+"""Path of an evaluation's videos in the result."""
 
 
 class WandbLogger(Logger):
-    """Logs to a W&B run of its own: numbers against env steps, settings, and videos of evaluations.
+    """Logs to a new W&B run: numbers against env steps, settings, and videos of evaluations.
 
-    A run that goes on from a checkpoint in its folder continues its W&B run, which keeps what was logged before.
+    A run that resumes from a checkpoint in its folder continues its W&B run. That run keeps everything that was logged
+    before.
 
     Args:
-        run: What it logs.
-        project: W&B's project; None goes by ``WANDB_PROJECT``.
-        mode: Whether to send, to write files to send later, or to do nothing; None goes by ``WANDB_MODE``.
+        run: The run to log.
+        project: W&B's project. None uses ``WANDB_PROJECT``.
+        mode: ``"online"`` sends, ``"offline"`` writes files to send later, and ``"disabled"`` does nothing. None uses
+            ``WANDB_MODE``.
         **options: Further arguments of ``wandb.init``, such as ``group="tuning"``.
     """
 
@@ -35,7 +37,7 @@ class WandbLogger(Logger):
 
         self._wandb = wandb
         earlier = ServiceRun(run, "wandb")
-        # create_new: two algorithms in one process are two runs
+        # create_new, so that two algorithms in one process are two runs
         ours: dict[str, Any] = {
             "name": f"{run.name}, seed {run.seed}",
             "config": dict(run.config),
@@ -52,7 +54,7 @@ class WandbLogger(Logger):
             raise
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
-        """See :meth:`Logger.log`."""
+        """Log the numbers at ``env_steps``, and the videos of an evaluation."""
         videos = [
             self._wandb.Video(video["path"], caption=f"return {video['episode_return']:g}", format="mp4")
             for video in values.get(VIDEOS) or ()

@@ -1,1 +1,1 @@
-"""The arithmetic of the algorithms: pure functions of tensors."""
+"""Formulas of the algorithms, as pure functions of tensors."""

@@ -1,18 +1,21 @@
-"""Returns and advantages over ``[T, N]`` columns: ``T`` steps, ``N`` independent slots."""
+"""Discounted sums and advantages over columns ``[T, N]`` of ``T`` steps in ``N`` envs."""
 
 import torch
 from torch import Tensor
 
 
 def discounted_suffix_sum(x_t: Tensor, decay_t: Tensor) -> Tensor:
-    """``y_t = x_t + decay_t · y_{t+1}`` with ``y_T = 0``, along the first axis.
+    """Return ``y_t = x_t + decay_t · y_{t+1}`` along the first axis, with ``y_T = 0``.
 
-    Runs in ``log2 T`` whole-array steps, since two spans of the recursion join into one of the same form
-    (Hillis & Steele 1986).
+    The recursion takes ``log2 T`` steps on whole arrays, since two adjacent spans of it combine into one of the same
+    form (Hillis & Steele 1986).
 
     Args:
         x_t: ``[T, ...]``.
         decay_t: ``[T, ...]``.
+
+    Returns:
+        ``[T, ...]``.
     """
     y, decay = x_t, decay_t
     span = 1
@@ -34,17 +37,22 @@ def generalized_advantages(
     gamma: float,
     lambda_: float,
 ) -> Tensor:
-    """Generalised advantage estimates (Schulman et al. 2016, eq. 16), ``[T, N]``; 0 on invalid rows.
+    """Return generalised advantage estimates (GAE, Schulman et al. 2016, eq. 16).
 
     Args:
         r_t: Rewards ``[T, N]``.
-        v_t: Values of the observations acted on ``[T, N]``.
-        v_tp1: Values of the observations that followed, within the same episode ``[T, N]``.
-        terminated_t: bool: nothing follows.
-        truncated_t: bool: something follows (``v_tp1``), but in another row.
-        valid_t: bool: the row is a transition.
+        v_t: Values of the observations ``[T, N]``.
+        v_tp1: Values of the next observations of the same episode ``[T, N]``; of the true final observation if the step
+            was truncated. Not read if it terminated.
+        terminated_t: bool ``[T, N]``: the step ended the episode by termination, so it has no next value.
+        truncated_t: bool ``[T, N]``: the step ended the episode by truncation. Its next value counts, but the next
+            row's advantage does not.
+        valid_t: bool ``[T, N]``: the row is a transition.
         gamma: Discount per step.
-        lambda_: 0 trusts the values (one-step TD error), 1 the rewards (Monte Carlo).
+        lambda_: 0 gives one-step TD errors, which rely on the values; 1 gives Monte Carlo returns minus the values.
+
+    Returns:
+        Advantages ``[T, N]``, 0 in invalid rows.
     """
     delta_t = r_t + gamma * v_tp1.masked_fill(terminated_t, 0.0) - v_t
     goes_on_t = valid_t & ~terminated_t & ~truncated_t

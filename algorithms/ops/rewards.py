@@ -1,4 +1,4 @@
-"""What becomes of rewards before they are learned from."""
+"""Transformations of rewards before learning."""
 
 import dataclasses
 from typing import Literal
@@ -8,11 +8,11 @@ from rlmodule.data.rollout import Rollout
 
 
 def clipped_rewards(rollout: Rollout, clip: Literal["sign"] | float) -> Rollout:
-    """``rollout`` with its rewards clipped one by one, and its statistics as they are.
+    """Return a copy of ``rollout`` with each reward clipped. Its statistics still have the rewards of the env.
 
     Args:
-        rollout: What was sampled; it stays as it is.
-        clip: "sign" leaves -1, 0 or 1 of each reward (Mnih et al. 2015, Methods), a number is the largest magnitude.
+        rollout: It is not changed.
+        clip: "sign" replaces each reward by its sign (Mnih et al. 2015, Methods). A number is the greatest magnitude.
     """
     rewards = rollout[Columns.REWARDS]
     clipped = rewards.sign() if clip == "sign" else rewards.clamp(-clip, clip)

@@ -1,27 +1,45 @@
-"""Pieces of policy-gradient losses, per row: ``[B]`` in, ``[B]`` or a scalar out."""
+"""Terms of policy-gradient losses. Arguments are columns ``[B]``."""
 
 import torch
 from torch import Tensor
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """PPO's pessimistic objective per row (Schulman et al. 2017, eq. 7); to be maximised."""
+    """Return PPO's clipped surrogate objective of each row ``[B]``, to be maximised (Schulman et al. 2017, eq. 7).
+
+    Args:
+        ratio: Probability of the action under the current policy over that under the acting policy, ``[B]``.
+        advantages: ``[B]``.
+        clip: How far the ratio may leave 1 before the objective stops growing.
+    """
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
 def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
-    """Squared error per row, the larger of that of the value and of the value held within ``±clip`` of the old one."""
-    held = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.max((values - targets).square(), (held - targets).square())
+    """Return the squared error of each row ``[B]``: the larger of that of the value, and that of the clipped value.
+
+    The clipped value is at most ``clip`` away from the old one. Arguments are ``[B]``, in the units of ``clip``.
+    """
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.max((values - targets).square(), (clipped - targets).square())
 
 
 def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
-    """``1 - Var(targets - predictions) / Var(targets)``: 1 is perfect, 0 as good as the mean; 0 if they are equal."""
+    """Return ``1 - Var(targets - predictions) / Var(targets)``, a scalar tensor.
+
+    1 is a perfect prediction, and 0 is as good as a constant. If all targets are equal, it is 0.
+    """
     variance = targets.var(unbiased=False)
     unexplained = (targets - predictions).var(unbiased=False)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))
 
 
 def k3_divergence(log_ratio: Tensor) -> Tensor:
-    """Low-variance, never negative estimate of KL(old ‖ new) per row from samples of old (Schulman 2020, "k3")."""
+    """Return an estimate of KL(old ‖ new) for each row ``[B]``, from actions sampled from the old policy.
+
+    It has low variance and is never negative ("k3" in Schulman 2020, "Approximating KL Divergence").
+
+    Args:
+        log_ratio: ``log(new / old)`` of the action's probability, ``[B]``.
+    """
     return log_ratio.expm1() - log_ratio

@@ -1,4 +1,4 @@
-"""PPO's loss, in the order of the paper (Schulman et al. 2017), and what it is computed from."""
+"""PPO's learner: train batches with advantages, and the loss in the order of the paper (Schulman et al. 2017)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PPOLearner(EpisodeLearner):
-    """Learns from one rollout per iteration.
+    """Learns a policy and a value function from one rollout per iteration.
 
     Override points: ``compute_policy_objective``, ``compute_loss_for_module``, ``make_train_batch``, and those of
     :class:`EpisodeLearner`.
@@ -51,15 +51,15 @@ class PPOLearner(EpisodeLearner):
         if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
             raise ValueError(
                 f"PPOConfig.use_kl_loss: expected False with {dist_cls.__name__} (module "
-                f"{module_id!r}), since KL to the old policy would need the old parameters of the "
-                "module beside the inputs that were kept, got True. Leave use_kl_loss out, or set "
-                "target_kl, which goes by log-probabilities."
+                f"{module_id!r}), since KL to the old policy would need the module's old parameters, "
+                "which a rollout does not hold, got True. Leave use_kl_loss out, or set target_kl, "
+                "which only needs log-probabilities."
             )
 
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Clipped surrogate, value error, entropy bonus and, if asked for, the KL penalty (eq. 7, 8 and 9)."""
+        """Return the loss: clipped surrogate, value error, entropy bonus and optional KL penalty (eq. 7, 8 and 9)."""
         config, module = self.settings, self.module[module_id]
         dist = module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
 
@@ -75,16 +75,16 @@ class PPOLearner(EpisodeLearner):
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
 
     def compute_policy_objective(self, ratio: Tensor, batch: Batch) -> Tensor:
-        """Return what the policy maximises in each row ``[B]``: the clipped surrogate.
+        """Return the objective that the policy maximises in each row ``[B]``: the clipped surrogate.
 
         Args:
-            ratio: Probability of the row's action now over that at acting time ``[B]``.
-            batch: Columns ``[B, ...]``, as ``compute_loss_for_module`` gets them.
+            ratio: Probability of the row's action under the current policy over that under the acting policy ``[B]``.
+            batch: Columns ``[B, ...]``, as passed to ``compute_loss_for_module``.
         """
         return clipped_surrogate(ratio, batch[Columns.ADVANTAGES], self.settings.clip_param)
 
     def _value_error(self, module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Squared error of the values per row, in units of the value scale: ``[B]``."""
+        """Return the squared error of each row's value ``[B]``, with values and targets divided by the value scale."""
         assert isinstance(module, ValueFunctionAPI)
         values = module.compute_values(batch, fwd_out.get(Columns.EMBEDDINGS))
         scale, clip = module.value_scale(), self.settings.vf_clip_param
@@ -95,12 +95,15 @@ class PPOLearner(EpisodeLearner):
 
     @staticmethod
     def _divergence(module: RLModule, batch: Batch, fwd_out: Mapping[str, Tree]) -> Tensor:
-        """Mean KL(acting policy ‖ current policy)."""
+        """Return the mean KL(acting policy ‖ current policy) over the rows, a scalar in nats."""
         old = module.action_dist_cls.from_logits(batch[Columns.ACTION_DIST_INPUTS])
         return old.kl(module.action_dist_cls.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])).mean()
 
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """One value pass over all observations, then advantages (eq. 11) standardised over the valid rows."""
+        """Return a batch with advantages (GAE, eq. 11) and value targets, and metrics to report.
+
+        Advantages are standardised over the valid rows of all learners.
+        """
         config, module = self.settings, self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         values, following = self.value_pass(module_id, rollout)
@@ -125,7 +128,7 @@ class PPOLearner(EpisodeLearner):
         }
         module.update_value_statistics(targets[rollout.valid])
         if config.vf_clip_param is not None:
-            # asked again, since the statistics have just moved what the same weights predict in units of reward
+            # A second value pass: the new statistics changed what the same weights predict in units of reward.
             computed[Columns.VALUES], _ = self.value_pass(module_id, rollout)
         rollout = dataclasses.replace(rollout, columns=rollout.columns | computed)
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, *computed]
@@ -154,7 +157,7 @@ class PPOLearner(EpisodeLearner):
 
     @torch.no_grad()
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt the penalty's coefficient to the KL that the update came to (section 4)."""
+        """Adapt the coefficient of the KL penalty to the KL of the update (section 4)."""
         if not self.settings.use_kl_loss:
             return
         rows, divergence = num_rows(batch), torch.zeros((), device=self.device)

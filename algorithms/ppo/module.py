@@ -1,4 +1,4 @@
-"""PPO's nets: the catalog that decides them and the module that assembles them."""
+"""PPO's nets: the catalog that chooses them and the module that assembles them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
 POLICY_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 0.01}, bias="zeros_")
-"""A first policy that is near uniform, whatever the observation."""
+"""Initialises a policy head so that the first policy is nearly uniform for every observation."""
 VALUE_INIT = Init(kernel="orthogonal_", kernel_kwargs={"gain": 1.0}, bias="zeros_")
 
 
 class PPOCatalog(Catalog):
-    """Adds PPO's policy and value heads.
+    """Chooses PPO's nets: an actor-critic encoder, a policy head and a value head.
 
-    Override points, besides those of :class:`Catalog`: ``build_pi_head``, ``build_vf_head``.
+    Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_vf_head``.
     """
 
     functions = ("policy", "value")
@@ -54,15 +54,17 @@ class PPOCatalog(Catalog):
 
     @refuses_foreign
     def build_pi_head(self) -> nn.Module:
-        """From the actor's latent to the inputs of the action distribution, or to the intent that action embeddings
-        make them of."""
+        """Build the policy head, from the actor's latent to the inputs of the action distribution.
+
+        With action embeddings it outputs an intent instead, from which these inputs are computed.
+        """
         dist_cls, config = self.bound_dist_cls, self.for_function("policy").model_config
         log_stds = dist_cls.log_std_indices(self.action_space)
         return self.head_config("policy", self.action_head_dim, POLICY_INIT).with_log_stds(log_stds, config).build()
 
     @refuses_foreign
     def build_vf_head(self) -> nn.Module:
-        """From the critic's latent to one value ``[..., 1]``, in units of the value normaliser."""
+        """Build the value head, from the critic's latent to one value ``[..., 1]`` in units of the value normaliser."""
         return self.head_config("value", 1, VALUE_INIT).build()
 
     def _explain_parts(self) -> dict[str, nn.Module]:
@@ -77,7 +79,11 @@ class PPOCatalog(Catalog):
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
-    """Observation normaliser → actor-critic encoder → policy and value heads, and what further heads are asked for."""
+    """PPO's network: observation normaliser → actor-critic encoder → policy and value heads, and further outputs.
+
+    ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
+    returns them together with the critic's latents, from which :meth:`compute_values` computes values.
+    """
 
     catalog: PPOCatalog
 
@@ -88,15 +94,15 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
                 f"catalog of PPOModule: expected a PPOCatalog, got {type(catalog).__name__}. "
                 "Derive yours from PPOCatalog."
             )
-        if type(self) is PPOModule:  # one of the user's own may read any setting
+        if type(self) is PPOModule:  # a subclass may read any setting
             check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
         if not isinstance(self.encoder, ActorCriticEncoder):
             raise TypeError(
                 f"{type(catalog).__name__}.build_actor_critic_encoder(): expected an "
-                f"ActorCriticEncoder, got {type(self.encoder).__name__}. Override build_encoder() "
-                "for a net of your own; this one joins an actor's and a critic's."
+                f"ActorCriticEncoder, got {type(self.encoder).__name__}. To use a custom encoder, "
+                "override build_encoder(); this hook joins an actor's encoder and a critic's."
             )
         self.critic_reads_raw = catalog.reads_raw("value")
         self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
@@ -106,7 +112,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
 
     def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
-        """``head``, which must fit between the latent and the distribution or the value."""
+        """Return ``head``, or raise unless it maps the latent to its outputs; ``hook`` names it in errors."""
         width = self.catalog.action_head_dim if function == "policy" else 1
         latent_dims = self.catalog.for_function(function).latent_dims
         return check_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
@@ -124,10 +130,12 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         return self.encoder.get_initial_state()
 
     def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
-        """Inputs of the action distribution, forbidden actions masked, and the recurrent state if there is one.
+        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
 
         Args:
-            inputs: What the policy head gave: these inputs, or the intent that action embeddings make them of.
+            batch: Columns, of which the observations are read.
+            inputs: Output of the policy head: these inputs, or the intent of action embeddings.
+            state: The recurrent state after the batch, None without one.
         """
         if (embeddings := self.action_embeddings) is not None:
             inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
@@ -140,7 +148,8 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
         latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
-        return self._policy(batch, self.pi_head.forward(latent), state)  # no hooks, as in encode_actor
+        # forward() skips the hooks of Module.__call__, which cost time at each env step
+        return self._policy(batch, self.pi_head.forward(latent), state)
 
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
@@ -162,7 +171,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         normalizer = self.value_normalizer
         if normalizer is None:
             return values
-        # of 16 bits there are too few for a mean far from zero
+        # in the normaliser's float32: 16 bits are too few for a mean far from zero
         return torch.addcmul(normalizer.mean, values.to(normalizer.mean.dtype), normalizer.std)
 
     def value_scale(self) -> Tensor:

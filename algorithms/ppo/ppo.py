@@ -1,4 +1,4 @@
-"""PPO: its settings and what happens in one iteration."""
+"""PPO: its settings, and one iteration of training."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rlmodule.settings import EpisodeTraining
 
 
 class PPOTraining(EpisodeTraining):
-    """PPO's arithmetic."""
+    """Settings of PPO's loss and advantages."""
 
     minibatch_size = 64
     num_epochs = 10
@@ -41,7 +41,7 @@ class PPOTraining(EpisodeTraining):
 
 
 class PPOConfig(PPOTraining, EpisodeLearnerConfig):
-    """Settings of :class:`PPO`; the defaults learn on classic control and MuJoCo as they are."""
+    """Settings of :class:`PPO`. The defaults learn classic control and MuJoCo tasks without tuning."""
 
     training = Section(PPOTraining)
     presets = PRESETS
@@ -58,13 +58,13 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
 
 class PPO(Algorithm):
-    """Proximal policy optimisation (Schulman et al. 2017): sample, then several epochs on what was sampled."""
+    """Proximal policy optimisation (Schulman et al. 2017): sample a rollout, then learn from it for several epochs."""
 
     config: PPOConfig
 
     def training_step(self) -> dict[str, dict[str, Any]]:
         rollout = self.sample()
-        while rollout.num_env_steps == 0:  # each row is the reset of an env, which takes a step of its own
+        while rollout.num_env_steps == 0:  # all rows are the reset steps of next-step autoreset envs
             rollout = self.sample()
         learned = self.learner_group.update_from_episodes(rollout, env_steps=self.env_steps)
         return {"timers": learned.pop("timers"), "learners": learned}

@@ -134,9 +134,9 @@ class Anchors(Candidates):
         if rollout.state_in is None:
             return [x.expand(count, slots, *x.shape) for x in self._initial]
         states = tree.flatten(rollout.state_in)
+        got = [tuple(x.shape) for x in states]
         expected = [(count, slots, *x.shape) for x in self._initial]
-        if [tuple(x.shape) for x in states] != expected:
-            got = [tuple(x.shape) for x in states]
+        if got != expected:
             raise ValueError(
                 f"Rollout.state_in: expected states shaped {expected}, one row for every "
                 f"{length} steps, got {got}. Sample with the module and the max_seq_len that the "

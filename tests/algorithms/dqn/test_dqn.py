@@ -298,7 +298,7 @@ class Bare(RLModule, QNetAPI, EpsilonGreedyAPI):
     ("attributes", "settings", "message"),
     [
         ({}, {}, ""),
-        ({"explore": False}, {}, r"set_epsilon\(\): expected another forward_exploration\(\)"),
+        ({"explore": False}, {}, r"set_epsilon\(\): expected forward_exploration\(\) of the copy"),
         ({"width": 3}, {}, r"forward_inference\(\)\['action_dist_inputs'\] of 2 .* \(2, 2\), got .* \(2, 3\)"),
         ({}, {"noisy": True}, r"DQNLearner with noisy=True.*NoisyNetAPI \(resample_noise\)"),
         ({}, {"num_atoms": 5, "v_min": 0.0, "v_max": 1.0}, r"num_atoms > 1.*DistributionalQNetAPI"),

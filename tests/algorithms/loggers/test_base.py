@@ -125,7 +125,7 @@ def test_one_that_fails_is_named_and_the_others_are_told_all_the_same(
     begin: Begin, told: list[Any], action: str, event: str
 ) -> None:
     group = LoggerGroup([Notes, functools.partial(Notes, fails=event), Notes], begin())
-    match = rf"^logger Notes\.{action}\(\): expected no error, got KeyError: 'the network'\. Correct"
+    match = rf"^logger Notes\.{action}\(\): expected no error, got KeyError: 'the network'\. Fix"
     with pytest.raises(RuntimeError, match=match) as caught:
         group.log({}, 5) if action == "log" else group.close()
     assert isinstance(caught.value.__cause__, KeyError)
@@ -198,7 +198,7 @@ def test_numbers_are_picked_out_and_truth_is_one() -> None:
 
 def test_what_is_no_logger_is_refused(begin: Begin) -> None:
     nothing: Any = lambda run: None  # noqa: E731
-    with pytest.raises(TypeError, match=r"expected a Logger, got NoneType\. Return one of a class derived from"):
+    with pytest.raises(TypeError, match=r"expected a Logger, got NoneType\. Return an instance of a class derived"):
         LoggerGroup([nothing], begin())
 
 

@@ -221,7 +221,7 @@ def test_mlflow_takes_more_settings_and_longer_ones_than_a_server_does_at_once(b
 
 
 def test_a_store_that_mlflow_cannot_use_is_explained(begin: Begin, client: Any) -> None:
-    match = r"^loggers: 'mlflow': expected a server that takes runs, got (?s:.)*MLFLOW_TRACKING_URI=http"
+    match = r"^loggers: 'mlflow': expected a server that accepts runs, got (?s:.)*MLFLOW_TRACKING_URI=http"
     with pytest.raises(RuntimeError, match=match):
         LoggerGroup([functools.partial(MlflowLogger, tracking_uri="carrier-pigeon://x")], begin())
 
