@@ -22,7 +22,7 @@ _ACTIVATIONS = {
     name.lower(): name
     for name in sorted({*nn.modules.activation.__all__} - {"GLU", "MultiheadAttention", "Softmax2d", "Threshold"})
 } | {"swish": "SiLU"}
-"""Those that keep the shape and need no arguments, by lower-case name."""
+"""Activations that keep the shape and need no arguments, by lower-case name."""
 
 
 _LINEAR = ("linear", "identity")
@@ -40,20 +40,21 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Softmax": partial(torch.softmax, dim=-1),
     "Softmin": partial(functional.softmin, dim=-1),
 }
-"""The usual ones without a module around them, and those whose module guesses a dim."""
+"""Plain functions for the usual activations, which save the call of a module, and for those whose module would guess
+its dim."""
 
 
 def activation_by_name(activation: Activation, where: str = "activation") -> Callable[[Tensor], Tensor] | None:
-    """The function or fresh module for ``activation``; None for "linear".
+    """Return the function, or a new module, for ``activation``; None for "linear".
 
     Args:
         activation: A ``torch.nn`` class name in any case (``leaky_relu`` is ``LeakyReLU``), "swish", "linear", or a
-            class or function without arguments that makes a module. A module may have parameters or a mode of its own,
-            so ask once per layer.
+            class or function without arguments that makes a module. Call this once per layer: a module may have
+            parameters or a mode.
         where: The setting it comes from, for messages.
 
     Raises:
-        ValueError: If there is no such name (the closest is given), or no module comes out.
+        ValueError: If no activation has that name (names the closest), or if a class or function makes no module.
     """
     got, hint = repr(activation), ""
     is_torch_class = isinstance(activation, type) and nn.__dict__.get(activation.__name__) is activation
@@ -80,15 +81,15 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
 
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
-    """Return as :func:`activation_by_name`, but the identity for "linear"."""
+    """Return what :func:`activation_by_name` returns, or an identity for "linear"."""
     return activation_by_name(activation) or nn.Identity()
 
 
 def initializer_by_name(name: Initializer, where: str = "initializer") -> Callable[..., Any] | None:
-    """The in-place function ``torch.nn.init.<name>``; callables and None pass through.
+    """Return the in-place function ``torch.nn.init.<name>``; return a callable or None as it is.
 
     Raises:
-        ValueError: If there is no such function; names the closest.
+        ValueError: If torch has no such function; names the closest.
     """
     if not isinstance(name, str):
         return name
@@ -103,9 +104,9 @@ def initializer_by_name(name: Initializer, where: str = "initializer") -> Callab
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """How the weights and biases of a layer start; None keeps torch's own start.
+    """The initialisers of the weights and biases of a layer; None keeps torch's default.
 
-    ``settings`` is what the model settings it comes from begin with, such as "fcnet", for messages.
+    ``settings`` is the prefix of the model settings it was made from, such as "fcnet", for messages.
     """
 
     kernel: Initializer = None
@@ -116,9 +117,9 @@ class Init:
 
     @classmethod
     def of(cls, settings: str, model_config: Any, gain: float = math.sqrt(2)) -> "Init":
-        """Return the start that the model settings describe whose names begin with ``settings``, such as "fcnet".
+        """Make the initialisers from the model settings that begin with ``settings``, such as "fcnet".
 
-        Keywords that are None mean none, but ``gain`` for ``orthogonal_`` kernels.
+        Keywords of None stand for ``gain`` if the kernel is ``orthogonal_``, else for no keywords.
         """
         given = vars(model_config)
         kernel, bias = given[f"{settings}_kernel_initializer"], given[f"{settings}_bias_initializer"]
@@ -129,16 +130,16 @@ class Init:
         return cls(kernel=kernel, kernel_kwargs=kernel_kwargs, bias=bias, bias_kwargs=bias_kwargs, settings=settings)
 
     def apply(self, layer: nn.Linear | nn.Conv2d | nn.ConvTranspose2d) -> None:
-        """Fill ``layer`` in place.
+        """Initialise the weights and biases of ``layer`` in place.
 
         Raises:
-            ValueError: If an initialiser does not take its keywords, or does not fit the shape.
+            ValueError: If an initialiser does not take its keywords or the shape.
         """
         self.fill(layer.weight, layer.bias)
 
     @torch.no_grad()
     def fill(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Fill the tensors in place; see :meth:`apply`."""
+        """Initialise the tensors in place, like :meth:`apply`."""
         for what, tensor in (("kernel", weight), ("bias", bias)):
             initializer, kwargs = vars(self)[what], vars(self)[f"{what}_kwargs"]
             where = f"model_config.{self.settings}_{what}_initializer" if self.settings else f"{what} initializer"

@@ -1,4 +1,4 @@
-"""What every net of the catalog has in common: a config that builds it, and the encoder's contract."""
+"""The base classes of nets: a config that builds a net, and the contract of encoders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tree = Any
 
 
 def _item(output: Any, index: Any) -> Any:
-    """``output[index]``, which takes no names of other libraries."""
+    """Return ``output[index]``; refuse text keys, as RLlib uses, with the attribute to use instead."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
         raise TypeError(f"{type(output).__name__}[{index!r}]: expected an attribute, got a key. {remedy}")
@@ -27,7 +27,7 @@ def _item(output: Any, index: Any) -> Any:
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder returns.
+    """The output of an encoder.
 
     Attributes:
         latent: ``[..., *output_dims]`` with the leading dims of the observation.
@@ -42,11 +42,11 @@ class EncoderOutput(NamedTuple):
 
 
 class ActorCriticOutput(NamedTuple):
-    """What an actor-critic encoder returns.
+    """The output of an actor-critic encoder.
 
     Attributes:
         actor: Latent for the policy head.
-        critic: Latent for the value head (the same tensor if shared); None in inference-only copies.
+        critic: Latent for the value head, the same tensor if the encoder is shared; None in inference-only copies.
         state: Next recurrent state; None for stateless encoders.
     """
 
@@ -59,23 +59,23 @@ class ActorCriticOutput(NamedTuple):
 
 
 class ModelConfig(Hooks, ABC):
-    """Describes a net from its dimensions; ``output_dims`` is known before anything is built."""
+    """Description of a net. ``output_dims`` is known before the net is built."""
 
     @property
     @abstractmethod
     def output_dims(self) -> tuple[int, ...]:
-        """Shape of one output, without leading dims."""
+        """Shape of one output, without leading dims such as the batch."""
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """A new net with fresh weights."""
+        """Build a new net with fresh weights."""
 
 
-def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
-    """Raise a ``TypeError`` that says how to call ``encoder``, if ``error`` came of a whole batch or of arrays."""
+def _explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
+    """Raise a ``TypeError`` that says how to call ``encoder`` if it was given a whole batch or numpy arrays."""
     is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
     is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
-    if (is_batch or is_numpy) and ": expected " not in str(error):  # else explained by an encoder within
+    if (is_batch or is_numpy) and ": expected " not in str(error):  # an inner encoder explained it already
         got = f"a batch with {', '.join(obs)}" if is_batch else "arrays"
         raise TypeError(
             f"{type(encoder).__name__}(): expected tensors in the structure of the observation space, got {got}. "
@@ -83,37 +83,45 @@ def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
         ) from error
 
 
-class Encoder(nn.Module, ABC):
-    """A net from observations to latents.
+class ObservationNet(nn.Module):
+    """Base of nets that read observations: its errors explain inputs of the wrong kind.
 
-    Stateless encoders take observations with any leading dims. Stateful ones take ``[T, B, ...]`` with ``starts``
-    ``[T, B]`` (the state is zeroed before a step that starts an episode) and ``state`` ``[B, ...]``.
+    Raises:
+        TypeError: If the net fails on a whole batch or on numpy arrays, given in place of observations.
     """
 
-    @abstractmethod
-    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Encode ``obs``; see the class for shapes."""
-
-    def get_initial_state(self) -> Tree | None:
-        """State of one sequence before its first step, without a batch dim; None for stateless encoders."""
-        return None
-
-    def parts(self) -> Sequence[nn.Module]:
-        """The encoders this one is made of, in the order of the tree's nodes; none by default."""
-        return ()
-
-    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
+    if not TYPE_CHECKING:  # type checkers must see the signature of nn.Module
 
         def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
             try:
                 return nn.Module.__call__(self, obs, *args, **kwargs)
             except (AttributeError, KeyError, TypeError) as error:
-                explain_input(self, obs, error)
+                _explain_input(self, obs, error)
                 raise
 
 
+class Encoder(ObservationNet, ABC):
+    """Base of encoders: nets from observations to latents.
+
+    Stateless encoders take observations with any leading dims. Stateful encoders take ``[T, B, ...]`` with ``starts``
+    ``[T, B]`` and ``state`` ``[B, ...]``. They zero the state before every step that starts an episode.
+    """
+
+    @abstractmethod
+    def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
+        """Encode ``obs``; the class docstring gives the shapes."""
+
+    def get_initial_state(self) -> Tree | None:
+        """Return the state of one sequence before its first step, without a batch dim; None if stateless."""
+        return None
+
+    def parts(self) -> Sequence[nn.Module]:
+        """Return the inner encoders, in the order of the nodes of the decision tree; none by default."""
+        return ()
+
+
 class ModuleEncoder(Encoder):
-    """Makes an encoder of any module that maps a batched observation to a latent tensor."""
+    """Encoder around any module that maps batched observations to a latent tensor."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -123,19 +131,23 @@ class ModuleEncoder(Encoder):
         return EncoderOutput(self.net(obs))
 
 
-def as_encoder(net: nn.Module) -> Encoder:
-    """``net`` itself if it is an :class:`Encoder`, else wrapped into one.
+def as_encoder(net: nn.Module, where: str = "build_encoder()") -> Encoder:
+    """Return ``net`` if it is an :class:`Encoder`; wrap it in one if not.
+
+    Args:
+        net: An encoder, or a module from batched observations to latents.
+        where: The function that made ``net``, for messages.
 
     Raises:
-        TypeError: If ``net`` is no ``nn.Module``.
+        TypeError: If ``net`` is not an ``nn.Module``.
     """
     if isinstance(net, Encoder):
         return net
     if isinstance(net, nn.Module):
         return ModuleEncoder(net)
     raise TypeError(
-        "build_encoder(): expected an nn.Module from batched observations to latents, got "
-        f"{net!r}. Return a module, for example nn.Sequential(nn.Linear(4, 64), nn.ReLU())."
+        f"{where}: expected an nn.Module from batched observations to latents, got {net!r}. "
+        "Return a module, for example nn.Sequential(nn.Linear(4, 64), nn.ReLU())."
     )
 
 
@@ -143,13 +155,13 @@ N = TypeVar("N", bound=nn.Module)
 
 
 def mark(net: N) -> N:
-    """``net`` itself, remembered as an encoder that a catalog built, also in copies."""
+    """Mark ``net`` as an encoder that a catalog built, and return it. Copies keep the mark."""
     net.is_from_catalog = True  # type: ignore[assignment]
     return net
 
 
 def is_marked(net: nn.Module) -> bool:
-    """Whether a catalog built ``net`` as an encoder."""
+    """Return whether a catalog built ``net`` as an encoder."""
     return "is_from_catalog" in vars(net)
 
 

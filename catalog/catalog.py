@@ -1,4 +1,4 @@
-"""The Catalog: runs the decision tree over spaces and model config, builds what it decided, and says why."""
+"""The Catalog: chooses nets and distributions for spaces and settings, builds them, and explains the choice."""
 
 from __future__ import annotations
 
@@ -41,52 +41,52 @@ from catalog.rules import Node
 T = TypeVar("T")
 
 RAW = "since a custom encoder gets raw observations"
-"""Why observations are not standardised."""
+"""The reason why observations are not standardised, for :meth:`Catalog.explain`."""
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
 
 
 class Catalog(Hooks):
-    """Decides encoders and distributions for a pair of spaces; subclasses add an algorithm's heads.
+    """Chooses encoders and distributions for a pair of spaces. Subclasses add the heads of an algorithm.
 
-    The tree runs at construction. Nets are built by the ``build_*`` methods, as many as asked for; distributions are
-    classes and never built.
+    The decision tree runs at construction. Each call of a ``build_*`` method then builds a new net. Distributions are
+    classes, which need no building.
 
-    Override points, each complete in itself:
-        ``_get_encoder_config``: another encoder config for (some) observation spaces, the parts of nested ones
-        included.
-        ``get_tokenizer_config``: another config for what stands before a recurrent net.
-        ``_get_dist_cls_from_action_space``: another distribution for (some) action spaces, nested parts included.
+    Override points, each sufficient alone:
+        ``_get_encoder_config``: another encoder config for some observation spaces or parts of nested ones.
+        ``get_tokenizer_config``: another config for the encoder of single steps before a recurrent net.
+        ``_get_dist_cls_from_action_space``: another distribution for some action spaces or parts of nested ones.
         ``get_action_dist_cls``: another distribution for the whole action space.
-        ``_determine_components_hook``: what is decided at construction at all.
+        ``_determine_components_hook``: all decisions made at construction.
         ``build_encoder``: any ``nn.Module`` from batched raw observations to latents ``[B, D]``.
 
     Args:
         observation_space: Space of one observation.
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
-        past_view: What a module asks to see of earlier steps, besides what the settings ask for.
-        may_lack_encoder: Raise what the tree refuses of the observation when an encoder is built, not before: for a
-            module, whose nets may be its own.
+        past_view: Earlier steps that a module sees, in addition to those that the settings ask for.
+        may_lack_encoder: Delay errors about the observation space until an encoder is built, for modules that may
+            have their own nets.
 
     Attributes:
-        encoder_config: Config of the encoder; None where the tree knows none and ``build_encoder`` is overridden, and
-            where ``_determine_components_hook`` decides none.
+        encoder_config: Config of the encoder; None if ``_determine_components_hook`` sets none, or if the tree has no
+            rule for the space and the nets may be custom.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
-        action_mask: What keeps forbidden actions out; None if the observation has no mask.
-        action_embeddings: What makes logits of vectors of actions; None if the observation has none.
-        past_view: What a module sees of earlier steps.
-        input_space: Space of what a module observes: the env's, or a Dict of it and what it sees of earlier steps.
+        action_mask: The module that masks forbidden actions; None if the observation has no mask.
+        action_embeddings: The module that computes logits from vectors of the actions; None if the observation has
+            no such vectors.
+        past_view: The earlier steps that a module sees.
+        input_space: Space that a module observes: the env's, or a Dict of it and the earlier steps.
 
     Raises:
-        ValueError: If a space has no branch (the path into the space is named), or a model setting is wrong.
-        TypeError: For a keyword or a hook of RLlib's; says what to write.
+        ValueError: If no rule applies to a space (names the path into it), or if a model setting is wrong.
+        TypeError: For a keyword or a hook of RLlib; says what to write instead.
     """
 
     functions: ClassVar[tuple[str, ...]] = ()
-    """Functions whose nets a subclass builds, such as policy and value; the first one's encoder is the trunk."""
+    """Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder."""
 
     model_config_class: ClassVar[type[DefaultModelConfig]] = DefaultModelConfig
-    """What ``model_config`` becomes; a subclass with settings of its own names a subclass here."""
+    """Class of ``model_config``. A catalog with further settings sets a subclass here."""
 
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
@@ -119,7 +119,7 @@ class Catalog(Hooks):
         self._whole_config = self.model_config = self.model_config_class.from_any(model_config)
         self._mask_field, self._embeddings_field = action_fields(observation_space, self.model_config)
         fields = (self._mask_field, self._embeddings_field)
-        self._action_fields = tuple(key for key, _ in filter(None, fields))  # which nets do not read
+        self._action_fields = tuple(key for key, _ in filter(None, fields))  # encoders do not read them
         self._can_normalize = can_normalize(observation_space, self._action_fields)
         self._check_model_config()
         open_settings = self._open_settings()
@@ -142,27 +142,28 @@ class Catalog(Hooks):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
-        """Value of each model setting that may be left open (None), and the reason :meth:`explain` gives for it."""
+        """Return the value of each model setting that may be None, and the reason that :meth:`explain` shows for it."""
         return {
             "vf_share_layers": (False, "the default"),
             "normalize_observations": (False, "the default"),
         }
 
     def _decide(self) -> None:
-        """Run the hook; what it leaves as ``encoder_config`` says ``latent_dims``, unless the net is a user's own."""
+        """Run the tree through its hook. Its ``encoder_config`` determines ``latent_dims``, except for custom
+        encoders."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
         self._determine_components_hook()
-        chosen = vars(self).get("action_dist_cls")  # a hook may decide on an encoder only
-        if chosen is not None and chosen is not self.action_node.result:  # without the tree
+        chosen = vars(self).get("action_dist_cls")  # a hook may choose an encoder only
+        if chosen is not None and chosen is not self.action_node.result:  # the tree bound its own result
             where = f"action_dist_cls of {type(self).__name__}._determine_components_hook()"
             self.action_dist_cls = _bound(chosen, self.action_space, where, "action_space")
         if self.encoder_config is not None and not self.has_custom_encoder:
             self._latent_dims = tuple(self.encoder_config.output_dims)
 
     def _determine_components_hook(self) -> None:
-        """Run the tree: distribution class, converter and mask; encoder config."""
+        """Choose the distribution class, action mask, action embeddings and encoder config."""
         config = self.model_config
         self.action_dist_cls = self.action_node.run()
         if config.autoregressive_actions:
@@ -186,13 +187,13 @@ class Catalog(Hooks):
         try:
             self.encoder_config = self._tree_config = self._decide_encoder_config()
         except ValueError as error:
-            # a net of one's own needs the table only where it falls through to it
+            # custom nets may not need the encoder of the tree at all
             if not (self.has_custom_encoder or self._may_lack_encoder):
                 raise
             self._refusal = error
 
     def _decide_encoder_config(self) -> ModelConfig:
-        """The tree over what the encoder reads of the observation, and the recurrent net after it."""
+        """Choose the encoder of the fields that nets read, and add earlier steps and the net with a memory."""
         space, config = self.observation_space, self.model_config
         if fields := [part.key for part in (self.action_mask, self.action_embeddings) if part is not None]:
             space = observation_space_without(space, *fields)
@@ -207,13 +208,20 @@ class Catalog(Hooks):
         return self._with_memory(decided) if config.is_recurrent else decided
 
     def _with_memory(self, tokenizer: ModelConfig) -> ModelConfig:
-        """``tokenizer`` and the net with a memory after it."""
+        """Return the config of the net with a memory after ``tokenizer``."""
         follows = attention_encoder_config if self.model_config.use_attention else recurrent_encoder_config
         return follows(tokenizer, self.model_config)
 
     def _with_past(self, decided: ModelConfig, space: Space) -> MultiStreamEncoderConfig:
-        """``decided`` for the observation, of which nets read ``space``, and next to it what is seen of earlier steps:
-        observations by the tree, actions and rewards as they are. A net with a memory joins them, or dense layers."""
+        """Return ``decided`` joined with the streams of earlier steps.
+
+        The tree chooses the encoders of earlier observations; earlier actions and rewards are read as vectors. Dense
+        layers join the streams, unless a net with a memory reads them.
+
+        Args:
+            decided: Config of the encoder of the observation.
+            space: The fields of the observation that nets read.
+        """
         assert isinstance(self.input_space, Dict)
         streams: dict[str | int, ModelConfig] = {OBS: decided}
         config, steps = self.model_config, self.past_view.steps
@@ -231,7 +239,7 @@ class Catalog(Hooks):
         )
 
     def _ask(self, node: Node[Any], hook: Callable[..., T], *args: Any) -> T:
-        """What ``hook`` says about ``node``, which the hook's own default finds in ``self._node``."""
+        """Call ``hook`` to decide ``node``. Its default implementation reads the node from ``self._node``."""
         outer, self._node = self._node, node
         try:
             return hook(*args)
@@ -251,12 +259,12 @@ class Catalog(Hooks):
         return config
 
     def _get_encoder_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Encoder config for ``observation_space``, the whole or a part of it; by default what the table says."""
+        """Return the encoder config for an observation space or a part of one; by default, ask the table."""
         node = self._node or encoder_rules.root(observation_space, model_config, "observation_space")
         return encoder_rules.resolve(observation_space, model_config, node)
 
     def get_tokenizer_config(self, observation_space: Space, model_config: DefaultModelConfig) -> ModelConfig:
-        """Config of the encoder of single steps that stands before a recurrent net; by default the one of the tree."""
+        """Return the config of the encoder of single steps before a recurrent net; by default, ask the tree."""
         return self._get_encoder_config(observation_space, model_config)
 
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
@@ -264,7 +272,7 @@ class Catalog(Hooks):
         custom = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
         if custom is None:
             found = self._ask(node, self._get_dist_cls_from_action_space, node.space)
-            if found is not None and found is node.result:  # by a rule, which binds what it chooses
+            if found is not None and found is node.result:  # a rule chose and bound it
                 return found
             where = f"{type(self).__name__}._get_dist_cls_from_action_space() for {node.path}"
         else:
@@ -273,22 +281,22 @@ class Catalog(Hooks):
         return _bound(found, node.space, where, node.path)
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
-        """Distribution class for ``action_space``, the whole or a part of it; by default what the table says."""
+        """Return the distribution class for an action space or a part of one; by default, ask the table."""
         node = self._node or action_distribution_rules.root(action_space, self.model_config, "action_space")
         node.result = action_distribution_rules.resolve(action_space, self.model_config, node)
         return node.result
 
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
-        """The class whose instances are made by ``from_logits(head_output)``."""
+        """Return the class whose instances ``from_logits(head_output)`` makes."""
         return self.action_dist_cls
 
     @property
     def bound_dist_cls(self) -> type[Distribution]:
-        """What :meth:`get_action_dist_cls` returns, bound to the action space.
+        """The class that :meth:`get_action_dist_cls` returns, bound to the action space.
 
         Raises:
-            TypeError: If that is no distribution, or lacks methods; names them.
+            TypeError: If that is not a distribution, or lacks methods; names them.
             ValueError: If it is not for this space.
         """
         found = self.get_action_dist_cls()
@@ -299,17 +307,18 @@ class Catalog(Hooks):
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def for_function(self, function: str) -> Self:
-        """This catalog with the settings of ``function`` in force; itself if it has none of its own."""
+        """Return this catalog with the settings of ``function``; the catalog itself if the function has none."""
         if function not in self._views:
             self._views[function] = self._make_view(function)
         return self._views[function]
 
     def _make_view(self, function: str) -> Self:
+        """Copy this catalog with the settings of ``function``, and run the tree again if its encoder differs."""
         config = self._whole_config.for_function(function)
         own = self._has_own_trunk(function)
         alone = own and function in self.extra_outputs
         if alone:
-            config = config.without_memory()  # it has no state of its own
+            config = config.without_memory()  # outputs with their own trunk have no state
         trunk = self if own else self.for_function(self._trunk_name(function))._trunk
         if config == self.model_config and trunk is self:
             return self
@@ -327,7 +336,7 @@ class Catalog(Hooks):
         return view
 
     def _trunk_name(self, function: str) -> str:
-        """The function whose encoder ``function`` sits on; its own name if it has one of its own."""
+        """Return the function whose encoder ``function`` uses: its own name if it has its own encoder."""
         first = self.functions[0] if self.functions else function
         if function == "value" and function in self.functions:
             return first if self.model_config.vf_share_layers else function
@@ -339,25 +348,25 @@ class Catalog(Hooks):
 
     @property
     def extra_outputs(self) -> dict[str, int]:
-        """Width of each further output that ``model_config.functions`` asks for, by name."""
+        """Width of each further output in ``model_config.functions``, by name."""
         given = self._whole_config.functions
         return {name: settings["output_dim"] for name, settings in given.items() if name not in self.functions}
 
     @property
     def action_head_dim(self) -> int:
-        """How many outputs a head for the actions must have: the width of an intent where the observation has vectors
-        of the actions, else one for each input of their distribution."""
+        """Number of outputs of a head for the actions: the width of an intent if the observation has vectors of the
+        actions, else the number of inputs of their distribution."""
         if (embeddings := self.build_action_embeddings()) is not None:
             return embeddings.width
         return self.bound_dist_cls.required_input_dim(self.action_space)
 
     def head_config(self, function: str, output_dim: int, output_init: Init | None = None) -> MLPHeadConfig:
-        """Config of a head of ``function`` on its encoder, from the ``head_*`` settings.
+        """Make the config of a head of ``function`` on its encoder, from the ``head_*`` settings.
 
         Args:
-            function: Name in ``model_config.functions``; settings given there come first.
+            function: Name of the function; settings of ``model_config.functions`` take precedence.
             output_dim: Number of outputs.
-            output_init: Start of the output layer; None keeps torch's own.
+            output_init: Initialisers of the output layer; None keeps torch's default.
         """
         view = self.for_function(function)
         config = view.model_config
@@ -375,20 +384,20 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` has anything to build: a hook may leave all nets to the module."""
+        """Whether :meth:`build_encoder` can build one: a hook may leave all nets to the module."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
     def has_custom_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` is overridden, so that the encoder's width is known only once it is built."""
+        """Whether :meth:`build_encoder` is overridden. The width of the encoder is then unknown until it is built."""
         return type(self).build_encoder is not Catalog.build_encoder
 
     @property
     def latent_dims(self) -> tuple[int, ...]:
-        """Shape of one latent, what heads are built on: known once the tree has run or a custom encoder was built.
+        """Shape of one latent, the input of heads.
 
         Raises:
-            RuntimeError: If a custom encoder has not been built yet.
+            RuntimeError: If a custom encoder has not been built yet, or no encoder was chosen.
         """
         if self._trunk is not self:
             return self._trunk.latent_dims
@@ -405,10 +414,11 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def build_encoder(self) -> nn.Module:
-        """A new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
+        """Build a new encoder, ``encoder(obs) → EncoderOutput(latent, state)``.
 
         Raises:
-            RuntimeError: If ``_determine_components_hook`` decided none.
+            RuntimeError: If ``_determine_components_hook`` set no encoder config.
+            ValueError: If the tree has no rule for the observation space.
         """
         if self.encoder_config is None:
             if not self.decides_encoder:
@@ -423,13 +433,13 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def build_actor_critic_encoder(self) -> ActorCriticEncoder:
-        """Actor and critic encoders from :meth:`build_encoder`, called once if shared and twice if not.
+        """Build the actor and critic encoders with :meth:`build_encoder`, one if it is shared, else two.
 
-        Each is tried on zero observations, which sets ``latent_dims``; build heads after encoders.
+        Each is tried on zero observations, which sets ``latent_dims``: build heads after encoders.
 
         Raises:
-            ValueError: If the encoder does not take the observation, or its output is not ``[B, D]`` or differs from
-                its config's ``output_dims``.
+            ValueError: If the encoder does not take the observation, or if its output is not ``[B, D]`` or differs
+                from the ``output_dims`` of its config.
         """
         actor = self.build_trunk()
         if self.model_config.vf_share_layers:
@@ -445,7 +455,7 @@ class Catalog(Hooks):
         return ActorCriticEncoder(actor, critic)
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
-        """The further outputs of ``model_config.functions``, each a head on its encoder; None if there are none.
+        """Build the further outputs of ``model_config.functions``; return None if it names none.
 
         Raises:
             ValueError: As :meth:`build_actor_critic_encoder`.
@@ -457,7 +467,7 @@ class Catalog(Hooks):
                 if encoder.get_initial_state() is not None:
                     raise ValueError(
                         f"model_config.functions[{name!r}]['trunk']: expected an encoder without a state, since "
-                        f"outputs with a trunk of their own have no memory, got {type(encoder).__name__}. Share the "
+                        f"outputs with their own trunk have no memory, got {type(encoder).__name__}. Share the "
                         "trunk of a function, or give this one a stateless encoder."
                     )
             heads[name] = self.head_config(name, width).build()
@@ -466,12 +476,13 @@ class Catalog(Hooks):
         return ExtraOutputs(heads, trunks, encoders, raw) if heads else None
 
     def build_trunk(self) -> Encoder:
-        """A new encoder, tried on zero observations, which sets ``latent_dims``; build heads after it. A stateless
-        one of the user's own gets its recurrent net.
+        """Build a new encoder and try it on zero observations, which sets ``latent_dims``: build heads after it.
+
+        A stateless custom encoder is followed by the net with a memory that the settings ask for.
 
         Raises:
-            ValueError: As :meth:`build_actor_critic_encoder`, or for a custom encoder with a state and use_lstm,
-                use_gru or use_attention.
+            ValueError: As :meth:`build_actor_critic_encoder`; also for a stateful custom encoder together with
+                use_lstm, use_gru or use_attention.
         """
         encoder = as_encoder(self.build_encoder())
         config, where = self.encoder_config, f"{type(self).__name__}.build_encoder()"
@@ -486,65 +497,66 @@ class Catalog(Hooks):
 
     @property
     def _sees_more(self) -> bool:
-        """Whether the encoder is shown more than the env's observation."""
+        """Whether the encoder also sees earlier steps."""
         return self.input_space is not self.observation_space
 
     @property
     def _feeds_own_encoder(self) -> bool:
-        """Whether a net of the user's own, without ours behind it, reads all of it."""
+        """Whether a custom encoder reads the earlier steps itself, as no net with a memory follows it."""
         is_own = self.has_custom_encoder or self.model_config.custom_model is not None
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
-        """Whether the encoder of ``function`` gets what the env gives where that of the first function does not."""
+        """Return whether the encoder of ``function`` reads raw observations though that of the first reads
+        standardised."""
         return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
     def normalizes_observations(self) -> bool:
-        """Whether the module standardises observations before the encoder sees them."""
+        """Whether the module standardises observations before encoding them."""
         return bool(self.model_config.normalize_observations) and self._can_normalize
 
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
-        """An :class:`ObservationNormalizer`, or None where the settings or the space want none."""
+        """Build an :class:`ObservationNormalizer`; return None if the settings or the space do not ask for one."""
         if not self.normalizes_observations:
             return None
         return ObservationNormalizer(self.observation_space, self._action_fields)
 
     def build_action_mask(self) -> ActionMask | None:
-        """What keeps forbidden actions out of a distribution's inputs; None if the observation has no mask."""
+        """Build the module that masks forbidden actions; return None if the observation has no mask."""
         return copy.deepcopy(self.action_mask)
 
     def build_action_embeddings(self) -> ActionEmbeddings | None:
-        """What makes logits of the vectors of the actions; None if the observation has none."""
+        """Build the module that computes logits from vectors of the actions; return None without such vectors."""
         return copy.deepcopy(self.action_embeddings)
 
     def build_action_model(self) -> ActionModel | None:
-        """What tells later parts of an action of the earlier ones; None where parts are independent."""
+        """Build the net that conditions later parts of an action on earlier ones; return None for independent parts."""
         dist_cls, space = self.bound_dist_cls, self.action_space
         if not issubclass(dist_cls, AutoregressiveDistribution):
             return None
         return MADE.of(dist_cls, space, self.model_config)
 
     def build_action_converter(self) -> ActionConverter:
-        """The module that maps sampled actions into the action space."""
+        """Build the module that maps sampled actions into the action space."""
         return self.converter_node.run()
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- explaining ---------------------------------------------------------------------------------------------------
 
     def explain(self, format: Format = "text") -> str:
-        """The path taken through the tree, as readable text: spaces, rules, settings, overrides, nets and their sizes.
+        """Describe the path through the tree: spaces, rules, settings, overrides, nets and their sizes.
 
         Builds the nets once, which sets ``latent_dims``; torch's random state stays as it was. ``RLModule.explain``
-        describes those of a module and builds none. ``format="mermaid"`` writes the same as a flowchart.
+        describes the nets of a module instead. ``format="mermaid"`` gives a flowchart instead of text.
         """
         return explain(self, format)
 
     def _explain_parts(self) -> dict[str, nn.Module]:
-        """The nets :meth:`explain` lists, by name; a net listed twice is shown as shared. Subclasses add theirs."""
+        """Build the nets that :meth:`explain` lists, by name; subclasses add theirs. A net named twice is shared."""
         return {"encoder": self.build_trunk()}
 
     def _explain_further_parts(self) -> dict[str, nn.Module]:
-        """Those that a module may have besides its encoder and heads."""
+        """Build the nets that a module may have in addition to encoder and heads."""
         embeddings, action_model = self.build_action_embeddings(), self.build_action_model()
         return further_nets(embeddings, action_model, self.build_extra_outputs())
 
@@ -575,7 +587,7 @@ class Catalog(Hooks):
                 )
 
     def _check_functions(self) -> None:
-        """Names, outputs and trunks in ``model_config.functions``; a shared encoder cannot have settings of its own."""
+        """Check the names, outputs and trunks in ``model_config.functions``, and refuse settings of shared encoders."""
         for name, given in self._whole_config.functions.items():
             where, own = f"model_config.functions[{name!r}]", name in self.functions
             if own == ("output_dim" in given):
@@ -598,20 +610,20 @@ class Catalog(Hooks):
                     f"{where}[{ignored[0]!r}]: expected settings of a head, since it sits on the "
                     f"encoder of {whose}, got a setting of an encoder. {remedy}"
                 )
-            self.for_function(name)  # whose tree finds mistakes of its own
+            self.for_function(name)  # its tree checks its settings
 
 
 def further_nets(
     embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
 ) -> dict[str, nn.Module]:
-    """Those nets by name that a module may have besides its encoder and heads and that have parameters."""
+    """Return by name the nets in addition to encoder and heads, as far as they have parameters."""
     nets = {"action embeddings": embeddings, "action model": action_model}
     found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
     return found if extra_outputs is None else found | extra_outputs.parts()
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
-    """``found``, which ``where`` chose, as the class for actions of ``space``."""
+    """Check the class ``found``, which ``where`` chose, and bind it to ``space``."""
     if not (isinstance(found, type) and issubclass(found, Distribution)):
         raise TypeError(
             f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "
@@ -622,5 +634,5 @@ def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution
         remedy = f"Write {', '.join(f'{name}()' for name in missing)}."
         raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
     dist_cls = found.bind(space, path=path)
-    dist_cls.required_input_dim(space)  # raises if a class of one's own is for another kind of space
+    dist_cls.required_input_dim(space)  # a custom class may refuse the space only here
     return dist_cls

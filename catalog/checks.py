@@ -1,4 +1,4 @@
-"""Whether a value fits an annotation and a range: the checks behind every setting."""
+"""The checks of every setting: does a value fit its annotation and its range?"""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ _TEXTS = {
     None: "None",
     Ellipsis: "...",
 }
-"""Annotations that a reader would write otherwise."""
+"""Annotations that messages show in another form."""
 
-_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-_HOLDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+_RELATIONS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 
 
 @dataclass(frozen=True)
@@ -45,32 +44,32 @@ class Bounds:
     lt: float | None = None
 
     def __str__(self) -> str:
-        return " and ".join(f"{_SIGNS[name]} {end:g}" for name, end in vars(self).items() if end is not None)
+        return " and ".join(f"{_RELATIONS[name][0]} {end:g}" for name, end in vars(self).items() if end is not None)
 
     def __contains__(self, number: float) -> bool:
-        return all(_HOLDS[name](number, end) for name, end in vars(self).items() if end is not None)
+        return all(_RELATIONS[name][1](number, end) for name, end in vars(self).items() if end is not None)
 
 
 def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> Any:
-    """``value`` in the form ``hint`` asks for: an int becomes a float where one is annotated, a tuple a list.
+    """Return ``value`` converted to the annotation ``hint``: an int to float, a tuple to list.
 
     Args:
         where: The setting, as the error names it.
         value: What the user gave.
         hint: The resolved annotation.
-        bounds: Range of every number in ``value`` (in a schedule: of its values, not its steps).
+        bounds: Range of every number in ``value``; in a schedule, of the values but not of the steps.
         doc: The setting's sentence, repeated in the error.
 
     Raises:
-        TypeError: If ``value`` is of another type.
-        ValueError: If a number is not finite or out of range, or the points are no schedule.
+        TypeError: If ``value`` does not fit ``hint``.
+        ValueError: If a number is not finite or out of range, or the points do not make a schedule.
     """
     try:
         fitted = _fit(value, hint)
     except _MisfitError:
         got = f"{value!r} ({type(value).__name__})"
-        of_rllib = isinstance(value, str) and value == "auto" and NoneType in get_args(hint)
-        remedy = f"Use None: {doc}" if of_rllib else _remedy(doc)
+        says_auto = isinstance(value, str) and value == "auto" and NoneType in union_members(hint)  # as in RLlib
+        remedy = f"Use None: {doc}" if says_auto else _remedy(doc)
         raise TypeError(f"{where}: expected {_expected(hint, bounds)}, got {got}. {remedy}") from None
     if is_schedule(hint) and isinstance(fitted, list):
         _check_steps(where, fitted)
@@ -93,20 +92,25 @@ def _remedy(doc: str) -> str:
 
 
 def is_schedule(hint: Any) -> bool:
-    """Whether an annotation allows a constant or a list of points (with or without None)."""
-    return get_origin(hint) in (Union, UnionType) and {float, _POINTS} <= set(get_args(hint))
+    """Return whether an annotation allows both a number and a list of points."""
+    return {float, _POINTS} <= {*union_members(hint)}
+
+
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union; of any other annotation, the annotation alone."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def type_text(hint: Any) -> str:
-    """An annotation as a reader would write it: ``int | None``, ``'sync' | 'async'``."""
-    origin, args = get_origin(hint), get_args(hint)
+    """Return an annotation as users write it: ``int | None``, ``'sync' | 'async'``."""
+    origin, args, members = get_origin(hint), get_args(hint), union_members(hint)
     if hint in _TEXTS:
         return _TEXTS[hint]
     if is_schedule(hint):
-        rest = [type_text(arg) for arg in args if arg not in (float, _POINTS)]
+        rest = [type_text(member) for member in members if member not in (float, _POINTS)]
         return " | ".join(["float", "[[0, value], [env_step, value], ...]", *rest])
-    if origin in (Union, UnionType):
-        return " | ".join(type_text(arg) for arg in args)
+    if len(members) > 1:
+        return " | ".join(map(type_text, members))
     if origin is Literal:
         return " | ".join(repr(arg) for arg in args)
     if origin is collections.abc.Callable:
@@ -117,15 +121,15 @@ def type_text(hint: Any) -> str:
 
 
 class _MisfitError(Exception):
-    """The value is not of the annotated type; ``check_value`` says so with the setting's name."""
+    """A value does not fit its annotation. ``check_value`` raises the error that users see."""
 
 
 def _fit(value: Any, hint: Any) -> Any:
     origin, args = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return value
-    if origin in (Union, UnionType):
-        return _fit_union(value, args)
+    if len(members := union_members(hint)) > 1:
+        return _fit_union(value, members)
     if origin in (int, float):
         return _fit_number(value, origin)
     if origin in (list, tuple):
@@ -155,7 +159,7 @@ def _fit_union(value: Any, members: tuple[Any, ...]) -> Any:
             found.append(_fit(value, member))
     if not found:
         raise _MisfitError
-    # `int | float` must not turn 3 into 3.0, nor `list | tuple` a tuple into a list.
+    # Prefer a member that keeps the type: `int | float` leaves 3 an int, `list | tuple` a tuple a tuple.
     return next((fitted for fitted in found if type(fitted) is type(value)), found[0])
 
 
@@ -184,7 +188,7 @@ def _fit_items(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """The numbers a setting consists of; what a dict holds is the user's own."""
+    """Yield the numbers in a setting. Dicts are skipped: their contents belong to the user."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield value
     elif isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Copies of settings at every depth of lists, dicts and dataclasses, read-only ones for frozen configs."""
+"""Deep copies of settings: mutable ones, and read-only ones for frozen configs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any, NoReturn
 
 
 def mutable_copy(value: Any, list_type: type[list[Any]] = list, dict_type: type[dict[Any, Any]] = dict) -> Any:
-    """``value`` with every list, dict and dataclass in it copied, to lists and dicts of the types given.
+    """Copy ``value`` with every list, dict and dataclass in it.
 
-    Other objects (classes, functions, spaces, what a callable object holds) are shared, so that an environment
-    factory given to a config stays the very same one.
+    All other objects are shared, such as classes, functions and spaces: a config returns the very env factory that
+    it was given.
+
+    Args:
+        value: Any setting.
+        list_type: Class of the copied lists.
+        dict_type: Class of the copied dicts.
     """
     if isinstance(value, list):
         return list_type([mutable_copy(item, list_type, dict_type) for item in value])
@@ -22,14 +27,14 @@ def mutable_copy(value: Any, list_type: type[list[Any]] = list, dict_type: type[
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         copied = copy.copy(value)
         for field in dataclasses.fields(value):
-            # Past the dataclass's own __setattr__, which refuses when it is frozen.
+            # object's __setattr__, since a frozen dataclass refuses assignments
             object.__setattr__(copied, field.name, mutable_copy(getattr(value, field.name), list_type, dict_type))
         return copied
     return value
 
 
 def frozen_copy(value: Any) -> Any:
-    """``value`` with every list, dict and dataclass in it copied, and the lists and dicts read-only."""
+    """Copy ``value`` as :func:`mutable_copy` does, with read-only lists and dicts."""
     return mutable_copy(value, FrozenList, FrozenDict)
 
 
@@ -41,7 +46,7 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
 
 
 class FrozenList(list[Any]):
-    """A list that cannot change; it equals a plain one, and ``copy.deepcopy`` gives a plain one."""
+    """A read-only list. It equals a plain list with the same items; ``copy.deepcopy`` returns a plain list."""
 
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -54,7 +59,7 @@ class FrozenList(list[Any]):
 
 
 class FrozenDict(dict[Any, Any]):
-    """A dict that cannot change; it equals a plain one, and ``copy.deepcopy`` gives a plain one."""
+    """A read-only dict. It equals a plain dict with the same items; ``copy.deepcopy`` returns a plain dict."""
 
     pop = popitem = setdefault = update = clear = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse

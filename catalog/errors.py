@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A hint `` Did you mean 'lr'?`` for a misspelt name, or an empty string if nothing is near."""
+    """Return a hint `` Did you mean 'lr'?`` for the known name closest to ``name``; empty if none is close."""
     name, known = str(name), list(known)
     longer = [other for other in known if len(name) > 2 and other.startswith(name)]
     matches = longer or get_close_matches(name, known, n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""Methods that users override or call as in another library: refused where they are written, with what to write."""
+"""Early errors for methods that are overridden or called as in another library, with what to write instead."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Hooks:
-    """Base of classes whose methods users override. Checks the overrides of a subclass when it is defined.
+    """Base of classes whose methods users override. Checks the methods of a subclass when it is defined.
 
     Raises:
-        TypeError: If a method cannot be called as the one it overrides, or has the name of a hook of another library.
+        TypeError: If a method cannot be called like the one it overrides, or has the name of a hook of another library.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -37,19 +37,18 @@ class Hooks:
 
 
 def definers(cls: type, hook: str) -> list[str]:
-    """Return the names of the classes that define ``hook``, from the last that overrides it to the one that has it
-    first."""
+    """Return the names of the classes that define ``hook``, from the most derived class to the base."""
     return [base.__name__ for base in cls.__mro__ if hook in vars(base)]
 
 
 def overrider(item: object, hook: str) -> str:
-    """Return the override of ``hook`` for ``item``, such as ``"Mine.build_encoder()"``; empty if there is none."""
+    """Return the override of ``hook`` that ``item`` has, such as ``"Mine.build_encoder()"``; empty if none."""
     names = definers(type(item), hook)
     return f"{names[0]}.{hook}()" if len(names) > 1 else ""
 
 
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: a keyword argument of another library raises a TypeError that says what to write instead."""
+    """Refuse keyword arguments of other libraries with a TypeError that says what to write instead; a decorator."""
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,7 +62,7 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _check_signature(where: str, name: str, method: Any, overridden: Any) -> None:
-    """Refuse a ``method`` that cannot be called with the arguments of the one it overrides."""
+    """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides."""
     theirs, ours = _signature(method), _signature(overridden)
     by_name = [p.name for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY]
     by_position = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -85,7 +84,7 @@ def _check_signature(where: str, name: str, method: Any, overridden: Any) -> Non
 
 
 def _signature(method: Any) -> inspect.Signature:
-    """Names and defaults of all arguments, ``self`` or ``cls`` included."""
+    """Return the signature of a method without annotations, with ``self`` or ``cls``."""
     signature = inspect.signature(method if isinstance(method, FunctionType) else method.__func__)
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return inspect.Signature(bare)

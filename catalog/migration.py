@@ -1,6 +1,6 @@
-"""Words of other libraries, by the place where people type them, and what to write here instead.
+"""Names from other libraries, by the place where users type them, and what to write in this one.
 
-This is the only list of such words. A line has the words that share a remedy, a colon, and the remedy.
+This is the only list of such names. Each line has the names that share a remedy, a colon, and the remedy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ adam_epsilon: Override configure_optimizer_for_module() of a learner.
 num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has .training(training_intensity=...).
 minibatch_size: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has train_batch_size_per_learner.
 batch_size: Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.
-batch_mode: Leave it out: rollouts end with the fragment, and the values of what follows are predicted.
+batch_mode: Leave it out: rollouts end with the fragment, and the value function predicts the rest.
 use_gae: Leave it out: .training(lambda_=1.0) gives Monte Carlo advantages.
 buffer_size: Use .replay(replay_capacity=...).
 learning_starts: Use .training(num_steps_sampled_before_learning_starts=...).
@@ -73,7 +73,7 @@ custom_resources_per_env_runner: Leave it out: runners ask for CPUs alone.
 remote_worker_envs: Use .env_runners(gym_env_vectorize_mode='async').
 remote_env_batch_wait_ms: Leave it out: a vector step waits for all of its environments.
 create_local_env_runner create_env_on_local_worker: Leave it out: with num_env_runners=0 there is one in this process.
-validate_env_runners_after_construction: Leave it out: build() waits until all are up.
+validate_env_runners_after_construction: Leave it out: build() waits until all have started.
 max_requests_in_flight_per_env_runner: Leave it out: each has one fragment to sample at a time.
 max_requests_in_flight_per_learner: Leave it out: each has two updates before it at most.
 num_aggregator_actors_per_learner: Leave it out: rollouts are joined in this process.
@@ -134,8 +134,8 @@ grayscale: Wrap the env in gymnasium.wrappers.GrayscaleObservation, in a factory
 always_check_shapes: Leave it out: a wrong width always raises.
 use_prev_action: It is lstm_use_prev_action.
 use_prev_reward: It is lstm_use_prev_reward.
-attention_use_n_prev_actions: It is lstm_use_prev_action, of which the memory of attention holds the last ones.
-attention_use_n_prev_rewards: It is lstm_use_prev_reward, of which the memory of attention holds the last ones.
+attention_use_n_prev_actions: It is lstm_use_prev_action; the memory of attention holds the last actions.
+attention_use_n_prev_rewards: It is lstm_use_prev_reward; the memory of attention holds the last rewards.
 attention_memory_inference attention_memory_training: It is attention_memory, one number for acting and training.
 dueling num_atoms v_min: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
 v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or the model_config of a DQNCatalog.
@@ -143,7 +143,7 @@ v_max noisy sigma0: It is a setting of DQN's nets: DQNConfig().training(...), or
 [argument]
 model_config_dict: Pass model_config={...}.
 framework: Leave it out: every net is a torch module.
-view_requirements: Set lstm_use_prev_action or _reward, or let the module's get_past_view() say what it sees.
+view_requirements: Set lstm_use_prev_action or _reward, or override get_past_view() of the module.
 sample_shape: One action is drawn for each row of inputs, with the generator: expand the inputs to draw several.
 
 [EpisodeLearner]
@@ -190,7 +190,7 @@ env get_env: Make one as config.env says; algo.env_runner_group has those of the
 callback: Use config.callbacks(...) before build().
 log_interval tb_log_name: Use config.reporting(run_dir=...) before build().
 progress_bar: Pass progress=True.
-reset_num_timesteps: Leave it out: learn() goes on where it was, and build() begins a run.
+reset_num_timesteps: Leave it out: learn() continues where it stopped, and build() begins a new run.
 
 [encoder]
 obs: Pass the observation itself: encoder(obs).latent, or .actor and .critic of an actor-critic encoder.
@@ -222,7 +222,7 @@ exploration_initial_eps exploration_final_eps: Use --epsilon '[[0, 1.0], [10000,
 
 
 def _read(table: str) -> dict[str, dict[str, str]]:
-    """Place → word → remedy."""
+    """Read the table as place → word → remedy."""
     read: dict[str, dict[str, str]] = {}
     for part in table.strip().split("\n\n"):
         place, *lines = part.splitlines()
@@ -234,9 +234,9 @@ def _read(table: str) -> dict[str, dict[str, str]]:
 
 
 REMEDIES = _read(_TABLE)
-"""Place → word → remedy. The hooks that a class does not have stand under the name of the class."""
+"""Place → word → remedy. For hooks, the place is the name of the class that does not have them."""
 
 
 def remedy_for(place: str, word: object) -> str:
-    """What to write in place of ``word`` at ``place``, as a sentence or two; empty for a word that is not known."""
+    """Return what to write instead of ``word`` at ``place``, as a sentence or two; empty for an unknown word."""
     return REMEDIES.get(place, {}).get(str(word), "")

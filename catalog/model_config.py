@@ -1,4 +1,4 @@
-"""The settings of the default nets, and how a partial dict becomes a full config."""
+"""The settings of the default nets."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from catalog.migration import remedy_for
 from catalog.settings import Settings, setting, settings_of
 
 ENCODER, HEAD, MODULE = "encoder", "head", "module"
-"""What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or all."""
+"""What a setting shapes: encoders (may differ by part of the observation), heads (may differ by function), or the
+whole module."""
 
 MEMORIES = ("use_lstm", "use_gru", "use_attention")
-"""Settings that put a net with a memory behind the encoder, of which one at most is True."""
+"""Settings that add a net with a memory after the encoder; at most one is True."""
 
-_BEHIND = ("lstm_", "attention_")
-"""How the names of settings of nets begin that stand behind those of all parts,"""
+_OF_MEMORY = ("lstm_", "attention_")
+"""Prefixes of the settings of nets with a memory, which follow the encoders of all parts."""
 _OF_ROWS = ("lstm_kernel_", "lstm_bias_")
-"""and of those that a net of rows reads too."""
+"""Prefixes of those that the GRU over the rows of a matrix reads too."""
 
 _encoder = functools.partial(setting, part=ENCODER)
 _head = functools.partial(setting, part=HEAD)
 
 Keywords = Mapping[str, Any] | None
 _FUNCTION_KEYS = ("output_dim", "trunk")
-"""What ``functions`` says of a function besides the settings of its nets."""
+"""Keys of an entry of ``functions`` that are not model settings."""
 
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
-    """A field that says how the weights or biases ``of`` a net start."""
+    """Declare the initialiser of the weights or biases ``of`` a net."""
     return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's own.", part=part)
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """A field with the keywords for the initializer ``of`` weights or biases."""
+    """Declare the keywords of the initialiser ``of`` weights or biases."""
     return setting(None, f"Keywords for {of}_initializer; None means {unset}.", part=part)
 
 
@@ -51,12 +52,12 @@ _GAIN = "gain=√2 for orthogonal_, else none"
 class DefaultModelConfig(Settings):
     """Settings of the nets the Catalog builds by default. Immutable; change one with ``dataclasses.replace``.
 
-    An instance means the same as a dict of the values it was made with: the rest is for the algorithm's own defaults.
-    One made with all values, as ``replace`` does, counts as made with those that are not the default.
+    An instance means the same as a dict of the values it was made with: an algorithm may have other defaults for the
+    rest. If it was made with all values, as ``replace`` does, only those that differ from the default count.
 
     Raises:
         TypeError: If a value is of the wrong type.
-        ValueError: For an unknown name, or a value out of range or that names nothing.
+        ValueError: For an unknown name, or a value that is out of range or names nothing known.
     """
 
     _where: ClassVar[str] = "model_config"
@@ -96,14 +97,14 @@ class DefaultModelConfig(Settings):
     conv_filters: Filters | Literal["nature", "impala"] | None = _encoder(
         None,
         "Convolutions [[channels, kernel, stride], …] with an optional fourth entry 'same' or 'valid'; "
-        "'nature' or 'impala' for these nets; None goes by the size of the image.",
+        "'nature' or 'impala' for these nets; None depends on the size of the image.",
     )
     conv_padding: Literal["same", "valid"] = _encoder(
         "same", "Padding of convolutions that name none: 'same' gives ceil(size / stride)."
     )
     conv_channels: Literal["first", "last"] | None = _encoder(
         None,
-        "Where an image has its channels; None tells by the shape: where the rest is square, else the fewer.",
+        "Which axis of an image has the channels; None guesses from the shape: a square image, else fewer channels.",
     )
     conv_activation: Activation = _encoder("relu", "Activation of the CNN and of its dense layer.")
     conv_use_layernorm: bool = _encoder(
@@ -125,9 +126,9 @@ class DefaultModelConfig(Settings):
 
     # memory
     use_lstm: bool = _encoder(False, "Whether an LSTM follows the encoder.")
-    use_gru: bool = _encoder(False, "Whether a GRU follows the encoder; the lstm_* settings are its own too.")
+    use_gru: bool = _encoder(False, "Whether a GRU follows the encoder; the lstm_* settings shape it too.")
     use_attention: bool = _encoder(
-        False, "Whether attention to the last steps follows the encoder, as a memory beside LSTM and GRU."
+        False, "Whether attention to the last steps follows the encoder, a memory instead of LSTM and GRU."
     )
     max_seq_len: int = setting(20, "Length of the sequences a net with a memory is trained on.", ge=1)
     lstm_cell_size: int = _encoder(64, "Width of the recurrent layers.", ge=1)
@@ -148,7 +149,7 @@ class DefaultModelConfig(Settings):
     attention_head_dim: int = _encoder(32, "Width of the queries, keys and values of a head.", ge=1)
     attention_memory: int = _encoder(
         32,
-        "How many steps before its own a step sees in each attention layer, in acting and training alike.",
+        "How many earlier steps each step sees in each attention layer, in acting and in training.",
         ge=1,
     )
     attention_position_wise_mlp_dim: int = _encoder(
@@ -156,7 +157,7 @@ class DefaultModelConfig(Settings):
     )
     attention_init_gru_gate_bias: float = _encoder(
         2.0,
-        "Start of the bias that keeps the gates of attention layers closed: the greater, the nearer to the identity.",
+        "Initial bias that keeps gates of attention layers closed: the larger, the closer a layer is to the identity.",
     )
     attention_kernel_initializer: Initializer = _start("attention weights")
     attention_kernel_initializer_kwargs: Keywords = _keywords("attention_kernel")
@@ -176,7 +177,7 @@ class DefaultModelConfig(Settings):
     head_fcnet_bias_initializer: Initializer = _start("the heads' hidden biases", "zeros_", HEAD)
     head_fcnet_bias_initializer_kwargs: Keywords = _keywords("head_fcnet_bias", part=HEAD)
 
-    # functions: policy, value, Q, and outputs of one's own
+    # functions: policy, value, Q, and further outputs
     vf_share_layers: bool | None = setting(
         None, "Whether policy and value function share one encoder; None lets the algorithm decide."
     )
@@ -200,45 +201,44 @@ class DefaultModelConfig(Settings):
     )
     action_mask_key: str | None = setting(
         "action_mask",
-        "Field of a Dict observation that says which actions are allowed; None knows no such field.",
+        "Field of a Dict observation with the mask of allowed actions; None means that no field is a mask.",
     )
     action_embeddings_key: str | None = setting(
         "avail_actions",
-        "Field of a Dict observation that has a vector for each action, of which its logit is made; None "
-        "knows no such field. What action_mask_key names is the mask.",
+        "Field of a Dict observation with a vector for each action, from which its logit is computed; None means "
+        "that no field has vectors. The field that action_mask_key names is the mask.",
     )
     autoregressive_actions: bool = setting(
         False,
-        "Whether each part of an action of several parts is drawn knowing those before it; False draws them"
-        " independently.",
+        "Whether each part of an action of several parts depends on the parts before it; False draws them "
+        "independently.",
     )
     autoregressive_hiddens: tuple[int, ...] = setting(
         (64,),
-        "Widths of the hidden layers of the net that tells later parts of the earlier ones; activation and "
-        "start are those of the heads.",
+        "Widths of the hidden layers of the net that conditions later parts on earlier ones; activation and "
+        "initialisers are those of the heads.",
         ge=1,
     )
     autoregressive_context_dim: int = setting(
-        16, "How many numbers the policy head gives that net besides the inputs of the distribution.", ge=1
+        16, "How many outputs of the policy head that net reads in addition to the inputs of the distribution.", ge=1
     )
     normalize_actions: bool = setting(
         True,
-        "Whether [-1, 1] of a policy over floats is stretched to a bounded Box; False only clips, and is "
-        "refused for SquashedGaussian and Beta unless -1 and 1 are the bounds: their samples never go "
-        "beyond.",
+        "Whether float actions are scaled from [-1, 1] to the bounds of a bounded Box; False only clips, which "
+        "SquashedGaussian and Beta refuse unless the bounds are -1 and 1: their samples never exceed these.",
     )
 
     # running statistics
     normalize_observations: bool | None = setting(
         None,
-        "Whether a running mean/std inside the module standardises float Box observations; None lets the "
+        "Whether the module standardises float Box observations by their running mean and std; None lets the "
         "algorithm decide (never for a custom encoder).",
     )
     normalize_values: bool = setting(
         True, "Whether the value head predicts standardised returns, so that their scale does not matter."
     )
 
-    # nets of one's own
+    # custom nets
     custom_model: str | type[nn.Module] | Callable[..., Any] | None = _encoder(
         None,
         "Encoder in place of the default: a class or function called with the observation space and "
@@ -246,7 +246,7 @@ class DefaultModelConfig(Settings):
     )
     custom_model_config: Mapping[str, Any] = _encoder(
         {},
-        "Keywords for custom_model; or options that a module_class of one's own reads from self.model_config.",
+        "Keywords for custom_model, or options that a custom module_class reads from self.model_config.",
     )
 
     def __new__(cls, **given: Any) -> Self:
@@ -272,16 +272,16 @@ class DefaultModelConfig(Settings):
         self._check_together()
 
     def _check_together(self) -> None:
-        """What must hold between settings."""
+        """Check settings against each other."""
         for name in ("conv_filters", "autoregressive_hiddens"):
             if getattr(self, name) == ():
-                raise ValueError(_misfit(name, "one layer at least", ()))
+                raise ValueError(_misfit(name, "at least one layer", ()))
         memories = [name for name in MEMORIES if getattr(self, name)]
         if len(memories) > 1:
             raise ValueError(_misfit(memories[1], f"False, since {memories[0]} is True", True))
         key = self.action_embeddings_key
         if key not in (None, type(self).action_embeddings_key) and key == self.action_mask_key:
-            raise ValueError(_misfit("action_embeddings_key", "another field than action_mask_key, or None", key))
+            raise ValueError(_misfit("action_embeddings_key", "a field other than action_mask_key, or None", key))
         for path, given in self.leaf_overrides.items():
             never = [*self._of_memory(given), "leaf_overrides"]
             self._check_given(f"leaf_overrides[{path!r}]", given, (ENCODER,), never)
@@ -292,9 +292,9 @@ class DefaultModelConfig(Settings):
             check_value(f"model_config.{where}['output_dim']", given.get("output_dim", 1), int, Bounds(ge=1), "")
 
     def _of_memory(self, given: Mapping[str, Any]) -> list[str]:
-        """Settings of nets with a memory, but those that an encoder with the settings ``given`` reads too."""
+        """Return the settings of nets with a memory that an encoder with the settings ``given`` does not read."""
         of_rows = given.get("matrix_observations", self.matrix_observations) == "sequence"
-        behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_BEHIND)]
+        behind = [name for name in self._names(ENCODER) if name in MEMORIES or name.startswith(_OF_MEMORY)]
         return [name for name in behind if not (of_rows and name.startswith(_OF_ROWS))]
 
     def _check_given(
@@ -305,13 +305,21 @@ class DefaultModelConfig(Settings):
         never: Sequence[str],
         extra: tuple[str, ...] = (),
     ) -> None:
-        """Check that ``given``, besides ``extra``, could be in force at ``where``."""
+        """Raise unless ``given`` is valid at ``where``.
+
+        Args:
+            where: The entry of ``leaf_overrides`` or ``functions``, for messages.
+            given: Its settings.
+            parts: What these settings may shape.
+            never: Settings of these parts that it may not have all the same.
+            extra: Keys that are not settings, which are not checked.
+        """
         known = [*extra, *(name for name in self._names(*parts) if name not in never)]
         for name in given:
             if name not in known:
                 remedy = closest(name, known).strip() or f"Use one of {', '.join(known)}."
                 if name in never and HEAD in parts:
-                    remedy = "A further output with a trunk of its own has no memory: leave it out."
+                    remedy = "An output with its own trunk has no memory: leave it out."
                 elif name in settings_of(type(self)):
                     remedy = "It cannot differ by part or function: set it for the whole module."
                 expected = f"settings of {' and '.join(f'{part}s' for part in parts)}"
@@ -324,7 +332,7 @@ class DefaultModelConfig(Settings):
 
     @classmethod
     def _names(cls, *parts: str) -> list[str]:
-        """The settings that shape these parts."""
+        """Return the names of the settings that shape these parts."""
         return [name for name, item in settings_of(cls).items() if item.part in parts]
 
     @classmethod
@@ -340,12 +348,12 @@ class DefaultModelConfig(Settings):
 
     @classmethod
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
-        """Full config from a config, a partial dict (defaults fill the rest) or None.
+        """Make a full config from a config, a partial dict or None; defaults fill the rest.
 
-        Of a config of another class the values it was given are taken over; the rest are the defaults of this class.
+        From a config of another class, take the values it was given; all others are the defaults of this class.
 
         Raises:
-            ValueError: If there is an unknown key or field; names the closest known one.
+            ValueError: For an unknown name; names the closest known one.
             TypeError: If ``value`` is of another kind.
         """
         if isinstance(value, cls):
@@ -360,7 +368,8 @@ class DefaultModelConfig(Settings):
         return cls(**(value or {}))
 
     def given(self) -> dict[str, Any]:
-        """The values the config was made with, by name; of one that was given all, those that are not the default."""
+        """Return the values that the config was made with, by name; if these are all, those that differ from
+        defaults."""
         names, known = self._given, settings_of(type(self))
         if len(names) == len(known):
             names = [name for name, item in known.items() if getattr(self, name) != item.default]
@@ -372,35 +381,35 @@ class DefaultModelConfig(Settings):
         return self.use_lstm or self.use_gru or self.use_attention
 
     def without_memory(self) -> Self:
-        """These settings for nets that remember nothing."""
+        """Return these settings for nets without memory."""
         if not self.is_recurrent:
             return self
         return dataclasses.replace(self, **{**dict.fromkeys(MEMORIES, False), "functions": {}})
 
     def at_leaf(self, path: str) -> Self:
-        """The settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
+        """Return the settings for the part of the observation at ``path``, such as ``"camera.rgb"``."""
         given = self.leaf_overrides.get(path)
         return self if given is None else dataclasses.replace(self, **given)
 
     def for_function(self, function: str) -> Self:
-        """The settings for the nets of ``function``, such as ``"value"``; its name may be unknown here."""
+        """Return the settings for the nets of ``function``, such as ``"value"``; unchanged if it has none."""
         given = self.functions.get(function, {})
         own = {name: value for name, value in given.items() if name not in _FUNCTION_KEYS}
         return dataclasses.replace(self, **{**own, "functions": {}}) if own else self
 
     @property
     def has_custom_model(self) -> bool:
-        """Whether a ``custom_model`` reads the observation or a part of it."""
+        """Whether a ``custom_model`` encodes the observation or a part of it."""
         parts = (overrides.get("custom_model") for overrides in self.leaf_overrides.values())
         return any(model is not None for model in (self.custom_model, *parts))
 
     def encoder_settings(self) -> dict[str, Any]:
-        """The values of all settings that shape encoders."""
+        """Return the values of all settings that shape encoders."""
         return {name: getattr(self, name) for name in self._names(ENCODER)}
 
 
 def settings_about(*starts: str) -> tuple[str, ...]:
-    """Names of the settings that begin with one of ``starts``, in the order of the fields."""
+    """Return the names of the settings that begin with one of ``starts``, in the order of the fields."""
     return tuple(item.name for item in dataclasses.fields(DefaultModelConfig) if item.name.startswith(starts))
 
 

@@ -1,4 +1,4 @@
-"""The view of the past: which earlier observations, actions and rewards a module sees next to the present one."""
+"""The view of the past: the earlier observations, actions and rewards that a module sees."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gymnasium import Space, spaces
 from catalog.model_config import DefaultModelConfig
 
 OBS, PREV_OBS, PREV_ACTION, PREV_REWARD = "obs", "prev_obs", "prev_action", "prev_reward"
-"""Fields of the observation of a module that sees more than the env's own."""
+"""Fields of the observation of a module that also sees earlier steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastView:
     """How many steps back a module sees observations, actions and rewards.
 
-    What it asks for stands in ``batch["obs"]`` next to ``obs``, the env's observation, as ``prev_obs``,
-    ``prev_action`` and ``prev_reward``: ``[..., *shape]`` for one step, ``[..., k, *shape]`` for ``k`` of them, the
-    oldest first. Actions are those that were sampled. What lies before the first step of an episode is 0.
+    ``batch["obs"]`` then is a dict: ``obs`` is the env's observation, and ``prev_obs``, ``prev_action`` and
+    ``prev_reward`` are the earlier steps asked for. Their shape is ``[..., *shape]`` for one step and
+    ``[..., k, *shape]`` for ``k`` steps, oldest first. Actions are the sampled ones, before conversion for the env.
+    Steps before the start of an episode are 0.
 
     Raises:
-        ValueError: If a number of steps is no int >= 0.
+        ValueError: If a number of steps is not an int >= 0.
     """
 
     observations: int = 0
@@ -41,22 +42,22 @@ class PastView:
 
     @property
     def steps(self) -> dict[str, int]:
-        """Number of steps of each field asked for, in the order of the fields."""
+        """Number of steps of each field, for the fields with at least one step."""
         fields = {PREV_OBS: self.observations, PREV_ACTION: self.actions, PREV_REWARD: self.rewards}
         return {name: steps for name, steps in fields.items() if steps}
 
     def with_settings(self, model_config: DefaultModelConfig) -> PastView:
-        """This view and what ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for."""
+        """Return this view with what ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for added."""
         actions = max(self.actions, int(model_config.lstm_use_prev_action))
         rewards = max(self.rewards, int(model_config.lstm_use_prev_reward))
         return dataclasses.replace(self, actions=actions, rewards=rewards)
 
 
 def input_space(observation_space: Space, action_space: Space, past: PastView) -> Space:
-    """Space of what a module observes: the env's, or a Dict of it and the part of the past it asks for.
+    """Return the space that a module observes: the env's, or a Dict of it and the earlier steps of ``past``.
 
     Raises:
-        ValueError: If past observations have choices that do not start at 0.
+        ValueError: If ``past`` asks for observations whose choices do not start at 0.
     """
     reward = spaces.Box(-np.inf, np.inf, (), np.float32)
     of_one = {PREV_OBS: observation_space, PREV_ACTION: sampled_space(action_space), PREV_REWARD: reward}
@@ -65,10 +66,10 @@ def input_space(observation_space: Space, action_space: Space, past: PastView) -
 
 
 def stacked_space(space: Space, steps: int) -> Space:
-    """Space of ``steps`` entries of ``space``, one behind the other in a first axis; ``space`` itself for one.
+    """Return the space of ``steps`` samples of ``space``, stacked along a new first axis; ``space`` for one step.
 
     Raises:
-        ValueError: If it has choices that do not start at 0, since 0 stands for what was not yet.
+        ValueError: If ``space`` has choices that do not start at 0, since 0 stands for steps before an episode.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return map_parts(lambda part: stacked_space(part, steps), space)
@@ -88,11 +89,11 @@ def stacked_space(space: Space, steps: int) -> Space:
     if is_choice:
         nvec = space.n if isinstance(space, spaces.Discrete) else space.nvec
         return spaces.MultiDiscrete(np.stack([np.asarray(nvec)] * steps), dtype=space.dtype)
-    return space  # without array form, which the table of encoders says
+    return space  # has no array form: the encoder table refuses it
 
 
 def sampled_space(action_space: Space) -> Space:
-    """Space of what a distribution samples for ``action_space``: choices start at 0, Boxes have no bounds."""
+    """Return the space of samples before conversion for the env: choices start at 0, Boxes have no bounds."""
     if isinstance(action_space, spaces.Dict | spaces.Tuple):
         return map_parts(sampled_space, action_space)
     if isinstance(action_space, spaces.Discrete):
@@ -100,14 +101,14 @@ def sampled_space(action_space: Space) -> Space:
     if isinstance(action_space, spaces.MultiDiscrete):
         return spaces.MultiDiscrete(action_space.nvec)
     if isinstance(action_space, spaces.Box) and action_space.dtype is not None:
-        if action_space.dtype.kind != "f":  # chosen among the numbers there are
+        if action_space.dtype.kind != "f":  # an integer Box is sampled as choices among its numbers
             return spaces.MultiDiscrete(action_space.high.astype(np.int64) - action_space.low.astype(np.int64) + 1)
         return spaces.Box(-np.inf, np.inf, action_space.shape, np.float32)
     return action_space
 
 
 def map_parts(function: Callable[[Space], Space], space: spaces.Dict | spaces.Tuple) -> Space:
-    """Return ``space`` with what ``function`` makes of each part in its place."""
+    """Return ``space`` with ``function`` applied to each part."""
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([function(part) for part in space.spaces])
     return spaces.Dict([(key, function(part)) for key, part in space.spaces.items()])

@@ -1,4 +1,4 @@
-"""Encoders and distributions by name, so that a config can say which one without holding it."""
+"""Registries of encoders and distributions, so that a config can refer to one by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Registry(Generic[T]):
     """Classes and functions by name.
 
     Args:
-        what: What they are, for messages: "model", "distribution".
+        what: Kind of the entries, for messages: "model" or "distribution".
     """
 
     def __init__(self, what: str) -> None:
@@ -29,11 +29,11 @@ class Registry(Generic[T]):
         self._known: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[R], R]:
-        """Decorator: make a class or function known as ``name``.
+        """Register a class or function as ``name``; a decorator.
 
         Raises:
-            ValueError: If another one, defined under another name, has that name.
-            TypeError: If ``name`` is no text.
+            ValueError: If another class or function has that name.
+            TypeError: If ``name`` is not a str.
         """
         if not isinstance(name, str):
             raise TypeError(
@@ -43,10 +43,10 @@ class Registry(Generic[T]):
 
         def add(item: R) -> R:
             known = self._known.get(name, item)
-            # the same one may come again from a cell of a notebook
+            # running a notebook cell again defines the same class again
             if (known.__module__, known.__qualname__) != (item.__module__, item.__qualname__):
                 raise ValueError(
-                    f"register_{self.what}({name!r}): expected a name that is free, got that of "
+                    f"register_{self.what}({name!r}): expected an unused name, got that of "
                     f"{known!r}. Choose another name."
                 )
             self._known[name] = item  # type: ignore[assignment]  # R is a T, or find says so
@@ -55,14 +55,14 @@ class Registry(Generic[T]):
         return add
 
     def find(self, given: T | str, where: str) -> T:
-        """Return the class or function that ``given`` means.
+        """Return the class or function that ``given`` refers to.
 
         Args:
             given: The object itself, a registered name, or an import path ``module:Class`` or ``module.Class``.
             where: The setting it comes from, for messages.
 
         Raises:
-            ValueError: If there is none; names the closest registered name.
+            ValueError: If ``given`` refers to no class or function; names the closest registered name.
         """
         found, got, hint = given, repr(given), ""
         if isinstance(given, str):
@@ -81,28 +81,28 @@ class Registry(Generic[T]):
                 f"{where}: expected a class or function, an import path 'module:Class', or a registered {self.what} "
                 f"({known}), got {got}. Register it with @register_{self.what}('name'), or pass the class itself.{hint}"
             )
-        return found  # type: ignore[return-value]  # callable is all that can be known of it
+        return found  # type: ignore[return-value]  # only that it is callable can be checked
 
 
 models: Registry[Callable[..., nn.Module]] = Registry("model")
 """Encoders by name: classes or functions called with an observation space and the keywords of the settings."""
 distributions: Registry[type[Distribution]] = Registry("distribution")
-"""Action distributions by name; the built-in ones are there."""
+"""Action distributions by name, the built-in ones included."""
 
 
 def register_model(name: str) -> Callable[[R], R]:
-    """Decorator: make an encoder known as ``name``, for the setting ``custom_model``.
+    """Register an encoder as ``name``, for the setting ``custom_model``; a decorator.
 
     Raises:
-        ValueError: If another one has that name.
+        ValueError: If another encoder has that name.
     """
     return models.register(name)
 
 
 def register_distribution(name: str) -> Callable[[R], R]:
-    """Decorator: make a :class:`Distribution` class known as ``name``, for the setting ``custom_action_dist``.
+    """Register a :class:`Distribution` class as ``name``, for the setting ``custom_action_dist``; a decorator.
 
     Raises:
-        ValueError: If another one has that name.
+        ValueError: If another distribution has that name.
     """
     return distributions.register(name)

@@ -1,8 +1,8 @@
-"""Decision tables over spaces: what the Catalog's tree is made of.
+"""Decision tables over spaces, of which the Catalog's decision tree consists.
 
-A table is an ordered list of rules. The newest rule that knows the space wins, so a registration in user code takes
-precedence over the built-in one, and a new space or net is a new file with one registration, never an edit here.
-A rule for a nested space decides its parts through the :class:`Node` it is given, which leaves a record of the path.
+A table is an ordered list of rules. The newest rule that applies to a space wins, so rules of users take precedence
+over built-in ones. To support a new space or net, add a file with one registration; nothing changes here. A rule for a
+nested space decides the parts through the :class:`Node` it is given, and the nodes record the decisions.
 
 The rules stand next to what they choose, in ``catalog/encoders/``, ``catalog/distributions/`` and ``catalog/actions/``;
 :class:`~catalog.catalog.Catalog` asks them. ``rlmodule list`` prints all of them, in their order.
@@ -25,9 +25,9 @@ Build = Callable[[Any, DefaultModelConfig, "Node[T]"], T]
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """One branch: for spaces of ``space_type`` for which ``when`` holds, ``build`` makes the result.
+    """One branch: ``build`` makes the result for spaces of ``space_type`` that fulfil ``when``.
 
-    ``settings`` names the model settings the branch reads, for ``Catalog.explain``.
+    ``settings`` are the names of the model settings that ``build`` reads, for ``Catalog.explain``.
     """
 
     name: str
@@ -37,23 +37,24 @@ class Rule(Generic[T]):
     build: Build[T]
 
     def applies(self, space: Space, model_config: DefaultModelConfig) -> bool:
+        """Return whether this rule decides ``space``."""
         return isinstance(space, self.space_type) and (self.when is None or self.when(space, model_config))
 
 
 @dataclass
 class Node(Generic[T]):
-    """One place in the tree: what is being decided there, and afterwards how it was.
+    """One node of the tree: a space to decide about, and afterwards the decision.
 
     Attributes:
         space: The space of this part.
-        model_config: The settings in force here, overrides by path included.
-        root: What the whole is called in messages, such as ``"observation_space"``.
-        decide: What decides a node: a table, or the catalog's hook in front of it.
-        keys: Path from the root, keys of Dicts and indices of Tuples.
-        rule: The rule that fired; None where a hook decided without the table.
-        passed: Rules for the space's class that were asked before and did not apply.
-        children: The nodes of its parts.
-        result: What was decided.
+        model_config: The settings for this part, with its ``leaf_overrides``.
+        root: Name of the whole space in messages, such as ``"observation_space"``.
+        decide: Function that decides a node: a table, or the catalog's hook before it.
+        keys: Path from the root: keys of Dicts and indices of Tuples.
+        rule: The rule that applied; None if a hook decided without the table.
+        passed: Rules for the class of the space that were asked before and did not apply.
+        children: The nodes of the parts.
+        result: The decision; None before :meth:`run`.
     """
 
     space: Space
@@ -68,21 +69,21 @@ class Node(Generic[T]):
 
     @property
     def path(self) -> str:
-        """For messages: ``observation_space['camera'][0]``."""
+        """Path for messages, such as ``observation_space['camera'][0]``."""
         return self.root + "".join(f"[{key!r}]" for key in self.keys)
 
     @property
     def name(self) -> str:
-        """For settings by path: ``camera.0``; empty at the root."""
+        """Path for settings, such as ``camera.0``; empty at the root."""
         return ".".join(str(key) for key in self.keys)
 
     def run(self) -> T:
-        """Decide this node."""
+        """Decide this node and return the result."""
         self.result = self.decide(self)
         return self.result
 
     def child(self, key: str | int, space: Space) -> T:
-        """Decide the part ``space`` called ``key``, with the settings of this node and what is overridden there."""
+        """Decide the part ``space`` at ``key``, with the settings of this node and the overrides of that path."""
         keys = (*self.keys, key)
         node = Node(space, self.model_config, self.root, self.decide, keys)
         node.model_config = self.model_config.at_leaf(node.name)
@@ -90,17 +91,17 @@ class Node(Generic[T]):
         return node.run()
 
     def walk(self) -> Iterator[Node[T]]:
-        """This node and all below it."""
+        """Yield this node and all nodes below it."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class RuleTable(Generic[T]):
-    """Rules from a space (and the model config) to a ``T``.
+    """Ordered rules from a space and a model config to a ``T``.
 
     Args:
-        what: What the table decides, for messages: "encoder", "action distribution".
+        what: What the table decides, for messages, such as "encoder" or "action distribution".
     """
 
     def __init__(self, what: str) -> None:
@@ -110,16 +111,16 @@ class RuleTable(Generic[T]):
     def register(
         self, space_type: type[Space], *, name: str, when: When | None = None, settings: tuple[str, ...] = ()
     ) -> Callable[[Build[T]], Build[T]]:
-        """Decorator: add a branch ``build(space, model_config, node)``; it is asked before all earlier ones.
+        """Add a rule ``build(space, model_config, node)``, asked before all earlier rules; a decorator.
 
         Args:
-            space_type: The branch looks at spaces of this class only.
+            space_type: Class of the spaces that the rule may decide.
             name: One line for ``explain()``, such as "Box of rank 1 → MLP".
             when: Further condition on ``(space, model_config)``.
-            settings: Names of the model settings that shape the result.
+            settings: Names of the model settings that ``build`` reads.
 
         Raises:
-            TypeError: If ``space_type`` is no class of spaces.
+            TypeError: If ``space_type`` is not a class of spaces.
         """
         if not (isinstance(space_type, type) and issubclass(space_type, Space)):
             where = f"{self.what.replace(' ', '_')}_rules.register()"
@@ -135,14 +136,14 @@ class RuleTable(Generic[T]):
         return add
 
     def __iter__(self) -> Iterator[Rule[T]]:
-        """The rules in the order in which they are asked."""
+        """Iterate over the rules in the order in which they are asked."""
         return reversed(self._rules)
 
     def find(self, space: Space, model_config: DefaultModelConfig, path: str) -> tuple[Rule[T], list[Rule[T]]]:
-        """The rule that fires for ``space`` and those for its class that were passed over.
+        """Return the rule that applies to ``space``, and the rules for its class that were asked before.
 
         Raises:
-            ValueError: If no rule knows the space; names ``path`` and the rules there are.
+            ValueError: If no rule applies; names ``path`` and all rules of the table.
         """
         passed = []
         for rule in reversed(self._rules):
@@ -158,15 +159,15 @@ class RuleTable(Generic[T]):
         )
 
     def resolve(self, space: Space, model_config: DefaultModelConfig, node: Node[T]) -> T:
-        """Result of the rule that fires for ``space``; ``node`` takes the record.
+        """Return the result of the rule that applies to ``space``, and record it in ``node``.
 
         Raises:
-            ValueError: If no rule knows the space, or one below; names the path.
+            ValueError: If no rule applies to the space or to a part of it; names the path.
         """
         node.rule, node.passed = self.find(space, model_config, node.path)
-        node.children.clear()  # of an earlier time: a hook may ask twice
+        node.children.clear()  # a hook may ask twice: keep only the last record
         return node.rule.build(space, model_config, node)
 
     def root(self, space: Space, model_config: DefaultModelConfig, name: str) -> Node[T]:
-        """A node for the whole of ``space``, called ``name``, that this table alone decides."""
+        """Return a root node for ``space``, called ``name`` in messages, which this table decides without hooks."""
         return Node(space, model_config, name, lambda node: self.resolve(node.space, node.model_config, node))

@@ -1,9 +1,9 @@
-"""How configs are made of settings.
+"""Settings, and the configs that consist of them.
 
-A setting is written once, as a field with type, default, range and sentence, in a class that is its section. A config
-derives from its sections and names each: that is the method which sets it. From the fields follow the methods with
-their signatures and texts, every check, copies, JSON and the command line; type checkers and editors read the same
-fields::
+A setting is declared once: a field with type, default, range and one sentence, in the class of its section. A config
+derives from its sections and gives each a name, which becomes the method that sets the section. Everything else is
+derived from the fields: the methods with signatures and docstrings, all checks, copies, JSON and the command line. Type
+checkers and editors read the same fields::
 
     class PPOTraining(EpisodeTraining):
         "PPO's arithmetic."
@@ -41,14 +41,14 @@ Config = TypeVar("Config", bound="Settings")
 
 @dataclass(frozen=True)
 class Setting:
-    """All that is known of one setting of one class.
+    """The declaration of one setting of one class.
 
     Attributes:
         name: The attribute.
         hint: The resolved annotation.
-        section: The method that sets it; empty for a class without sections.
+        section: Name of the method that sets it; empty in a class without sections.
         doc: One sentence: meaning, unit, and what None stands for.
-        part: What it shapes, if it is a model setting: encoders, heads or the whole module.
+        part: What a model setting shapes: encoders, heads or the whole module.
         bounds: Range of its number or numbers.
         positional: Whether the section method also takes it by position.
         default: Value of a new config.
@@ -64,20 +64,20 @@ class Setting:
     default: Any = dataclasses.field(compare=False)
 
     def check(self, value: Any, where: str) -> Any:
-        """``value`` in the form of the annotation; see :func:`check_value`."""
-        if value is self.default:  # which was checked
+        """Return ``value`` converted to the annotation, as :func:`check_value` does."""
+        if value is self.default:  # checked when the setting was declared
             return mutable_copy(value)
         return check_value(where, value, self.hint, self.bounds, self.doc)
 
 
 def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) -> Any:
-    """A field of a class of settings.
+    """Declare a setting, as a field of a class of settings.
 
     Args:
-        default: Value of a new config; a list or dict is copied for each.
+        default: Value in a new config; each config gets its own copy of a list or dict.
         doc: One sentence: meaning, unit, and what None stands for.
-        part: What it shapes, if it is a model setting: encoders, heads or the whole module.
-        **bounds: Range of the number, of all numbers in a list, or of a schedule's values, as in :class:`Bounds`.
+        part: What a model setting shapes: encoders, heads or the whole module.
+        **bounds: Range of the number, of all numbers in a list, or of the values of a schedule; see :class:`Bounds`.
     """
     metadata = {"doc": doc, "part": part, "bounds": Bounds(**bounds)}
     if isinstance(default, list | dict):
@@ -85,13 +85,13 @@ def setting(default: Any, doc: str, *, part: str = "module", **bounds: float) ->
     return dataclasses.field(default=default, metadata=metadata)
 
 
-# No field specifier is named: so checkers take `= setting(...)` for a default, whatever the order of its arguments.
+# Without field_specifiers, type checkers take any `= setting(...)` for a default, whatever its arguments.
 @dataclass_transform(kw_only_default=True)
 class Settings:
-    """Base class of sections and configs: every subclass is a dataclass of which each field is a setting.
+    """Base class of sections and configs: every subclass is a dataclass, and each field is a setting.
 
-    ``config.name = value`` and the section methods check name, type and range at once. A plain value in the body of a
-    subclass is the new default of an inherited setting.
+    ``config.name = value`` and the section methods check name, type and range immediately. A plain value in the body of
+    a subclass replaces the default of an inherited setting.
 
     Raises:
         TypeError: For an unknown name (by keyword) or a value of the wrong type.
@@ -100,13 +100,13 @@ class Settings:
     """
 
     _where: ClassVar[str] = ""
-    """What errors call it, if not by the name of its class."""
+    """Name of the object in errors; empty for the name of its class."""
 
-    _frozen: ClassVar[bool] = False  # the instance's own, once frozen
+    _frozen: ClassVar[bool] = False  # set on the instance when it is frozen
 
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         super().__init_subclass__()
-        cls.__doc__ = inspect.getdoc(cls)  # inherited; a dataclass would get its signature
+        cls.__doc__ = inspect.getdoc(cls)  # else dataclass() writes the signature in place of an inherited docstring
         dataclass(init=False, kw_only=kw_only)(cls)
 
     def __init__(self, **values: Any) -> None:
@@ -115,7 +115,7 @@ class Settings:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check what must hold between settings at any time; called last by ``__init__``."""
+        """Check settings against each other; ``__init__`` calls it last. By default there is nothing to check."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = settings_of(type(self))
@@ -127,7 +127,7 @@ class Settings:
             )
         object.__setattr__(self, name, known[name].check(value, where))
 
-    if not TYPE_CHECKING:  # which must keep on reporting unknown attributes
+    if not TYPE_CHECKING:  # type checkers must report unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             cls = type(self)
@@ -151,7 +151,7 @@ class Settings:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[str], where: str, section: str | None = None) -> None:
-        """Raise ``TypeError`` for a name that is no setting (of ``section``, unless that is None)."""
+        """Raise ``TypeError`` for a name that is not a setting; of ``section``, unless that is None."""
         known = settings_of(cls)
         here = [name for name, item in known.items() if section in (None, item.section)]
         for name in names:
@@ -178,9 +178,9 @@ class Settings:
 
 
 class Section(Generic[Parameters]):
-    """A method of a config that sets the settings of one section: ``training = Section(PPOTraining)``.
+    """Method of a config that sets the settings of one section: ``training = Section(PPOTraining)``.
 
-    Its purpose is the sentence that the docstring of the section's class begins with.
+    The docstring of the method begins with the first line of the docstring of the section's class.
     """
 
     def __init__(self, settings: Callable[Parameters, Settings]) -> None:
@@ -199,22 +199,22 @@ class Section(Generic[Parameters]):
 
 
 def sections_of(cls: type[Settings]) -> dict[str, type[Settings]]:
-    """The sections of a config class, by the name of their method."""
+    """Return the sections of a config class by the name of their method."""
     members = [(name, value) for base in reversed(cls.__mro__) for name, value in vars(base).items()]
     return {name: value.settings for name, value in members if isinstance(value, Section)}
 
 
 def section_docs(cls: type[Settings]) -> dict[str, str]:
-    """The purposes of a config's sections: the sentences that their docstrings begin with."""
+    """Return the first line of the docstring of each section of a config class, by section."""
     return {name: str(section.__doc__).splitlines()[0] for name, section in sections_of(cls).items()}
 
 
 @functools.cache
 def settings_of(cls: type[Settings]) -> dict[str, Setting]:
-    """Every setting of a class by name, section by section, and inherited ones first.
+    """Return every setting of a class by name, section by section, inherited settings first.
 
     Raises:
-        TypeError: If a config has settings that are in none of its sections, or the other way round.
+        TypeError: If a config has settings that are in none of its sections, or sections that it does not derive from.
         TypeError, ValueError: If a default does not fit its setting.
     """
     declared: dict[str, Field[Any]] = {}
@@ -224,11 +224,11 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
         known = {item.name: item for item in fields(base)} if "__dataclass_fields__" in vars(base) else {}
         own = {name: hint for name, hint in inspect.get_annotations(base).items() if name in known}
         for name in own:
-            if known[name].metadata or name not in declared:  # another default leaves a setting what it is
+            if known[name].metadata or name not in declared:  # a plain new default keeps the declaration
                 declared[name] = known[name]
             if (make := known[name].default_factory) is not MISSING:
                 defaults[name] = make()
-        # Not of the class: KW_ONLY, which may stand there too, is no type for Python 3.10.
+        # Resolve the fields alone: Python 3.10 takes KW_ONLY, a further annotation of the class, for no type.
         hints |= get_type_hints(SimpleNamespace(__annotations__=own), vars(sys.modules[base.__module__]))
         defaults |= {name: vars(base)[name] for name in declared if name in vars(base)}
     section_of = {name: section for section, group in sections_of(cls).items() for name in settings_of(group)}
@@ -257,7 +257,7 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
 
 @functools.cache
 def _section_method(cls: type[Settings], section: str) -> Callable[..., Any]:
-    """The function that stands for a section of a config class, with its defaults in signature and text."""
+    """Make the method of a section of a config class, with the defaults in its signature and docstring."""
     items = [item for item in settings_of(cls).values() if item.section == section]
     names = [item.name for item in items if item.positional]
 

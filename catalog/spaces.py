@@ -1,4 +1,4 @@
-"""The leaves of spaces, and samples of spaces as batched tensors."""
+"""The leaves of nested spaces, and observations as batched tensors."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ from catalog.base import Tree
 
 
 class Leaf(NamedTuple):
-    """An array in a nested space, and the keys of Dicts and indices of Tuples that lead to it."""
+    """One array of a nested space, with the Dict keys and Tuple indices that lead to it."""
 
     keys: tuple[Any, ...]
     space: Space
     shape: tuple[int, ...]
 
     def of(self, obs: Tree) -> Tensor:
-        """This leaf of an observation with any leading dims, flattened: ``[..., entries]``."""
+        """Take this leaf out of an observation with any leading dims, flattened to ``[..., entries]``."""
         for key in self.keys:
             obs = obs[key]
         if len(self.shape) == 1:
@@ -28,15 +28,15 @@ class Leaf(NamedTuple):
 
 
 def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf]:
-    """The leaves of a space of arrays in the space's own order; a space that is no Dict or Tuple is its only leaf.
+    """Yield the leaves of a space of arrays, in the order of the space. A plain space is its only leaf.
 
     Raises:
-        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
+        ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not space.spaces:
             raise ValueError(_empty(space, path))
-        for key, child in space_parts(space):
+        for key, child in space_parts(space).items():
             for leaf in array_leaves(child, f"{path}[{key!r}]"):
                 yield leaf._replace(keys=(key, *leaf.keys))
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -47,14 +47,17 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
         yield Leaf((), space, shape)
 
 
-def space_parts(space: spaces.Dict | spaces.Tuple) -> Iterator[tuple[Any, Space]]:
-    """Keys or indices and the spaces of the parts, in the space's own order."""
-    return iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
+    """Return the parts of a Dict or Tuple by key or index, in the order of the space."""
+    return {**space.spaces} if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
 
 
 def kept_dtype(dtype: Any) -> np.dtype[Any]:
-    """What observations of ``dtype`` are kept as: longer floats as float32; unsigned integers of 16 bits as int32, of
-    more as int64, since torch can hold but hardly index them; all else as it is, in native byte order."""
+    """Return the dtype in which observations of ``dtype`` are stored, in native byte order.
+
+    Floats beyond 32 bits become float32. uint16 becomes int32, and longer unsigned integers int64: torch has hardly any
+    operations for them. All other dtypes stay.
+    """
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype.kind == "f" and dtype.itemsize > 4:
         return np.dtype(np.float32)
@@ -63,21 +66,26 @@ def kept_dtype(dtype: Any) -> np.dtype[Any]:
     return dtype
 
 
-@np.errstate(over="ignore")  # a float too large becomes infinite
+@np.errstate(over="ignore")  # a float64 beyond the range of float32 becomes infinite
 def to_tensor(array: np.ndarray) -> Tensor:
-    """``array`` as a tensor of the dtype it is kept as (:func:`kept_dtype`), sharing its memory where it can."""
+    """Return ``array`` as a tensor of its :func:`kept_dtype`, which shares its memory if the dtype stays."""
     array = np.asarray(array, order="C")
     return torch.from_numpy(array.astype(kept_dtype(array.dtype), copy=False))
 
 
 def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "observation_space") -> Tree:
-    """Valid observations of ``space`` with the dims ``leading``, all alike: each number is the one next to 0.
+    """Return a batch of equal, valid observations of ``space``: every number is the valid one closest to 0.
+
+    Args:
+        space: Space of one observation.
+        leading: Leading dims of the batch.
+        path: Name of ``space`` in messages.
 
     Raises:
-        ValueError: If ``space`` holds a leaf that has no array form; names the path to it.
+        ValueError: If a leaf of ``space`` has no array form; names the path to it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = {key: zero_batch(child, leading, f"{path}[{key!r}]") for key, child in space_parts(space)}
+        parts = {key: zero_batch(child, leading, f"{path}[{key!r}]") for key, child in space_parts(space).items()}
         return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         value = np.asarray(space.start)

@@ -5,13 +5,13 @@ import importlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import gymnasium as gym
 
 from algorithms.cli.exits import UsageError
-from catalog.checks import type_text
+from catalog.checks import type_text, union_members
 from catalog.errors import closest
 
 _LISTS = (list, tuple, collections.abc.Sequence)
@@ -31,18 +31,18 @@ def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
         UsageError: If the value cannot be read.
     """
     item = item_of(hint)
-    if [*texts] == ["None"] and NoneType in _parts(hint):
+    if [*texts] == ["None"] and NoneType in union_members(hint):
         return None
     return _read_one(flag, hint, texts[0]) if item is None else [_read_one(flag, item, text) for text in texts]
 
 
 def item_of(hint: Any) -> Any:
     """Return the annotation of the items of a list that is typed as several words; None for anything else."""
-    kind, *others = (part for part in _parts(hint) if part is not NoneType)
+    kind, *others = (part for part in union_members(hint) if part is not NoneType)
     items = get_args(kind)
     if others or get_origin(kind) not in _LISTS or items[1:] not in ((), (Ellipsis,)):
         return None
-    return None if any(_kind(part) in _CONTAINERS for part in _parts(items[0])) else items[0]
+    return None if any(_kind(part) in _CONTAINERS for part in union_members(items[0])) else items[0]
 
 
 def imported(where: str, path: str) -> Any:
@@ -91,16 +91,12 @@ def environment(text: str) -> Any:
     return imported("ENV", text) if is_name and name not in gym.registry else text
 
 
-def _parts(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
 def _kind(hint: Any) -> Any:
     return get_origin(hint) or hint
 
 
 def _read_one(flag: str, hint: Any, text: str) -> Any:
-    parts = _parts(hint)
+    parts = union_members(hint)
     for part in parts:
         with suppress(ValueError):
             if part in (int, float):

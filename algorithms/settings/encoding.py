@@ -20,14 +20,15 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import BuiltinFunctionType, FunctionType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import Box
 
+from catalog.checks import union_members
 from catalog.distributions.base import Distribution
 from catalog.model_config import DefaultModelConfig
 from catalog_rl import PACKAGES
@@ -96,7 +97,7 @@ class _Place:
     @property
     def kinds(self) -> tuple[Any, ...]:
         """The members of the annotation if it is a union, else itself."""
-        return get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+        return union_members(self.hint)
 
     @property
     def bases(self) -> list[type]:

@@ -1,1 +1,1 @@
-"""From distribution samples to actions: converters, masks, embeddings and autoregressive action models."""
+"""Action converters, masks and embeddings, and the trials of action models."""

@@ -1,4 +1,4 @@
-"""From what a distribution samples to what an env accepts: every action that leaves here lies inside its space."""
+"""Converters from samples of a distribution to actions of the env, always inside the action space."""
 
 from __future__ import annotations
 
@@ -23,40 +23,42 @@ from catalog.spaces import space_parts
 
 
 class ActionConverter(nn.Module):
-    """Maps sampled actions ``[..., *shape]`` into the action space; keeps shape, runs on any device, has no state.
+    """Base of modules that map sampled actions ``[..., *shape]`` into the action space, on any device and without
+    state.
 
     Attributes:
-        is_identity: Whether it returns what it is given.
+        is_identity: Whether it returns actions unchanged.
     """
 
     is_identity = False
 
     @abstractmethod
     def forward(self, actions: Tree) -> Tree:
-        """The actions to send to the env, in the dtype of the space."""
+        """Convert samples to actions for the env, in the dtype of the space."""
 
 
 class Offset(ActionConverter):
-    """Adds the smallest number of the space to choices, which count from 0, and casts them to its dtype."""
+    """Adds the smallest number of the space to sampled choices, which count from 0, and casts to the dtype of the
+    space."""
 
     start: Tensor
 
     def __init__(self, start: np.ndarray, dtype: Any = np.int64) -> None:
         super().__init__()
-        # a start beyond int64 wraps around, and so does the sum when it is cast back
+        # a uint64 start beyond int64 wraps around; the cast of the sum wraps it back
         self.register_buffer("start", torch.as_tensor(start.astype(np.int64)), persistent=False)
         self.moves = bool(np.any(start))
         self.dtype = _torch_dtype(dtype)
-        self.is_identity = not self.moves and self.dtype is torch.int64  # which choices are sampled in
+        self.is_identity = not self.moves and self.dtype is torch.int64  # the dtype of samples
 
     def forward(self, actions: Tree) -> Tree:
         return ((actions + self.start) if self.moves else actions).to(self.dtype)
 
 
 class FitBox(ActionConverter):
-    """Stretches [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the bounds there are.
+    """Scales [-1, 1] to the bounds where both are finite (if ``stretch``), then clips to the finite bounds.
 
-    Computes in float64 for a float64 Box, whose bounds may lie between two float32 numbers, and in float32 otherwise.
+    Computes in float64 for a float64 Box, whose bounds may lie between two float32 numbers, else in float32.
     """
 
     low: Tensor
@@ -68,12 +70,12 @@ class FitBox(ActionConverter):
         super().__init__()
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         both = np.isfinite(low) & np.isfinite(high) & stretch
-        # halves, since the whole distance between two float64 may overflow
+        # halve first: high - low may overflow float64
         half_low, half_high = np.where(both, low, 0) / 2, np.where(both, high, 0) / 2
         centre = half_high + half_low
         radius = np.where(both, half_high - half_low, 1)
         self.dtype = _torch_dtype(space.dtype)
-        if self.dtype is torch.float16:  # beyond its range a number would become infinite
+        if self.dtype is torch.float16:  # clip to its range, beyond which the cast gives infinity
             most = float(np.finfo(np.float16).max)
             low, high = low.clip(-most, most), high.clip(-most, most)
         dtype = torch.float64 if self.dtype is torch.float64 else torch.float32
@@ -83,19 +85,19 @@ class FitBox(ActionConverter):
         self.clips = bool(np.isfinite(low).any() or np.isfinite(high).any())
 
     def forward(self, actions: Tree) -> Tree:
-        actions = actions.to(self.low.dtype)  # buffers without dims would not promote it
+        actions = actions.to(self.low.dtype)  # scalar buffers would not promote the dtype of actions
         if self.stretches:
             actions = torch.addcmul(self.centre, actions, self.radius)
         return (torch.clamp(actions, self.low, self.high) if self.clips else actions).to(self.dtype)
 
 
 class Nested(ActionConverter):
-    """Converts each part of a Dict (by key) or Tuple (by index) action."""
+    """Converts each part of a Dict or Tuple action."""
 
     def __init__(self, children: Mapping[Any, ActionConverter], as_tuple: bool) -> None:
         super().__init__()
         self.keys = tuple(children)
-        self.parts = nn.ModuleList(children.values())  # a ModuleDict would not take every key
+        self.parts = nn.ModuleList(children.values())  # a ModuleDict refuses some keys
         self.as_tuple = as_tuple
 
     def forward(self, actions: Tree) -> Tree:
@@ -104,10 +106,11 @@ class Nested(ActionConverter):
 
 
 def check_reach(dist_cls: type[Distribution], space: Space, model_config: DefaultModelConfig) -> None:
-    """Make sure that what ``dist_cls`` samples can get anywhere in ``space``.
+    """Raise unless samples of ``dist_cls`` can reach all of ``space``.
 
     Raises:
-        ValueError: If samples are bounded and ``normalize_actions=False`` keeps them from the bounds; names the path.
+        ValueError: If samples lie in (-1, 1) and ``normalize_actions=False`` leaves other bounds out of reach; names
+            the path.
     """
     if model_config.normalize_actions:
         return
@@ -128,7 +131,7 @@ def _torch_dtype(dtype: Any) -> torch.dtype:
 
 
 action_converter_rules: RuleTable[ActionConverter] = RuleTable("action converter")
-"""Action space → converter to the env."""
+"""Action space → converter for actions of the env."""
 
 
 @action_converter_rules.register(spaces.Box, name="integer Box → add low", when=is_integer_box)
@@ -153,5 +156,5 @@ def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ActionConv
 def _(
     space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[ActionConverter]
 ) -> ActionConverter:
-    children = {key: node.child(key, part) for key, part in space_parts(space)}
+    children = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return Nested(children, as_tuple=isinstance(space, spaces.Tuple))

@@ -1,4 +1,4 @@
-"""Actions that the observation describes: a vector for each, whose product with an intent of the net is its logit."""
+"""Actions that the observation describes by one vector each: the logit is the product of vector and intent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from catalog.model_config import DefaultModelConfig
 
 
 class ActionEmbeddings(nn.Module):
-    """Logits of the actions from the vectors that the field ``key`` of the observation has for them; see
-    :func:`find_action_embeddings`. Has no state, and no parameters but those of ``net``.
+    """Computes logits of the actions from their vectors in the observation and from an intent, the output of the head.
+
+    :func:`find_action_embeddings` describes the field. The module has no state, and only the parameters of ``net``.
 
     Args:
-        key: Field of the observation, ``[..., n, F]``.
-        width: ``E``, the width of what an intent is multiplied with: how many outputs a head must have.
-        net: From the vectors of the actions to ``[..., n, E]``; None takes them as they are.
+        key: Field of the observation with the vectors, ``[..., n, F]``.
+        width: ``E``, the width of an intent, which is the number of outputs that a head must have.
+        net: Net from the vectors to ``[..., n, E]``; None uses the vectors as they are.
     """
 
     def __init__(self, key: str, width: int, net: nn.Module | None = None) -> None:
@@ -26,11 +27,11 @@ class ActionEmbeddings(nn.Module):
         self.key, self.width, self.net = key, width, net
 
     def forward(self, intents: Tensor, obs: Tree) -> Tensor:
-        """The product of each action's vector with the intent: ``[..., E] → [..., n]``."""
+        """Multiply the vector of each action with the intent, ``[..., E] → [..., n]``."""
         return self.products(intents.unsqueeze(-1), obs).squeeze(-1)
 
     def products(self, intents: Tensor, obs: Tree) -> Tensor:
-        """The same for ``K`` intents side by side: ``[..., E, K] → [..., n, K]``."""
+        """Multiply the vector of each action with each of ``K`` intents, ``[..., E, K] → [..., n, K]``."""
         vectors = obs[self.key].to(intents.dtype)
         return (vectors if self.net is None else self.net(vectors)) @ intents
 
@@ -38,16 +39,16 @@ class ActionEmbeddings(nn.Module):
 def find_action_embeddings(
     key: str, field: Space, action_space: Space, dist_cls: type[Distribution]
 ) -> ActionEmbeddings:
-    """Return what makes logits of vectors of actions.
+    """Make the module that computes logits from the vectors of the actions.
 
-    The field is an array ``[n, E]`` beside a Discrete of ``n`` actions: row ``i`` describes action ``start + i``, as it
-    is in this observation. The values are taken as they are. Which actions may be chosen is not read from them: a row
-    of zeros has the logit 0, and an action mask forbids it.
+    The field is an array ``[n, E]`` for a Discrete of ``n`` actions: row ``i`` describes action ``start + i`` in this
+    observation. The values are used as they are. They do not forbid actions: a row of zeros has the logit 0. Use an
+    action mask to forbid one.
 
     Args:
         key: Name of a field of the observation.
         field: Its space.
-        action_space: The actions that are described.
+        action_space: Space of the described actions.
         dist_cls: Distribution of the actions.
 
     Raises:
@@ -81,12 +82,12 @@ Field = tuple[str, Space]
 
 
 def action_fields(observation_space: Space, model_config: DefaultModelConfig) -> list[Field | None]:
-    """Return the field of the mask and that of the vectors of the actions, each None if the observation has none.
+    """Return the field with the action mask and the field with the action vectors; None for a field that is missing.
 
-    Fields that the settings name must be there, unless the name is the default.
+    A field that the settings name must exist, unless the name is the default.
 
     Raises:
-        ValueError: If one is not; names the closest field.
+        ValueError: If it does not exist; names the closest field.
     """
     fields = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     keys: list[str | None] = []
@@ -98,5 +99,5 @@ def action_fields(observation_space: Space, model_config: DefaultModelConfig) ->
                 f"({', '.join(map(repr, fields)) or 'it has none'}), got {key!r}. Name the field "
                 f"with {what}.{closest(key, fields)}"
             )
-        keys.append(None if key in keys else key)  # the mask's field has no vectors
+        keys.append(None if key in keys else key)  # the mask wins if both settings name one field
     return [(key, fields[key]) if key in fields else None for key in keys]

@@ -1,4 +1,4 @@
-"""Masks of allowed actions: a field of the observation that keeps the distribution away from what is forbidden."""
+"""Action masks: a field of the observation that says which choices the distribution may make."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from catalog.errors import closest
 from catalog.spaces import Leaf, space_parts
 
 MASKED = -1e9
-"""Logit of a forbidden choice. Its probability is exactly 0, also in bfloat16, and no noise lifts it above an allowed
-one; yet it is finite, so that no difference of two is NaN, and sums and squares of log-probabilities stay finite."""
+"""Logit of a forbidden choice: its probability is exactly 0, also in bfloat16, and no noise lifts it above an allowed
+one. It is finite, so that differences, sums and squares of log-probabilities are finite, too."""
 _TO_ORDINARY = "or set action_mask_key=None to treat it as an ordinary observation."
 
 
 class ActionMask(nn.Module):
-    """Replaces the logits of forbidden choices, as the field ``key`` of the observation says; see
-    :func:`find_action_mask`. Has no state; changes neither logits nor observations in place.
+    """Replaces the logits of forbidden choices by :data:`MASKED`.
+
+    :func:`find_action_mask` describes the field of the observation. The module has no state, and changes neither logits
+    nor observations in place.
 
     Args:
-        key: Field of the observation.
-        leaves: The arrays in it.
-        source: For each logit, which entry of the leaves side by side is about it; -1 for none.
-        groups: For each logit, a number that all logits of its categorical part share, and no others.
+        key: Field of the observation with the mask.
+        leaves: The arrays in that field.
+        source: For each logit, the index of its entry in the concatenated leaves; -1 for logits without a mask.
+        groups: For each logit, the number of its categorical part.
     """
 
     masked: Tensor
@@ -55,19 +57,20 @@ class ActionMask(nn.Module):
         self.register_buffer("group", torch.tensor(groups), persistent=False)
 
     def allowed(self, obs: Tree) -> Tensor:
-        """Which of the ``D`` logits may be chosen, bool ``[..., D]``; those without a mask may."""
+        """Return which of the ``D`` logits are allowed, bool ``[..., D]``; logits without a mask always are."""
         allowed = [leaf.of(obs[self.key]).bool() for leaf in self.leaves]
         allowed = allowed[0] if len(allowed) == 1 else torch.cat(allowed, dim=-1)
         if self.is_in_order:
             return allowed
+        # the appended True is the entry of logits without a mask
         return F.pad(allowed, (0, 1), value=True).index_select(-1, self.source)
 
     def forward(self, logits: Tensor, obs: Tree) -> Tensor:
-        """``logits`` ``[..., D]`` with :data:`MASKED` in place of the forbidden ones, which get no gradient."""
+        """Replace forbidden ``logits`` ``[..., D]`` by :data:`MASKED`, which has no gradient."""
         return torch.where(self.allowed(obs), logits, self.masked)
 
     def rows_without_choice(self, obs: Tree) -> Tensor:
-        """Where some categorical part of the action has nothing allowed, bool ``[...]``."""
+        """Return in which rows a categorical part of the action has no allowed choice, bool ``[...]``."""
         allowed = self.allowed(obs)
         if self.num_groups == 1:
             return ~allowed.any(-1)
@@ -76,18 +79,22 @@ class ActionMask(nn.Module):
 
 
 def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type[Distribution]) -> ActionMask:
-    """Return what keeps forbidden choices out of the inputs of a distribution.
+    """Make the mask that a field of the observation describes.
 
-    The field may be one array of as many entries as the action has choices, in the order of their logits (of nested
-    actions: those of all categorical parts, in the space's own order), or nested like the action: a Dict with masks
-    for some keys of a Dict action, a Tuple with one mask per part of a Tuple action, of size 0 for parts without
-    choices. Parts are categorical if their space is (Discrete, MultiDiscrete, integer Box) and their distribution takes
-    one input per choice. What is not 0 is allowed.
+    An entry of the field allows its choice unless it is 0. The field has one of two forms:
+
+    - One array with an entry for each choice, in the order of the logits: the choices of all categorical parts, in the
+      order of the space.
+    - Nested like the action: a Dict with masks for some keys of a Dict action, or a Tuple with one mask per part of a
+      Tuple action, of size 0 for parts without choices.
+
+    A part is categorical if its space is Discrete, MultiDiscrete or an integer Box, and its distribution has one input
+    per choice.
 
     Args:
         key: Name of a field of the observation.
         field: Its space.
-        action_space: What is to be masked.
+        action_space: Space of the actions to mask.
         dist_cls: Distribution of the actions.
 
     Raises:
@@ -97,14 +104,15 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
     if issubclass(dist_cls, AutoregressiveDistribution):
         dist_cls, context_dim = dist_cls.independent, dist_cls.context_dim
     if not any(counts for counts, _ in _parts(action_space, dist_cls)):
-        raise ValueError(
-            f"{path}: expected an action space with choices to forbid (Discrete, MultiDiscrete, integer Box), got "
-            f"{action_space} with {dist_cls.__name__}. Leave the mask out of the observation, {_TO_ORDINARY}"
-        )
+        expected = "an action space with choices to forbid (Discrete, MultiDiscrete, integer Box)"
+        got = f"{action_space} with {dist_cls.__name__}"
+        raise _misfit(path, (), expected, got, "Leave the mask out of the observation")
     leaves: list[Leaf] = []
     source: list[int] = []
     groups: list[int] = []
     entry, group = itertools.count(), itertools.count()
+    # Walk over the logits in order: each masked one takes the next entry of the mask, and all logits of one choice
+    # share a group. A part without choices is one group; so is the context of autoregressive actions.
     for leaf, parts in _pieces(field, action_space, dist_cls, (), path):
         if leaf is not None and any(counts for counts, _ in parts):
             leaves.append(leaf)
@@ -121,8 +129,10 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
 ) -> list[tuple[Leaf | None, list[tuple[tuple[int, ...], int]]]]:
-    """Return the arrays of ``mask`` in the order of the action, each with the parts (see :func:`_parts`) it is about;
-    None in place of an array for parts that have no mask."""
+    """Return the arrays of ``mask`` in the order of the action, each with the parts that it masks (see :func:`_parts`).
+
+    The array is None for parts without a mask. The keys of a leaf are relative to the field of the mask.
+    """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
         parts = _parts(action, dist_cls)
         if mask is None:
@@ -135,7 +145,7 @@ def _pieces(
         return [(leaf, parts)]
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
         raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
-    masks = dict(space_parts(mask))
+    masks = space_parts(mask)
     unknown = [name for name in masks if name not in dist_cls.keys]
     if unknown or (dist_cls.as_tuple and len(masks) < len(dist_cls.keys)):
         known = ", ".join(map(repr, dist_cls.keys))
@@ -156,7 +166,8 @@ def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy
 
 
 def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:
-    """For each leaf of ``action`` the sizes of its categorical parts, if it has any, and its number of logits."""
+    """Return for each leaf of ``action`` the sizes of its categorical parts, empty if none, and its number of
+    logits."""
     parts = []
     for keys, leaf_cls in leaf_classes(dist_cls):
         leaf = at(action, keys)
@@ -172,10 +183,10 @@ def _is_mask_array(space: Space) -> bool:
 
 
 def observation_space_without(space: Space, *keys: str) -> spaces.Dict:
-    """The Dict ``space`` without its fields ``keys``, the others in their order.
+    """Return the Dict ``space`` without the fields ``keys``.
 
     Raises:
-        ValueError: If nothing is left to observe.
+        ValueError: If no field is left.
     """
     assert isinstance(space, spaces.Dict)
     rest = [(name, child) for name, child in space.spaces.items() if name not in keys]

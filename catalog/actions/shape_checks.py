@@ -1,4 +1,4 @@
-"""Try action embeddings and action models on samples when they are built."""
+"""Trials of action embeddings and action models on samples, when a module is built."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from catalog.spaces import zero_batch
 
 
 def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Space, count: int, where: str) -> None:
-    """Try ``embeddings`` on intents ``[2, width]`` and two observations, of which they have to make ``[2, count]``; of
-    one they would, by broadcasting, even if the batch dim were lost.
+    """Raise unless ``embeddings`` maps intents ``[2, width]`` and two observations to logits ``[2, count]``.
+
+    The batch has two rows, since a module that loses the batch dim would pass with one, by broadcasting.
 
     Args:
         embeddings: The module; keeps its mode.
         observation_space: Space of one observation of the env.
         count: Number of actions.
-        where: What made the module, for messages.
+        where: The function that made the module, for messages.
 
     Raises:
-        ValueError: If they do not take the intent and the observation, or give another shape.
+        ValueError: If the module does not take these inputs, or returns another shape.
     """
     intents = torch.zeros(2, embeddings.width)
     takes = f"a module that multiplies intents of shape {tuple(intents.shape)} with the vectors of the actions"
@@ -35,25 +36,27 @@ def check_action_embeddings(embeddings: ActionEmbeddings, observation_space: Spa
 
 
 def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -> None:
-    """Try the action model of ``dist_cls`` on one action, as it is while it is drawn and as it is in the end: are the
-    inputs as wide as they have to be, and do those of a part go by the parts before it alone, as far as the first
-    weights show it?
+    """Raise unless the inputs that an action model computes for a part depend on earlier parts only.
+
+    Tries the model with its current weights on one action: on its partial codes while it is sampled, and on its full
+    code. The inputs of each part must be the same in both.
 
     Args:
-        dist_cls: The distribution, of a module; its model keeps its mode.
-        where: What the model is called in messages.
+        dist_cls: The distribution, bound to a module; its model keeps its mode.
+        where: Name of the model in messages.
 
     Raises:
-        ValueError: If it does not take inputs, context and code, gives another shape, or makes inputs of a part of the
-            code of that part or of later ones, which is 0 while an action is drawn; names the part.
+        ValueError: If the model does not take inputs, context and code, returns another shape, or if the inputs of a
+            part depend on that part or on later ones; names the part.
     """
     model, parts = dist_cls.model, dist_cls.parts
-    if model is None or type(model) is MADE:  # whose masks see to it
+    if model is None or type(model) is MADE:  # its masks guarantee it
         return
     whole = _some_code(dist_cls)
     starts = torch.tensor([part.code.start for part in parts])
     drawn = whole.masked_fill(torch.arange(len(whole)) >= starts.unsqueeze(-1), 0.0)
-    codes = torch.cat([drawn, whole.unsqueeze(0)])  # as each part is drawn; and the action, once all of it is known
+    # one row per part, as known when that part is sampled, and a last row with the whole action
+    codes = torch.cat([drawn, whole.unsqueeze(0)])
     inputs, context = (numbers_of(width).expand(len(codes), -1) for width in (dist_cls.width, dist_cls.context_dim))
     shapes = ", ".join(str((1, x.shape[-1])) for x in (inputs, context, codes))
     takes = f"a module that takes inputs, context and code of shapes {shapes}"
@@ -64,15 +67,15 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
     for i, part in enumerate(parts):
         if not torch.allclose(part.inputs.of(out[i]), part.inputs.of(out[-1]), rtol=1e-5, atol=1e-6, equal_nan=True):
             raise ValueError(
-                f"{where}: expected inputs of the part {part.name!r} that go by the parts before "
-                "it alone, got others once that part and later ones are known. Let forward() read "
-                "only the code of earlier parts for each: later ones are 0 while an action is "
-                "drawn, and its log-probability would be another one's."
+                f"{where}: expected inputs of the part {part.name!r} that depend on earlier parts only, got "
+                "others once that part and later ones are known. Let forward() read only the code of earlier "
+                "parts for each part: the rest is 0 while an action is sampled, and its log-probability would "
+                "be wrong."
             )
 
 
 def _some_code(dist_cls: type[AutoregressiveDistribution]) -> Tensor:
-    """Code ``[E]`` of an action whose choices are the last ones and whose numbers are not 0."""
+    """Return the code ``[E]`` of an action in which no part is coded as 0."""
     code = torch.zeros(dist_cls.code_dim)
     for part in dist_cls.parts:
         if part.nvec:

@@ -1,6 +1,7 @@
-"""Action distributions: classes made per forward pass from a head's outputs, and the table that chooses one.
+"""Action distributions, and the table that chooses one for an action space.
 
-A class draws its samples from standard noise that does not depend on its parameters (:meth:`Distribution.draw_noise`,
-:meth:`Distribution.sample_from`), so that a runner can draw the noise of many steps at once, one stream per env.
-Shapes: ``[..., D]`` distribution inputs with ``D = required_input_dim(space)``; ``[...]`` log-probs and entropies.
+An instance is a batch of distributions, made in each forward pass from the outputs of a head. Samples are made of
+standard noise that does not depend on the inputs (:meth:`Distribution.draw_noise`, :meth:`Distribution.sample_from`),
+so that a runner can draw the noise of many steps at once, from one random stream per env.
+Shapes: ``[..., D]`` for inputs, with ``D = required_input_dim(space)``; ``[...]`` for log-probabilities and entropies.
 """

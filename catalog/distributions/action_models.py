@@ -22,8 +22,8 @@ from catalog.past import sampled_space
 
 
 class ActionModel(nn.Module, ABC):
-    """What an :class:`AutoregressiveDistribution` asks for the inputs of its parts; one of its own comes from the
-    catalog's ``build_action_model``.
+    """Base of nets that compute the inputs of the parts of an :class:`AutoregressiveDistribution`. To use a custom one,
+    return it from ``build_action_model`` of a catalog.
 
     Args:
         action_space: Space of one action.
@@ -34,21 +34,21 @@ class ActionModel(nn.Module, ABC):
         self.vectorize = Vectorize(sampled_space(action_space), "action_space")
 
     def encode(self, actions: Tree) -> Tensor:
-        """Code ``[..., E]`` of sampled actions: choices one-hot, all else as numbers, part after part."""
+        """Encode sampled actions as ``[..., E]``: choices one-hot, bits and floats as numbers, part after part."""
         return self.vectorize(actions)
 
     @abstractmethod
     def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
-        """Inputs ``[..., D]`` of all parts, each given those before it.
+        """Compute the inputs ``[..., D]`` of all parts, each given the parts before it.
 
-        Those of a part may depend on the code of earlier parts only: later ones are 0 while an action is drawn. This is
-        tried when a module is built, as far as the first weights show it. Add to ``inputs`` and do not replace them,
-        else what a mask forbids is forbidden no longer.
+        The inputs of a part may depend on the code of earlier parts only: the rest is 0 while an action is sampled.
+        Building a module tests this with the initial weights. Add to ``inputs``, do not replace them: the logits of
+        masked actions must stay as low as they are.
 
         Args:
-            inputs: Those of independent parts, ``[..., D]``.
-            context: What else the head says, ``[..., C]``.
-            code: That of :meth:`encode`, ``[..., E]``.
+            inputs: Inputs of independent parts, ``[..., D]``, from the policy head.
+            context: Further outputs of the policy head, ``[..., C]``.
+            code: Code of an action from :meth:`encode`, ``[..., E]``.
         """
 
 
@@ -56,28 +56,26 @@ class MADE(ActionModel):
     """Masked dense layers (Germain et al. 2015, "MADE: Masked Autoencoder for Distribution Estimation"): one net for
     all parts, in which nothing leads from a part to itself or to an earlier one.
 
-    Every hidden unit belongs to a number from 1 to one less than there are parts. It sees the context, and of the code
-    the parts up to that number; only later parts see it (eq. 12 and 13). Codes also lead to later parts directly
-    (eq. 10). All of it starts by adding 0, so that the parts begin independent.
+    Every hidden unit has a number from 1 to the number of parts minus 1. It reads the context and the code of the parts
+    up to that number, and only later parts read it (eq. 12 and 13). Codes are also connected to later parts directly
+    (eq. 10). The net starts by adding 0, so that the parts start independent.
 
     Args:
         dist_cls: The distribution, bound to ``action_space``.
         action_space: Space of one action.
         hidden_dims: Widths of the hidden layers.
-        activation: That of the hidden layers.
-        init: How the hidden layers start.
-        fixed: Which inputs stay as they are.
-        bounds: Which inputs are kept within ``±bound``, and the bound.
+        activation: Activation of the hidden layers.
+        init: Initialisers of the hidden layers.
+        fixed: Indices of the inputs that stay as they are.
+        bounds: Indices of the inputs to clamp to ``±bound``, and the bound.
 
     Raises:
-        ValueError: If ``activation`` reads several units at once, as softmax does: past the masks it would lead from
-            every part to every other.
+        ValueError: If ``activation`` reads several units at once, as softmax does: it would connect parts that
+            the masks separate.
     """
 
     direct_mask: Tensor
     free: Tensor
-    low: Tensor
-    high: Tensor
 
     def __init__(
         self,
@@ -92,12 +90,14 @@ class MADE(ActionModel):
     ) -> None:
         super().__init__(action_space)
         parts = [*enumerate(dist_cls.parts, 1)]
-        # the number of the part that each number of the code, and each input, belongs to
+        # the number of the part of each number of the code and of each input; the context has 0, which all units see
         codes = torch.tensor([i for i, part in parts for _ in range(part.code.width)])
         outputs = torch.tensor([i for i, part in parts for _ in range(part.inputs.width)])
         context = torch.zeros(dist_cls.context_dim, dtype=torch.long)
+        # unit numbers spread evenly over 1 … parts - 1
         hidden = [1 + torch.arange(width) * (len(parts) - 1) // width for width in hidden_dims]
         seen = [torch.cat([context, codes]), *hidden]
+        # a unit sees the numbers up to its own (eq. 12); outputs see lower numbers only (eq. 13)
         masks = [below.unsqueeze(0) <= above.unsqueeze(1) for below, above in pairwise(seen)]
         masks.append(seen[-1].unsqueeze(0) < outputs.unsqueeze(1))
         self.stack = _MaskedStack(masks, activation, init or Init())
@@ -106,17 +106,16 @@ class MADE(ActionModel):
         free = torch.ones(len(outputs))
         free[list(fixed)] = 0
         self.register_buffer("free", free, persistent=False)
-        high = torch.full((len(outputs),), torch.inf)
-        high[list(bounds[0])] = bounds[1]
-        self.clips = len(bounds[0]) > 0
-        self.register_buffer("low", -high, persistent=False)
-        self.register_buffer("high", high, persistent=False)
+        self.stack.bound_outputs(*bounds)
 
     @classmethod
     def of(
         cls, dist_cls: type[AutoregressiveDistribution], action_space: Space, model_config: DefaultModelConfig
     ) -> MADE:
-        """As the settings say. Log standard deviations depend on earlier parts if they depend on the state."""
+        """Make the net that the settings describe.
+
+        Log standard deviations depend on earlier parts only if they also depend on the state.
+        """
         log_stds = dist_cls.log_std_indices(action_space)
         return cls(
             dist_cls,
@@ -131,19 +130,18 @@ class MADE(ActionModel):
     def forward(self, inputs: Tensor, context: Tensor, code: Tensor) -> Tensor:
         added = self.stack(torch.cat([context, code], dim=-1))
         added = added + functional.linear(code, self.direct * self.direct_mask)
-        out = torch.addcmul(inputs, added, self.free)
-        return torch.clamp(out, self.low, self.high) if self.clips else out
+        return self.stack.bounded(torch.addcmul(inputs, added, self.free))
 
 
 class _MaskedStack(DenseStack):
-    """Dense layers in which ``masks`` ``[outputs, inputs]`` say what leads where; the last layer starts at 0."""
+    """Dense layers with one mask ``[outputs, inputs]`` each for the weights; the last layer starts at 0."""
 
     def __init__(self, masks: Sequence[Tensor], activation: Activation, init: Init) -> None:
         super().__init__(
             masks[0].shape[1],
             [len(mask) for mask in masks[:-1]],
             activation=activation,
-            layernorm=False,  # which would let every unit see every other
+            layernorm=False,  # it would connect every unit to every other
             init=init,
             output_dim=len(masks[-1]),
             output_init=Init(kernel="zeros_", bias="zeros_"),
@@ -154,7 +152,7 @@ class _MaskedStack(DenseStack):
                 _check_elementwise(made, len(mask), activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs] → [..., outputs]``."""
+        """Map ``[..., inputs] → [..., outputs]``."""
         masked: list[Layer] = []
         for i, (weights, norm, activation, hidden) in enumerate(self.layers):
             weight = weights["weight"] * self._buffers[f"mask_{i}"]
@@ -164,17 +162,17 @@ class _MaskedStack(DenseStack):
 
 @torch.no_grad()
 def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation: Activation) -> None:
-    """Try ``made`` on ``width`` units, of which one changes: only its own output may change with it."""
+    """Raise ``ValueError`` if another output of ``made`` changes together with one of its ``width`` inputs."""
     tried = copy.deepcopy(made)
     if isinstance(tried, nn.Module):
-        tried.eval()  # in training some draw random numbers, or count
+        tried.eval()  # some draw random numbers or change state in training mode
     units = torch.linspace(-1, 1, width).repeat(2, 1)
     units[1, 0] += 10
     out = tried(units)
     if out.shape != units.shape or not torch.allclose(out[0, 1:], out[1, 1:], rtol=1e-5, atol=1e-6, equal_nan=True):
         raise ValueError(
             "activation of MADE, the model_config.head_fcnet_activation: expected one that reads "
-            "each hidden unit alone, so that no part of an action tells of later ones, got "
+            "each hidden unit alone, so that no part of an action depends on later ones, got "
             f"{activation!r}, which reads several at once. Choose another one, such as 'tanh' or "
             "'relu'."
         )

@@ -1,4 +1,4 @@
-"""The distribution over actions of several parts whose later parts depend on the earlier ones."""
+"""The distribution over actions of several parts, in which later parts depend on earlier ones."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from catalog.distributions.action_models import ActionModel
 
 MOST_PREFIXES = 32
-"""Up to how many combinations of the parts before the last one entropy and KL go through all of them. Each costs as
-much as a log-probability."""
+"""Most combinations of the parts before the last one for which entropy and KL are exact sums over all of them. Each
+combination costs as much as a log-probability."""
 
 
 class Span(NamedTuple):
-    """Some neighbouring entries of a vector."""
+    """A range of neighbouring entries of a vector."""
 
     start: int
     width: int
 
     def of(self, x: Tensor) -> Tensor:
-        """``[..., W] → [..., width]``, a view."""
+        """Return the entries as a view, ``[..., W] → [..., width]``."""
         return x.narrow(-1, self.start, self.width)
 
 
 class Part(NamedTuple):
-    """One factor of the joint probability: a leaf of the action space, or one choice or bit of a leaf of several.
+    """One factor of the joint probability: a leaf of the action space, or one component (choice or bit) of a leaf.
 
     Attributes:
         leaf: Keys that lead to the leaf.
         shape: Shape of the leaf.
-        component: Its number in the leaf; None is the whole leaf.
-        name: What it is called, such as ``grip`` or ``arm.0[2]``.
+        component: Index of the component in the leaf; None for the whole leaf.
+        name: Name in messages, such as ``grip`` or ``arm.0[2]``.
         dist_cls: Its distribution, given the earlier parts.
-        inputs: Where its inputs are among those of all parts.
-        noise: Where its noise is among that of all parts, if all draw noise.
-        code: Where its code is among those of all parts.
-        nvec: Sizes of its choices, coded one-hot; none if it consists of numbers.
-        num_values: How many values it has, more than ``MOST_PREFIXES`` if they cannot be gone through.
+        inputs: Its range among the inputs of all parts.
+        noise: Its range among the noise of all parts, if all sample from noise.
+        code: Its range in the code of an action.
+        nvec: Sizes of its choices, coded one-hot; empty if it consists of numbers.
+        num_values: Number of its values; more than ``MOST_PREFIXES`` if they are not to be enumerated.
     """
 
     leaf: tuple[Any, ...]
@@ -75,20 +75,19 @@ class Part(NamedTuple):
 
 
 class AutoregressiveDistribution(Distribution):
-    """P(a₁) · P(a₂ | a₁) · P(a₃ | a₁, a₂) · …: each part of an action is drawn knowing those before it, in the order of
-    the space; bound to the space with :meth:`bind` and to the action model of a module with :meth:`for_module`.
+    """P(a₁) · P(a₂ | a₁) · P(a₃ | a₁, a₂) · …: each part of an action depends on the parts before it, in the order of
+    the space. :meth:`bind` sets the space, and :meth:`for_module` the action model of a module.
 
-    Parts are the leaves of a Dict or Tuple, also of nested ones. The numbers of a MultiDiscrete or an integer Box and
-    the bits of a MultiBinary are a part each, unless they have a distribution of the user's own; a Box of floats is one
-    part.
+    The parts are the leaves of a Dict or Tuple, nested ones included. Each number of a MultiDiscrete or integer Box and
+    each bit of a MultiBinary is a part, unless the leaf has a custom distribution. A Box of floats is one part.
 
-    The inputs are those of the independent parts and then a context. The module's action model makes of both, and of
-    the earlier parts, the inputs that count (:class:`ActionModel`). Sampling asks it once per part. The log-probability
-    of a given action takes one pass, conditioned on the parts given: nothing is drawn anew.
+    The inputs are those of independent parts, followed by a context. From both and the earlier parts, the action model
+    of the module (:class:`ActionModel`) computes the inputs of each part. Sampling calls it once per part. The
+    log-probability of a given action takes one call, since all parts are known.
 
-    Entropy and KL are exact where the parts before the last one are choices or bits with at most ``MOST_PREFIXES``
-    combinations: all of these are gone through. Otherwise they are those of each part given one action drawn from
-    torch's global generator: without bias, also in the gradient (by the score of what was drawn), but with variance.
+    Entropy and KL are exact if the parts before the last one are choices or bits with at most ``MOST_PREFIXES``
+    combinations: they sum over all combinations. If not, they are estimates from one action, drawn from torch's global
+    generator. The estimates are unbiased, and so are their gradients (by the score function), but they have variance.
 
     :meth:`to_deterministic` takes the most likely value part by part, which is not always the most likely action.
     """
@@ -101,10 +100,11 @@ class AutoregressiveDistribution(Distribution):
     width: ClassVar[int] = 0
     """Number of inputs of the independent parts."""
     num_prefixes: ClassVar[int | None] = None
-    """How many combinations there are of the parts before the last one; None for too many."""
+    """Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``."""
     code_dim: ClassVar[int] = 0
     """Width of the code of an action."""
     model: ClassVar[ActionModel | None] = None
+    """The action model; None before :meth:`for_module`."""
 
     def __init__(self, logits: Tensor) -> None:
         if self.model is None:
@@ -130,16 +130,16 @@ class AutoregressiveDistribution(Distribution):
         *,
         path: str = "action_space",
     ) -> type[AutoregressiveDistribution]:
-        """A subclass for actions of ``space``.
+        """Return the subclass for actions of ``space``.
 
         Args:
-            space: One with at least two parts.
-            independent: The distribution of independent parts; None takes that of the table.
-            context_dim: Number of inputs besides theirs, for the action model.
-            path: What ``space`` is called in messages.
+            space: A space with at least two parts.
+            independent: The distribution of independent parts; None asks the table.
+            context_dim: Number of further inputs, for the action model.
+            path: Name of ``space`` in messages.
 
         Raises:
-            ValueError: If there is only one part.
+            ValueError: If ``space`` has only one part.
         """
         if cls.parts and independent is None:
             cls.check(space, path)
@@ -148,12 +148,9 @@ class AutoregressiveDistribution(Distribution):
             independent = action_distribution_rules.root(space, DefaultModelConfig(), path).run()
         parts = tuple(_parts(space, independent))
         if len(parts) < 2:
-            raise cls._wrong_space(
-                path,
-                "a space of at least two parts, of which one can depend on the other",
-                space,
-                "Leave autoregressive_actions out: there is nothing to condition.",
-            )
+            expected = "a space of at least two parts, of which one can depend on the other"
+            remedy = "Leave autoregressive_actions out: there is nothing to condition."
+            raise cls._wrong_space(path, expected, space, remedy)
         count = math.prod(part.num_values for part in parts[:-1])
         return bound(
             cls,
@@ -167,12 +164,12 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[AutoregressiveDistribution]:
-        """A subclass that asks ``module.action_model``.
+        """Return a subclass that uses ``module.action_model``.
 
         Raises:
-            TypeError: If that is no :class:`ActionModel` for these parts.
+            TypeError: If that is not an :class:`ActionModel`.
         """
-        from catalog.distributions.action_models import ActionModel  # which needs this class
+        from catalog.distributions.action_models import ActionModel  # a cycle: it needs this class
 
         model = module.action_model
         if not isinstance(model, ActionModel):
@@ -186,23 +183,24 @@ class AutoregressiveDistribution(Distribution):
         parts = tuple(
             part._replace(dist_cls=classes[part.leaf]) if part.component is None else part for part in cls.parts
         )
-        # kept out of the cache of bound classes, which would keep the module alive
+        # not bound(): its cache would keep the module alive
         return subclass(cls, independent=independent, parts=parts, model=model)
 
     @classmethod
     def required_input_dim(cls, space: Space) -> int:
-        """The inputs of independent parts and the context."""
+        """Return the number of inputs of independent parts plus the context."""
         return cls.independent.required_input_dim(space) + cls.context_dim
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
         return cls.independent.log_std_indices(space)
 
-    # --- drawing ------------------------------------------------------------------------------------------------------
+    # --- sampling -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
-        """An action part by part: ``choose`` gets the distribution of each, given those before it."""
+        """Make an action part by part: ``choose`` picks the value of a part from its distribution given earlier
+        parts."""
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((*leading, self.code_dim))
         leaves: dict[tuple[Any, ...], list[Tensor]] = {part.leaf: [] for part in self.parts}
@@ -225,7 +223,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """That of the independent parts, whose sample it would select where no part depends on another."""
+        """Draw the noise of the independent parts: without dependence, it selects the same actions."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -234,28 +232,30 @@ class AutoregressiveDistribution(Distribution):
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample()))
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- densities ----------------------------------------------------------------------------------------------------
 
     def _given(self, actions: Tree) -> Tensor:
-        """Inputs of all parts, each given those before it in ``actions``."""
+        """Compute the inputs of all parts, each given the parts before it in ``actions``."""
         return self._model(self.inputs, self.context, self._model.encode(actions).to(self.inputs.dtype))
 
     def logp(self, actions: Tree) -> Tensor:
-        # the parts before each one are given too, so that all are independent now
+        # given all earlier parts, the parts are independent
         return self.independent.from_logits(self._given(actions)).logp(actions)
 
     def entropy(self) -> Tensor:
         if self.num_prefixes is not None:
             prefixes, code = self._prefixes(self.num_prefixes)
             logp, last = self._along(prefixes, code)
-            terms = last.entropy() - logp.clamp_min(torch.finfo(logp.dtype).min)  # 0 · -inf would be NaN
+            # H = Σ p(prefix) (H(last | prefix) - log p(prefix)); the clamp makes 0 · -inf a 0 instead of NaN
+            terms = last.entropy() - logp.clamp_min(torch.finfo(logp.dtype).min)
             return (logp.exp() * terms).sum(0)
         drawn = self.sample()
         given = self._conditionals(self._given(drawn))
         return self._mean_over_prefixes([dist.entropy() for dist in given], given, drawn)
 
     def kl(self, other: Self) -> Tensor:
-        """KL(self ‖ other), where ``other`` may be of another module; see :class:`AutoregressiveDistribution`."""
+        """Return KL(self ‖ other). ``other`` may belong to another module; the class docstring says when it is
+        exact."""
         if not isinstance(other, AutoregressiveDistribution) or _layout(other) != _layout(self):
             raise incomparable(self, other)
         if self.num_prefixes is not None:
@@ -268,11 +268,12 @@ class AutoregressiveDistribution(Distribution):
         return self._mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, drawn)
 
     def _conditionals(self, inputs: Tensor) -> list[Distribution]:
-        """The distributions of the parts, of the inputs that :meth:`_given` returns."""
+        """Make the distributions of the parts from the inputs that :meth:`_given` returns."""
         return [part.dist_cls.from_logits(part.inputs.of(inputs)) for part in self.parts]
 
     def _prefixes(self, count: int) -> tuple[list[Tensor], Tensor]:
-        """Every combination of the parts before the last: the values of each part ``[K, ...]``, and the codes."""
+        """Return all ``K`` combinations of the parts before the last: the values ``[K, ...]`` of each part, and the
+        codes ``[K, ..., E]``."""
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((count, *leading, self.code_dim))
         sizes = tuple(part.num_values for part in self.parts[:-1])
@@ -284,14 +285,21 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Log-probability ``[K, ...]`` of each prefix, and the distribution of the last part after it."""
+        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
 
     def _mean_over_prefixes(self, terms: list[Tensor], given: list[Distribution], drawn: Tree) -> Tensor:
-        """An unbiased estimate of the sum of the means of ``terms``, one of each part given the parts before it, from
-        one action that was drawn. So is its gradient, to which the parts before contribute by their score."""
+        """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
+
+        Args:
+            terms: One term of each part, given the earlier parts of ``drawn``.
+            given: The distributions of the parts, given the earlier parts of ``drawn``.
+            drawn: One sampled action.
+        """
+        # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
+        # minus itself detached is 0 in value and leaves only the gradient.
         values = self._values(drawn)
         later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
         for i in range(len(terms) - 1, 0, -1):
@@ -300,7 +308,7 @@ class AutoregressiveDistribution(Distribution):
         return total(terms) + (score - score.detach())
 
     def _values(self, actions: Tree) -> list[Tensor]:
-        """The value of each part of ``actions``."""
+        """Return the value of each part of ``actions``."""
         values = []
         for part in self.parts:
             value, i = at(actions, part.leaf), part.component
@@ -312,7 +320,8 @@ class AutoregressiveDistribution(Distribution):
 
 
 def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
-    """Yield the parts of all leaves, whose inputs, noise and code lie side by side."""
+    """Yield the parts of all leaves, with consecutive ranges of inputs, noise and code."""
+    # of inputs, noise and code
     starts = [0, 0, 0]
     for keys, dist_cls in leaf_classes(independent):
         leaf, name = at(space, keys), ".".join(map(str, keys))
@@ -322,7 +331,7 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
             widths = width, noise_width(dist_cls, width), sum(nvec) or math.prod(shape)
             num_values = nvec[0] if issubclass(dist_cls, Categorical) else MOST_PREFIXES + 1
             factors = [(None, name, dist_cls, widths, nvec, num_values)]
-        else:  # an input, a number of noise and one of the code for each choice or bit
+        else:  # one input, one number of noise and one of the code for each choice or bit
             sizes, num_bits = nvec or (1,) * width, () if nvec else (2,) * width
             factors = [
                 (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], (num_bits or nvec)[i])
@@ -335,8 +344,8 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
 
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
-    """The distribution of one component of a leaf; None if the leaf is one part."""
-    # what a user derived from these may be no product of its components
+    """Return the distribution of one component of a leaf; None if the leaf is one part."""
+    # only these exact classes: a custom subclass may be no product of its components
     unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
     return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)
 
@@ -346,12 +355,12 @@ def _layout(dist: AutoregressiveDistribution) -> list[tuple[str, Span, Span]]:
 
 
 def _flat(value: Tensor, dims: int) -> Tensor:
-    """``value`` in ``dims`` dims, the last of which holds all of its numbers."""
+    """Flatten ``value`` to ``dims`` dims, with all of its numbers in the last one."""
     return value.unsqueeze(-1) if value.dim() < dims else value.flatten(dims - 1)
 
 
 def _write(part: Part, value: Tensor, code: Tensor) -> None:
-    """Put the code of ``value`` where that of ``part`` belongs, which must be 0 so far."""
+    """Write the code of ``value`` into the range of ``part`` in ``code``, which must be 0 so far."""
     flat = _flat(value, code.dim())
     if part.nvec:
         if len(part.nvec) > 1:
@@ -362,14 +371,14 @@ def _write(part: Part, value: Tensor, code: Tensor) -> None:
 
 
 @functools.cache
-@torch.inference_mode(False)  # else, once acting made it, no gradient could use it
+@torch.inference_mode(False)  # acting may make this first, and training needs it too
 def _combinations(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """All of them, ``[K, len(sizes)]``."""
+    """Return all combinations of choices of these sizes, ``[K, len(sizes)]``."""
     return torch.tensor([*itertools.product(*map(range, sizes))], device=device)
 
 
 def _nested(dist_cls: type[Distribution], leaves: Iterator[Tensor]) -> Tree:
-    """``leaves`` structured like an action."""
+    """Arrange ``leaves`` like an action."""
     if not issubclass(dist_cls, MultiDistribution):
         return next(leaves)
     return dist_cls.tree([_nested(child, leaves) for child in dist_cls.children])

@@ -1,4 +1,4 @@
-"""What every action distribution can do, and the table that chooses one."""
+"""The base classes of action distributions, and the table that chooses one."""
 
 from __future__ import annotations
 
@@ -21,40 +21,43 @@ D = TypeVar("D", bound="Distribution")
 
 
 class Distribution(Hooks, ABC):
-    """A batch of action distributions over one action space.
+    """Base of batches of action distributions over one action space.
 
-    Override points: every abstract method. :meth:`draw_noise` and :meth:`sample_from` may be left alone; the runner
-    then calls :meth:`sample`. :meth:`check` and :meth:`bind` are for classes that fit some spaces only, or that have to
-    know theirs; :meth:`for_module` for those that need the module they act for; :meth:`from_logits` for those that do
-    not keep the logits as they are.
+    Override points:
+        Every abstract method: always.
+        ``draw_noise``, ``sample_from``: to sample from noise drawn ahead; without them the runner calls :meth:`sample`.
+        ``check``: in classes that fit some spaces only.
+        ``bind``: in classes that need to know their space.
+        ``for_module``: in classes that need the module that acts.
+        ``from_logits``: in classes that do not store the logits as they are.
     """
 
     inputs_suffice: ClassVar[bool] = True
-    """Whether the inputs alone say what the distribution is. Where parameters of the module count too, inputs that were
-    kept do not tell what it was once these have changed: an algorithm that compares with an older one refuses it."""
+    """Whether the inputs alone determine the distribution. If it also depends on parameters of a module, stored inputs
+    do not restore it after an update: algorithms that compare with an older policy refuse such a class."""
 
     bounded: ClassVar[bool] = False
-    """Whether samples lie in (-1, 1) whatever the space. Of a Box with other bounds these reach all only if they are
-    stretched to them: ``normalize_actions=False`` is refused."""
+    """Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so the catalog
+    refuses ``normalize_actions=False`` unless the bounds are -1 and 1."""
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
-        """Refuse a ``space`` the class is not for; by default it takes any.
+        """Raise unless the class is for ``space``; by default it is for all spaces.
 
         Raises:
-            ValueError: If it is not; names ``path``.
+            ValueError: If the class is not for ``space``; names ``path``.
         """
 
     @classmethod
     def _wrong_space(cls, path: str, expected: str, space: Space, remedy: str = "") -> ValueError:
-        """Return the error for a ``space`` the class is not for."""
+        """Return the error for a ``space`` that the class is not for."""
         remedy = remedy or "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
         return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """The class for actions of ``space``: itself, or a subclass that carries what must be known of the space. A
-        class that is bound to ``space`` already stays as it is.
+        """Return the class for actions of ``space``: this class, or a subclass that knows the space. Binding a bound
+        class to the same space again returns it unchanged.
 
         Raises:
             ValueError: If the class is not for ``space``; names ``path``.
@@ -64,10 +67,10 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[Distribution]:
-        """The class for actions of ``module``: itself, or a subclass that carries the module.
+        """Return the class for actions of ``module``: this class, or a subclass that refers to the module.
 
-        Called when the module is constructed, and for every copy by ``copy.deepcopy``. Keep the module, not its
-        tensors: these may be replaced later by those of another copy.
+        Called when the module is constructed, and for every copy by ``copy.deepcopy``. Refer to the module, not to
+        its tensors: a copy may replace its tensors later, to share those of another module.
         """
         return cls
 
@@ -76,13 +79,13 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Self:
-        """Distributions parameterised by ``logits`` ``[..., D]``."""
+        """Make the distributions with the inputs ``logits`` ``[..., D]``."""
         return cls(logits)
 
     @classmethod
     @abstractmethod
     def required_input_dim(cls, space: Space) -> int:
-        """``D``: how many outputs a head must have for actions of ``space``.
+        """Return ``D``: the number of outputs a head must have for actions of ``space``.
 
         Raises:
             ValueError: If the class is not for ``space``.
@@ -90,21 +93,21 @@ class Distribution(Hooks, ABC):
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
-        """Which of the ``D`` inputs are log standard deviations, in ascending order; none by default."""
+        """Return the indices of the inputs that are log standard deviations, in ascending order; none by default."""
         return ()
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        """One action each ``[..., *action_shape]``, without gradient."""
+        """Draw one action from each, ``[..., *action_shape]``, without gradient."""
 
     def rsample(self, generator: torch.Generator | None = None) -> Tree:
-        """Like :meth:`sample`, with a gradient: reparameterised, or straight-through where actions are discrete.
+        """Draw actions with a gradient: reparameterised, or straight-through for discrete actions.
 
-        Pass what it returns, and no copy of it, to :meth:`logp` of the same object: a squashed sample has lost digits
-        that only its distribution remembers.
+        Pass the returned tensor itself, not a copy, to :meth:`logp` of the same object: squashing loses digits, and
+        the object keeps the exact number for that tensor only.
 
         Raises:
-            TypeError: If the class has no such sample.
+            TypeError: If samples of the class have no gradient.
         """
         raise TypeError(
             f"{type(self).__name__}.rsample: expected a class whose samples have a gradient, got one without. "
@@ -113,42 +116,48 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def logp(self, actions: Tree) -> Tensor:
-        """Log-probability (density) of ``actions``, summed over action dimensions: ``[...]``."""
+        """Return the log-probability (or density) of ``actions``, summed over action dims: ``[...]``."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """Entropy in nats, summed over action dimensions: ``[...]``."""
+        """Return the entropy in nats, summed over action dims: ``[...]``."""
 
     @abstractmethod
     def kl(self, other: Any) -> Tensor:
-        """KL(self ‖ other) in nats, for another one of the same class: ``[...]``."""
+        """Return KL(self ‖ other) in nats, for an ``other`` of the same class: ``[...]``."""
 
     @abstractmethod
     def to_deterministic(self) -> Deterministic:
-        """The most likely action (mode or mean) of each."""
+        """Return the mode (or mean) of each, as a distribution without randomness."""
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Noise for ``steps`` draws as ``[steps, W]``; None if the class cannot sample from given noise."""
+        """Draw noise ``[steps, W]`` for ``steps`` samples; return None if the class cannot sample from noise.
+
+        Args:
+            rng: The generator to draw from.
+            steps: Number of samples.
+            input_dim: ``D``, the number of inputs.
+        """
         return None
 
     def sample_from(self, noise: Tensor) -> Tree:
-        """The action that ``noise`` (one slice of :meth:`draw_noise` per batch entry) selects, without gradient.
+        """Make actions from ``noise``, one row of :meth:`draw_noise` per batch entry, without gradient.
 
         Raises:
-            NotImplementedError: If :meth:`draw_noise` draws none.
+            NotImplementedError: If the class cannot sample from noise.
         """
         raise NotImplementedError
 
 
 class Deterministic:
-    """A fixed action; what acting greedily samples from."""
+    """Fixed actions in the form of a distribution, for greedy acting."""
 
     def __init__(self, actions: Tree) -> None:
         self.actions = actions
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        """The action."""
+        """Return the actions."""
         return self.actions
 
 
@@ -158,20 +167,23 @@ action_distribution_rules: RuleTable[type[Distribution]] = RuleTable("action dis
 
 @functools.cache
 def bound(cls: type[Any], **attributes: Any) -> type[Any]:
-    """The one subclass of ``cls`` with these ``attributes``, so that equal spaces give comparable distributions."""
+    """Return the subclass of ``cls`` with these ``attributes``; equal attributes give the same class.
+
+    Distributions of equal spaces then have one class, and their KL is defined.
+    """
     return subclass(cls, **attributes)
 
 
 def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
-    """A new subclass of ``cls`` that has its name."""
+    """Make a new subclass of ``cls`` with its name and docstring."""
     return type(cls.__name__, (cls,), {**attributes, "__doc__": cls.__doc__})
 
 
 def same_class(mine: D, other: Any) -> D:
-    """Return ``other``, which must be of the class of ``mine``.
+    """Return ``other`` if it is of the class of ``mine``.
 
     Raises:
-        TypeError: If it is not.
+        TypeError: If it is of another class.
     """
     if type(other) is not type(mine):
         raise incomparable(mine, other, f"another {type(mine).__name__}")
@@ -187,18 +199,19 @@ def incomparable(mine: Distribution, other: Any, expected: str = "another one of
 
 
 class ArrayDistribution(Distribution):
-    """Base of distributions over arrays of one shape; :meth:`bind` makes the class for a shape."""
+    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape."""
 
     expected: ClassVar[str]
-    """The spaces it is for, in messages."""
+    """The spaces it is for, in words, for messages."""
     space_type: ClassVar[type[Space]] = Space
     shape: ClassVar[tuple[int, ...] | None] = None
-    """Shape of one action; None is for any vector."""
+    """Shape of one action; None fits any vector."""
     inputs_per_entry: ClassVar[int] = 1
+    """Number of inputs for each number of an action."""
 
     @classmethod
     def fits(cls, space: Space) -> bool:
-        """Return whether the class is for spaces such as ``space``."""
+        """Return whether the class is for spaces of the kind of ``space``, of any shape."""
         return isinstance(space, cls.space_type)
 
     @classmethod
@@ -214,7 +227,7 @@ class ArrayDistribution(Distribution):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return a subclass for actions of ``space``; rank 1 needs none."""
+        """Return the subclass for the shape of ``space``, or this class if it fits, as any class fits vectors."""
         cls.check(space, path)
         shape = tuple(space.shape or ())
         return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)
@@ -225,13 +238,13 @@ class ArrayDistribution(Distribution):
         return cls.inputs_per_entry * math.prod(space.shape or ())
 
     def _shaped(self, flat: Tensor) -> Tensor:
-        """``[..., prod(shape)]`` → ``[..., *shape]``."""
+        """Reshape ``[..., prod(shape)] → [..., *shape]``."""
         if self.shape is None or len(self.shape) == 1:
             return flat
         return flat.reshape((*flat.shape[:-1], *self.shape))
 
     def _flat(self, actions: Tensor) -> Tensor:
-        """``[..., *shape]`` → ``[..., prod(shape)]``."""
+        """Reshape ``[..., *shape] → [..., prod(shape)]``."""
         if self.shape is None or len(self.shape) == 1:
             return actions
         return actions.reshape((*actions.shape[: actions.dim() - len(self.shape)], math.prod(self.shape)))
@@ -244,6 +257,6 @@ def choose(
     when: When | None = None,
     settings: tuple[str, ...] = (),
 ) -> None:
-    """Register the rule ``name``, which binds ``dist_cls`` to spaces of ``space_type``."""
+    """Register the rule ``name``: for spaces of ``space_type``, bind ``dist_cls`` to the space."""
     rule = action_distribution_rules.register(space_type, name=name, when=when, settings=settings)
     rule(lambda space, model_config, node: dist_cls.bind(space, path=node.path))

@@ -16,18 +16,18 @@ from catalog.distributions.gaussian import BoxDistribution
 from catalog.registry import register_distribution
 
 _TRIES = 6
-"""Candidates per gamma variate. One is taken with a chance of at least 0.95, so that all fail once in 80 million."""
+"""Candidates per gamma variate. Each is accepted with probability 0.95 or more: all fail once in 80 million draws."""
 _LOG_2 = math.log(2)
 
 
 @register_distribution("Beta")
 class Beta(BoxDistribution):
-    """Independent Beta distributions over a float Box with finite bounds, stretched from (0, 1) to (-1, 1) as all
-    actions are (Chou et al. 2017, "Improving stochastic policy gradients in continuous control with deep reinforcement
-    learning using the Beta distribution").
+    """Independent Beta distributions over a float Box with finite bounds (Chou et al. 2017, "Improving stochastic
+    policy gradients in continuous control with deep reinforcement learning using the Beta distribution").
 
-    From inputs ``[..., 2 · prod(shape)]``: ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so
-    that each has one peak and no mass is lost beyond the bounds. Inputs of 0 give ``α = β = 1.69``, nearly uniform.
+    Samples are scaled from (0, 1) to (-1, 1), the range of all bounded actions. From inputs ``[..., 2 · prod(shape)]``:
+    ``α = 1 + softplus(first half)`` and ``β = 1 + softplus(second half)``, so that each has one peak. Inputs of 0 give
+    ``α = β = 1.69``, nearly uniform.
     """
 
     bounded = True
@@ -37,9 +37,9 @@ class Beta(BoxDistribution):
         self.alpha, self.beta = (1 + self._over_one).chunk(2, dim=-1)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Like :meth:`sample`, with the gradient through both gamma variates (Figurnov et al. 2018, implicit
-        reparameterisation)."""
-        # a ratio of gammas; torch's own Beta takes no generator
+        """Draw actions with the gradient through both gamma variates (implicit reparameterisation, Figurnov et al.
+        2018)."""
+        # torch.distributions.Beta takes no generator, so make it of two gamma variates
         shapes = torch.stack([self.alpha, self.beta])
         gammas = torch._standard_gamma(shapes, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         return self._shaped(_stretched(gammas))
@@ -54,15 +54,15 @@ class Beta(BoxDistribution):
         return self._shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))))
 
     def _doubles(self) -> tuple[Tensor, ...]:
-        """``α - 1`` and ``β - 1`` in float64: where they are large, what counts is small beside what cancels."""
+        """Return ``α - 1`` and ``β - 1`` in float64: for large values, the result is the small rest of large terms."""
         return self._over_one.double().chunk(2, dim=-1)
 
     def logp(self, actions: Tree) -> Tensor:
-        # the logarithms explode at the bounds, where float32 samples may land
+        # samples may round to the bounds in float32, where the logarithms are infinite
         actions = self._flat(actions)
         eps = torch.finfo(actions.dtype).eps
         actions = actions.clamp(-1 + eps, 1 - eps).double()
-        # of u and 1 - u; the last term is the slope of the way from (0, 1) to (-1, 1)
+        # below = log(u), above = log(1 - u) for the action 2u - 1, whose slope is the last term, log(2)
         below, above = (actions.log1p() - _LOG_2), ((-actions).log1p() - _LOG_2)
         less_a, less_b = self._doubles()
         each = less_a * below + less_b * above - _log_beta(1 + less_a, 1 + less_b) - _LOG_2
@@ -81,20 +81,23 @@ class Beta(BoxDistribution):
         return (_log_beta(1 + theirs_a, 1 + theirs_b) - _log_beta(a, b) + shift).sum(-1).to(self.alpha.dtype)
 
     def to_deterministic(self) -> Deterministic:
-        # the mode, (α - 1) / (α + β - 2); where both are 1 in floats all is as likely, and the middle is taken
+        # the mode, (α - 1) / (α + β - 2); if both round to 1, every action is as likely: take the middle
         a, b = self._over_one.clamp_min(torch.finfo(self._over_one.dtype).tiny).chunk(2, dim=-1)
         return Deterministic(self._shaped((a - b) / (a + b)))
 
 
 def _stretched(gammas: Tensor) -> Tensor:
-    """Two gamma variates ``[2, ..., D]`` as a Beta variate, in (-1, 1)."""
+    """Make a Beta variate, scaled to (-1, 1), of two gamma variates ``[2, ..., D]``."""
     first, second = gammas
     return (first - second) / (first + second)
 
 
 def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
-    """Gamma variates of ``shape`` ``[..., D]``, at least 1, each from the first of its candidates ``[..., tries, D]``
-    that is taken (Marsaglia and Tsang 2000, section 2)."""
+    """Draw gamma variates with the parameters ``shape`` ``[..., D]``, which must be at least 1.
+
+    Each is the first accepted of its candidates, which are made of ``normal`` and ``uniform`` noise ``[..., tries, D]``
+    (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
+    """
     d = shape.unsqueeze(-2) - 1 / 3
     v = (1 + normal / (9 * d).sqrt()) ** 3
     taken = (v > 0) & (uniform.log() < 0.5 * normal.square() + d * (1 - v + v.clamp_min(1e-30).log()))
@@ -103,5 +106,5 @@ def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _log_beta(a: Tensor, b: Tensor) -> Tensor:
-    """``log B(a, b)``, of float64: what is taken from what is large in both."""
+    """Compute ``log B(a, b)`` of float64 tensors; float32 would lose the difference of large terms."""
     return a.lgamma() + b.lgamma() - (a + b).lgamma()

@@ -1,6 +1,6 @@
-"""Distributions over choices: one, several, or bits.
+"""Distributions over one choice, several choices, or bits.
 
-Logits of ``-inf`` are allowed: what has probability 0 contributes 0 to entropy and KL.
+Logits may be ``-inf``: choices of probability 0 add 0 to entropy and KL.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from catalog.registry import register_distribution
 MOST_CHOICES = 10_000
 """How many numbers an integer Box may hold in all."""
 _TINY = float(np.finfo(np.float32).tiny)
-"""What a drawn 0 becomes before its log is taken: infinite noise would meet a logit of -inf as NaN."""
+"""Lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN."""
 
 
 class Scored(ArrayDistribution):
-    """Base of distributions whose logits are scores: with noise on them the best is a sample, without it the mode."""
+    """Base of distributions that pick the best score: logits with noise give a sample, logits alone the mode."""
 
     @abstractmethod
     def _best(self, scores: Tensor) -> Tensor:
@@ -43,14 +43,14 @@ class Scored(ArrayDistribution):
 
 
 class Choices(Scored):
-    """Base of distributions over one choice or several, from their unnormalised log-probabilities side by side."""
+    """Base of distributions over one or several choices, from their concatenated unnormalised log-probabilities."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
         self._log_probs: Tensor | None = None
 
     @classmethod
-    def from_logits(cls, logits: Tensor) -> Self:  # with what a step of acting runs, to be read in one place
+    def from_logits(cls, logits: Tensor) -> Self:  # as in the base; here acting reads one file less
         return cls(logits)
 
     @classmethod
@@ -61,12 +61,12 @@ class Choices(Scored):
     @property
     def log_probs(self) -> Tensor:
         """Normalised log-probabilities, shaped like the logits."""
-        if self._log_probs is None:  # torch.compile does not take cached_property, which holds a lock
+        if self._log_probs is None:  # no cached_property: torch.compile refuses its lock
             self._log_probs = self._log_softmax()
         return self._log_probs
 
     def _log_softmax(self) -> Tensor:
-        """Normalise the logits: of one choice, unless a subclass has several."""
+        """Normalise the logits of one choice; subclasses with several choices override this."""
         return self.logits.log_softmax(-1)
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Choices(Scored):
         return self.sample_from(_gumbel(self.logits, generator))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Samples as one-hot codes, shaped like the logits, whose gradient is that of the probabilities (the
+        """Draw samples as one-hot codes, shaped like the logits, with the gradient of the probabilities (the
         straight-through estimator of Bengio et al. 2013, section 4)."""
         probs = self.log_probs.exp()
         positions = self._positions(self.sample(generator))
@@ -85,7 +85,7 @@ class Choices(Scored):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
-        # -log of an exponential is Gumbel noise; its argmax with the logits samples the softmax
+        # -log of an exponential is Gumbel noise, and argmax(logits + Gumbel) samples the softmax
         exponential = rng.standard_exponential((steps, input_dim), dtype=np.float32)
         return torch.from_numpy(-np.log(np.maximum(exponential, _TINY)))
 
@@ -98,8 +98,8 @@ class Choices(Scored):
 
 @register_distribution("Categorical")
 class Categorical(Choices):
-    """Over ``{0 … n-1}``, from unnormalised log-probabilities ``[..., n]``. A Discrete's ``start`` is added on the way
-    to the env, not here."""
+    """Categorical over ``{0 … n-1}``, from unnormalised log-probabilities ``[..., n]``. The :class:`ActionConverter`
+    adds the ``start`` of a Discrete."""
 
     expected, space_type = "a Discrete", spaces.Discrete
     shape = ()
@@ -117,13 +117,13 @@ class Categorical(Choices):
 
 @register_distribution("MultiCategorical")
 class MultiCategorical(Choices):
-    """Independent categoricals, one per part of a MultiDiscrete or per number of an integer Box, from their logits one
-    after the other ``[..., sum(nvec)]``; bound to the sizes with :meth:`bind`. Choices count from 0."""
+    """Independent categoricals, one per part of a MultiDiscrete or per number of an integer Box, from their
+    concatenated logits ``[..., sum(nvec)]``. :meth:`bind` sets the sizes. Choices count from 0."""
 
     expected = "a MultiDiscrete or a bounded Box of integers"
     nvec: ClassVar[tuple[int, ...]] = ()
     runs: ClassVar[tuple[tuple[int, int], ...]] = ()
-    """(count, size) of neighbouring parts of equal size, which are computed together."""
+    """(count, size) of each run of neighbouring parts of equal size, which are computed together."""
 
     @classmethod
     def fits(cls, space: Space) -> bool:
@@ -143,7 +143,7 @@ class MultiCategorical(Choices):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return a subclass for actions of ``space``."""
+        """Return the subclass with the sizes and the shape of ``space``."""
         cls.check(space, path)
         if cls.nvec:
             return cls
@@ -152,7 +152,7 @@ class MultiCategorical(Choices):
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
 
     def _split(self, x: Tensor) -> list[Tensor]:
-        """``[..., sum(nvec)]`` as one ``[..., count, size]`` per run."""
+        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run."""
         if len(self.runs) == 1:
             return [x.unflatten(-1, self.runs[0])]
         pieces = x.split([count * size for count, size in self.runs], dim=-1)
@@ -173,7 +173,7 @@ class MultiCategorical(Choices):
 
 @register_distribution("Bernoulli")
 class Bernoulli(Scored):
-    """Independent bits of a MultiBinary, from the log-odds of a 1 ``[..., prod(shape)]``. Actions are int8."""
+    """Independent bits of a MultiBinary, from the log-odds ``[..., prod(shape)]`` of a 1. Actions are int8."""
 
     expected, space_type = "a MultiBinary", spaces.MultiBinary
 
@@ -190,7 +190,7 @@ class Bernoulli(Scored):
         return self._best(self.logits + _gumbel(self.logits, generator) - _gumbel(self.logits, generator))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A sample as floats ``[..., *shape]``, straight-through; see :meth:`Categorical.rsample`."""
+        """Draw bits as floats ``[..., *shape]`` with a straight-through gradient, like :meth:`Choices.rsample`."""
         probs = self._shaped(self.logits.sigmoid())
         return self.sample(generator) + (probs - probs.detach())
 
@@ -211,24 +211,24 @@ class Bernoulli(Scored):
 
 
 def choice_counts(space: Space) -> tuple[int, ...]:
-    """How many choices each part of ``space`` has, in the order of their logits; none where it is no choice."""
+    """Return the number of choices of each part of ``space``, in the order of their logits; empty without choices."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
         return tuple(int(n) for n in space.nvec.flat)
     if isinstance(space, spaces.Box) and is_integer_box(space):
-        # as Python's integers: the whole range of a dtype does not fit into it
+        # in Python ints: the size of the whole range of a dtype overflows that dtype
         return tuple(int(high) - int(low) + 1 for low, high in zip(space.low.flat, space.high.flat, strict=True))
     return ()
 
 
 def is_integer_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
-    """Whether the numbers of ``space`` can be counted: integers of any kind, or bool."""
+    """Return whether the numbers of ``space`` are integers of any kind, or bools."""
     return space.dtype is not None and space.dtype.kind in "iub"
 
 
 def _entropy(log_probs: Tensor) -> Tensor:
-    # 0 · -inf would be NaN
+    # the clamp makes 0 · -inf a 0 instead of NaN
     return -(log_probs.exp() * log_probs.clamp_min(torch.finfo(log_probs.dtype).min)).sum(-1)
 
 
@@ -238,9 +238,9 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 @functools.cache
-@torch.inference_mode(False)  # else, once acting made it, no gradient could use it
+@torch.inference_mode(False)  # acting may make this first, and training needs it too
 def part_starts(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """Where each part begins among the logits."""
+    """Return the index of the first logit of each part."""
     return torch.tensor([0, *itertools.accumulate(nvec[:-1])], device=device)
 
 

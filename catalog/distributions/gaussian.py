@@ -21,7 +21,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class BoxDistribution(ArrayDistribution):
-    """Base of distributions over a Box of floats that take two inputs for each number of it."""
+    """Base of distributions over a Box of floats with two inputs for each number."""
 
     expected = "a Box of floats"
     inputs_per_entry = 2
@@ -46,7 +46,7 @@ class BoxDistribution(ArrayDistribution):
 class DiagGaussian(BoxDistribution):
     """Independent normals over a Box, from means and log standard deviations ``[..., 2 · prod(shape)]``.
 
-    Samples are unbounded; stretching or clipping them to the Box happens on the way to the env.
+    Samples are unbounded. The :class:`ActionConverter` scales and clips them to the Box.
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -58,7 +58,7 @@ class DiagGaussian(BoxDistribution):
         return tuple(range(width // 2, width))
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Like :meth:`sample`, with the gradient through mean and deviation."""
+        """Draw actions with the gradient of mean and standard deviation."""
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
         return self._shaped(self.mean + self.log_std.exp() * noise)
 
@@ -88,22 +88,23 @@ class DiagGaussian(BoxDistribution):
 
 @register_distribution("SquashedGaussian")
 class SquashedGaussian(DiagGaussian):
-    """A :class:`DiagGaussian` squashed by tanh into (-1, 1) (Haarnoja et al. 2018, appendix C), for a Box with finite
-    bounds only: of any other it would never reach the rest.
+    """A :class:`DiagGaussian` squashed by tanh into (-1, 1) (Haarnoja et al. 2018, appendix C), for Boxes with finite
+    bounds.
 
-    KL is that of the Gaussians before the squashing, exact because KL does not change under an invertible map. Entropy
-    has no closed form: it is the Gaussian's plus the mean log-slope of tanh, by Gauss-Hermite quadrature of 32 points,
-    off by at most 1e-4 nats per dimension for deviations up to 1.6, 0.002 up to 2.7 and 0.1 up to 7.
+    The KL is that of the Gaussians before squashing, which is exact: an invertible map does not change the KL. The
+    entropy has no closed form. It is the entropy of the Gaussian plus the expected log-slope of tanh, by Gauss-Hermite
+    quadrature with 32 points. Its error is at most 1e-4 nats per dimension for standard deviations up to 1.6, 0.002 up
+    to 2.7 and 0.1 up to 7.
 
-    The log-density of an action near ±1 is that of the last float before the bound. That of what :meth:`rsample`
-    returned is exact, and so is its gradient, since the number before the squashing is kept.
+    An action at ±1 has the log-density of the last float before the bound. For the tensor that :meth:`rsample`
+    returned, log-density and gradient are exact, since the number before squashing is kept.
     """
 
     bounded = True
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__(logits)
-        self._drawn: tuple[Tensor, Tensor] | None = None  # the last rsample() and what it was before tanh
+        self._drawn: tuple[Tensor, Tensor] | None = None  # the last rsample(), after and before tanh
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         before = super().rsample(generator)
@@ -117,11 +118,12 @@ class SquashedGaussian(DiagGaussian):
     def logp(self, actions: Tree) -> Tensor:
         if self._drawn is not None and actions is self._drawn[0]:
             return self._logp_before(self._flat(self._drawn[1]))
-        # atanh explodes at ±1, where float32 tanh lands for |x| > 9
+        # tanh of |x| > 9 is ±1 in float32, where atanh is infinite
         eps = torch.finfo(actions.dtype).eps
         return self._logp_before(self._flat(actions).clamp(-1 + eps, 1 - eps).atanh())
 
     def _logp_before(self, x: Tensor) -> Tensor:
+        """Return the log-density of ``tanh(x)``: that of ``x`` minus the log-slope of tanh at ``x``."""
         z = (x - self.mean) * (-self.log_std).exp()
         return (-0.5 * z.square() - self.log_std - _LOG_SQRT_2PI - _log_slope_of_tanh(x)).sum(-1)
 
@@ -135,20 +137,20 @@ class SquashedGaussian(DiagGaussian):
 
 
 def is_float_box(space: spaces.Box, model_config: DefaultModelConfig | None = None) -> bool:
-    """Whether ``space`` is of floats that torch has: not of those beyond 64 bits."""
+    """Return whether the numbers of ``space`` are floats of at most 64 bits, the longest that torch has."""
     return space.dtype is not None and space.dtype.kind == "f" and space.dtype.itemsize <= 8
 
 
 @functools.cache
-@torch.inference_mode(False)  # else, once acting made them, no gradient could use them
+@torch.inference_mode(False)  # acting may make these first, and training needs them too
 def _hermite(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Nodes and weights ``[2, 32]`` of the integral of ``f(x) exp(-x²)``."""
+    """Return nodes and weights ``[2, 32]`` of the Gauss-Hermite quadrature of ``f(x) exp(-x²)``."""
     both = np.stack(np.polynomial.hermite.hermgauss(32))
     return torch.as_tensor(both, dtype=dtype, device=device)
 
 
 def _log_slope_of_tanh(x: Tensor) -> Tensor:
-    """``log(1 - tanh²x)`` without cancellation."""
+    """Compute ``log(1 - tanh²x)`` without cancellation."""
     return 2 * (math.log(2) - x - F.softplus(-2 * x))
 
 

@@ -31,20 +31,20 @@ Children = Mapping[Any, type[Distribution]] | Sequence[type[Distribution]]
 
 
 class MultiDistribution(Distribution):
-    """Independent distributions, one per part of a Dict or Tuple, from their inputs one after the other in the space's
-    own order; bound to the space and the classes of its parts with :meth:`bind`.
+    """Independent distributions, one per part of a Dict or Tuple, from their concatenated inputs in the order of the
+    space. :meth:`bind` sets the space and the classes of the parts.
 
-    Actions are dicts or tuples. Log-probabilities, entropies and KL are the sums of those of the parts.
+    Actions are dicts or tuples. Log-probabilities, entropies and KL are sums over the parts.
     """
 
     keys: ClassVar[tuple[Any, ...]] = ()
-    """Of a Dict, or indices of a Tuple."""
+    """Keys of a Dict, or indices of a Tuple."""
     as_tuple: ClassVar[bool] = False
     children: ClassVar[tuple[type[Distribution], ...]] = ()
     widths: ClassVar[tuple[int, ...]] = ()
-    """How many inputs each part takes."""
+    """Number of inputs of each part."""
     noise_widths: ClassVar[tuple[int, ...]] = ()
-    """How wide the noise of each part is; 0 where it draws none."""
+    """Width of the noise of each part; 0 if it cannot sample from noise."""
 
     def __init__(self, logits: Tensor) -> None:
         inputs = logits.split(self.widths, dim=-1)
@@ -59,7 +59,7 @@ class MultiDistribution(Distribution):
             raise cls._wrong_space(path, "a Dict or Tuple with at least one part", space, remedy)
         if not cls.children:
             return
-        parts = _parts(space)
+        parts = space_parts(space)
         if isinstance(space, spaces.Tuple) is not cls.as_tuple or tuple(parts) != cls.keys:
             raise cls._wrong_space(path, f"the parts {list(cls.keys)}", space, "Bind the class to this space.")
         for child, (key, part) in zip(cls.children, parts.items(), strict=True):
@@ -69,17 +69,18 @@ class MultiDistribution(Distribution):
     def bind(
         cls, space: Space, children: Children | None = None, *, path: str = "action_space"
     ) -> type[MultiDistribution]:
-        """A subclass for actions of ``space``.
+        """Return the subclass for actions of ``space``.
 
         Args:
             space: A Dict or Tuple.
-            children: The class for each part, by key or index; None takes those of the table.
-            path: What ``space`` is called in messages.
+            children: Class of each part, by key or index; None asks the table.
+            path: Name of ``space`` in messages.
         """
         cls.check(space, path)
         if cls.children and children is None:
             return cls
-        parts = _parts(space)
+        assert isinstance(space, spaces.Dict | spaces.Tuple)
+        parts = space_parts(space)
         if children is None:
             children = {
                 key: action_distribution_rules.root(part, DefaultModelConfig(), f"{path}[{key!r}]").run()
@@ -97,11 +98,11 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[MultiDistribution]:
-        """A subclass of what the parts' classes become, or the class itself if all stay as they are."""
+        """Return a subclass whose parts are bound to ``module``, or this class if no part needs the module."""
         children = tuple(child.for_module(module) for child in cls.children)
         if children == cls.children:
             return cls
-        # kept out of the cache of bound classes, which would keep the module alive
+        # not bound(): its cache would keep the module alive
         return subclass(cls, **_of_children(children, cls.widths))
 
     @classmethod
@@ -111,13 +112,15 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def log_std_indices(cls, space: Space) -> tuple[int, ...]:
+        assert isinstance(space, spaces.Dict | spaces.Tuple)
         starts = itertools.accumulate(cls.widths, initial=0)
-        parts = zip(starts, cls.children, _parts(space).values(), strict=False)  # one start more, after the last
+        # not strict: one start too many, the end of the last part
+        parts = zip(starts, cls.children, space_parts(space).values(), strict=False)
         return tuple(start + index for start, child, part in parts for index in child.log_std_indices(part))
 
     @classmethod
     def tree(cls, values: Sequence[Tree]) -> Tree:
-        """Return ``values`` of the parts, structured like an action."""
+        """Arrange the ``values`` of the parts like an action."""
         return tuple(values) if cls.as_tuple else dict(zip(cls.keys, values, strict=True))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
@@ -128,7 +131,7 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Noise of the parts side by side, ``[steps, W]``, drawn part by part."""
+        """Draw the noise of each part and concatenate it to ``[steps, W]``; None if a part has none."""
         drawn = [child.draw_noise(rng, steps, width) for child, width in zip(cls.children, cls.widths, strict=True)]
         noises = [noise for noise in drawn if noise is not None]
         return torch.cat(noises, dim=-1) if len(noises) == len(drawn) else None
@@ -144,7 +147,7 @@ class MultiDistribution(Distribution):
         return total(part.entropy() for part in self.parts)
 
     def kl(self, other: Self) -> Tensor:
-        # a class made for another module is as good, if its parts are
+        # compare the layout, not the class: for_module() makes a class for each module
         if not isinstance(other, MultiDistribution) or (other.keys, other.widths) != (self.keys, self.widths):
             raise incomparable(self, other)
         return total(p.kl(q) for p, q in zip(self.parts, other.parts, strict=True))
@@ -153,13 +156,8 @@ class MultiDistribution(Distribution):
         return Deterministic(self.tree([part.to_deterministic().sample() for part in self.parts]))
 
 
-def _parts(space: Any) -> dict[Any, Space]:
-    """The parts of a Dict or Tuple by key or index, in the space's own order."""
-    return dict(space_parts(space))
-
-
 def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]) -> dict[str, Any]:
-    """Attributes of the class over parts of the classes ``children``."""
+    """Return the class attributes that depend on the classes of the parts."""
     return {
         "children": children,
         "noise_widths": tuple(noise_width(child, width) for child, width in zip(children, widths, strict=True)),
@@ -168,13 +166,13 @@ def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]
 
 
 def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
-    """Return how wide the noise of ``dist_cls`` is; 0 if it draws none."""
+    """Return the width of the noise of ``dist_cls``; 0 if it cannot sample from noise."""
     noise = dist_cls.draw_noise(np.random.default_rng(0), 1, input_dim)
     return 0 if noise is None else noise.shape[-1]
 
 
 def total(terms: Iterable[Tensor]) -> Tensor:
-    """Return the sum of ``terms``, of which there is one at least."""
+    """Return the sum of ``terms``, at least one."""
     return functools.reduce(operator.add, terms)
 
 
@@ -190,13 +188,13 @@ def leaf_classes(
 
 
 def at(nested: Any, keys: tuple[Any, ...]) -> Any:
-    """Return the part of an action or of its space that ``keys`` lead to."""
+    """Return the part of an action, or of its space, at the path ``keys``."""
     return functools.reduce(operator.getitem, keys, nested)
 
 
-def _multi(space: Space, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
+def _multi(space: Any, model_config: DefaultModelConfig, node: Node[type[Distribution]]) -> type[Distribution]:
     MultiDistribution.check(space, node.path)
-    children = {key: node.child(key, part) for key, part in _parts(space).items()}
+    children = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return MultiDistribution.bind(space, children, path=node.path)
 
 

@@ -1,29 +1,28 @@
-"""The actor-critic encoder: one net for both functions, or one each."""
+"""The actor-critic encoder: one encoder for policy and value function, or one for each."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, ObservationNet, Tree, as_encoder
 from catalog.encoders.memory import encode_steps
 
 _call = nn.Module.__call__
-"""Calls an encoder and its hooks; the one that is called from outside explains wrong inputs."""
+"""Calls an inner encoder with its hooks. Errors are explained once, by the outermost call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticEncoderConfig(ModelConfig):
-    """An actor and a critic encoder; ``output_dims`` are the actor's.
+    """Config of an actor and a critic encoder. ``output_dims`` are those of the actor.
 
     Attributes:
-        base_encoder_config: The actor's, and the critic's unless it has its own.
-        shared: Whether both functions use the same net.
-        critic_encoder_config: A critic of another kind.
+        base_encoder_config: Config of the actor's encoder, and of the critic's unless that has its own.
+        shared: Whether policy and value function share one encoder.
+        critic_encoder_config: Config of a different critic encoder.
 
     Raises:
-        ValueError: If a shared encoder is given a critic's own config.
+        ValueError: If there is a ``critic_encoder_config`` although the encoder is shared.
     """
 
     base_encoder_config: ModelConfig
@@ -50,20 +49,20 @@ class ActorCriticEncoderConfig(ModelConfig):
         return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
 
 
-class ActorCriticEncoder(nn.Module):
-    """Latents for the policy and the value function.
+class ActorCriticEncoder(ObservationNet):
+    """Encodes observations for the policy and the value function.
 
-    The state of a shared encoder is that encoder's own. Separate ones have a dict of the states of those that are
-    stateful, ``{"actor": ..., "critic": ...}``; None if neither is.
+    With a shared encoder, the state is that of the encoder. With separate encoders, it is a dict with the states of the
+    stateful ones, ``{"actor": ..., "critic": ...}``, or None if neither is stateful.
 
     Args:
         actor: The actor's encoder.
-        critic: The critic's own encoder; None shares the actor's.
+        critic: The encoder of a separate critic; None shares the actor's.
 
     Attributes:
-        is_stateful: Whether one of separate encoders has a state.
-        critic_is_stateful: Whether the critic has a state of its own, so that it has to run with the env: only if it
-            has not may an inference-only copy go without ``critic_encoder``.
+        is_stateful: Whether one of two separate encoders has a state.
+        critic_is_stateful: Whether a separate critic has a state. It must then run in acting, too: only without a
+            state may an inference-only copy lack ``critic_encoder``.
     """
 
     def __init__(self, actor: Encoder, critic: Encoder | None) -> None:
@@ -83,25 +82,16 @@ class ActorCriticEncoder(nn.Module):
         critic = self.critic_encoder
         return self._joined(actor, None if critic is None else critic.get_initial_state())
 
-    if not TYPE_CHECKING:  # checkers must keep on seeing nn.Module's
-
-        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return _call(self, obs, *args, **kwargs)
-            except (AttributeError, KeyError, TypeError) as error:
-                explain_input(self, obs, error)
-                raise
-
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> ActorCriticOutput:
-        """Return both latents; ``critic`` is None in an inference-only copy, whose critic encoder is gone.
+        """Return both latents; ``critic`` is None in an inference-only copy without critic encoder.
 
         Args:
             obs: Observations.
-            state: The recurrent state, if there is one.
-            starts: Where episodes start.
-            critic_obs: The observations as a critic's own encoder reads them; None for ``obs``.
+            state: The recurrent state before the first step; None for the initial one.
+            starts: Steps that start an episode, bool ``[T, B]``; None for none.
+            critic_obs: Observations for a separate critic; None for ``obs``.
         """
         if self.shared:
             latent, state = _call(self.actor_encoder, obs, state, starts=starts)
@@ -115,12 +105,12 @@ class ActorCriticEncoder(nn.Module):
     def encode_actor(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> EncoderOutput:
-        """Return the actor's latent, for acting, and the whole next state: a critic runs only if it is stateful.
+        """Return the actor's latent and the whole next state, for acting. The critic runs only if it is stateful.
 
-        Forward hooks of the actor's encoder are not called: asking for them costs as much as a small layer.
+        Forward hooks of the inner encoders do not run: checking for them takes as long as a small layer.
         """
         if self.shared:
-            encoder = self._modules["actor_encoder"]  # attribute access to a submodule searches three dicts
+            encoder = self._modules["actor_encoder"]  # faster than self.actor_encoder, which searches three dicts
             assert encoder is not None
             return encoder.forward(obs, state, starts=starts)
         actor = self._run("actor", obs, state, starts, with_hooks=False)
@@ -130,10 +120,10 @@ class ActorCriticEncoder(nn.Module):
         return EncoderOutput(actor.latent, self._joined(actor.state, critic_state))
 
     def encode_critic(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> Tensor:
-        """Return the critic's latent alone, without running a separate actor.
+        """Return the critic's latent without running a separate actor.
 
         Raises:
-            RuntimeError: If this is an inference-only copy, whose own critic encoder is gone.
+            RuntimeError: In an inference-only copy without critic encoder.
         """
         if self.shared:
             return _call(self.actor_encoder, obs, state, starts=starts).latent
@@ -142,7 +132,11 @@ class ActorCriticEncoder(nn.Module):
     def _run(
         self, function: str, obs: Tree, state: Tree | None, starts: Tensor | None, with_hooks: bool = True
     ) -> EncoderOutput:
-        """Run one of two encoders with its part of the state or, if the other one is stateful, on all steps at once."""
+        """Run one of two separate encoders.
+
+        A stateful one gets its part of the state. A stateless one next to a stateful one gets ``[T, B, ...]`` as one
+        batch of steps.
+        """
         encoder = self._modules[function + "_encoder"]
         if encoder is None:
             raise RuntimeError(
@@ -157,7 +151,7 @@ class ActorCriticEncoder(nn.Module):
         return run(obs, None if state is None else state[function], starts=starts)
 
     def _joined(self, actor: Tree | None, critic: Tree | None) -> dict[str, Tree] | None:
-        """Return the state of separate encoders from theirs."""
+        """Return the state of both encoders as one, from the state of each."""
         states = {"actor": actor} if self.actor_is_stateful else {}
         if self.critic_is_stateful:
             states["critic"] = critic

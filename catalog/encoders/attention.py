@@ -13,21 +13,21 @@ from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_ga
 from catalog.model_config import DefaultModelConfig
 
 _SHORTEST_BLOCK = 16
-"""Steps that are attended to together at least, however short the memory: a matrix product takes as long for fewer."""
+"""Minimum number of steps per block: a matrix product of fewer steps takes as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionEncoderConfig(MemoryEncoderConfig):
-    """Gated transformer layers over the encodings of the last steps; ``[T, B, *obs] → [T, B, dim]``.
+    """Config of gated transformer layers over the encoded last steps, ``[T, B, *obs] → [T, B, dim]``.
 
     Attributes:
-        dim: Width of what goes from layer to layer, and of the output.
-        num_layers: How many stand on each other. Each sees as many steps further back as the memory is long.
-        num_heads: Heads of each layer's attention.
-        head_dim: Width of a head's queries, keys and values.
-        memory: How many steps before its own a step sees, in each layer.
-        mlp_dim: Width of the hidden layer of each layer's MLP.
-        gate_bias: Where the gates start: at 0 half open; the greater, the nearer a new layer is to the identity.
+        dim: Width of the inputs and outputs of the layers.
+        num_layers: Number of layers. Each further layer lets a step see ``memory`` steps further back.
+        num_heads: Number of attention heads of each layer.
+        head_dim: Width of the queries, keys and values of a head.
+        memory: Number of earlier steps that a step sees in each layer.
+        mlp_dim: Width of the hidden layer of the MLP in each layer.
+        gate_bias: Initial bias of the gates: half open at 0; the larger, the closer a new layer is to the identity.
     """
 
     dim: int = 64
@@ -50,13 +50,13 @@ class AttentionEncoder(MemoryEncoder):
     """The net of an :class:`AttentionEncoderConfig`: a tokenizer, and layers of :class:`AttentionLayer` over a linear
     projection of its latents.
 
-    In each layer a step sees itself and the ``memory`` steps before it, no more and no less, as far as they are of its
-    own episode. What a step sees does not depend on where sequences are cut, so step by step and in one pass over a
-    sequence the outputs are the same. Positions count by distance alone, so where in a run a step lies does not matter.
+    In each layer, a step sees itself and the ``memory`` steps before it, as far as they belong to its episode. This
+    does not depend on where sequences are cut: outputs are the same step by step and in one pass over a sequence. Only
+    the distance between steps counts, not their position in a run.
 
-    The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps
-    (Dai et al. 2019, Transformer-XL), the newest last and zeros where there are none, and how many there are. Nothing
-    is waited for on a GPU.
+    The state is ``{"memory": [B, layers, memory, dim], "length": [B]}``: the inputs of each layer at the last steps, as
+    in Transformer-XL (Dai et al. 2019), and the number of these steps. The newest step is the last one, and slots
+    without a step are zeros. There is no synchronisation with a GPU.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:
@@ -73,18 +73,18 @@ class AttentionEncoder(MemoryEncoder):
         }
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Latents ``[T, B, dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
+        """Return latents ``[T, B, dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
 
         Args:
-            obs: Observations; the tokenizer gets all steps at once, as ``[T * B, ...]``.
+            obs: Observations; the tokenizer gets all steps as one batch ``[T * B, ...]``.
             state: The state before them; None for the initial one.
-            starts: ``[T, B]`` bool: steps that see nothing before them; None for none.
+            starts: ``[T, B]`` bool: steps that start an episode, which see no earlier step; None for none.
 
         Raises:
             ValueError: If the shapes do not fit.
         """
         x = self.tokens(obs, starts)
-        before = self.state_before(x, state, starts)  # what is not seen must be finite all the same: zeros
+        before = self.state_before(x, state, starts)  # zeros, since hidden steps must be finite, too
         x = self.projection(x).transpose(0, 1)
         window = _Window(x, before["length"], starts, self.memory)
         after = []
@@ -94,25 +94,25 @@ class AttentionEncoder(MemoryEncoder):
             x = layer(seen, window)
         filled = window.filled_after
         remembered = torch.stack(after, 1)
-        if window.num_steps > 1:  # after one step nothing can be left of another episode
+        if window.num_steps > 1:  # after one step, state_before() has zeroed other episodes
             remembered = remembered.masked_fill(~filled[:, None, :, None], 0)
         return EncoderOutput(x.transpose(0, 1), {"memory": remembered, "length": filled.sum(1)})
 
 
 class _Window:
-    """Which steps see which, the same in each layer.
+    """Visibility between steps, which is the same in each layer.
 
-    Steps are attended to in blocks of some ``C`` of the ``T`` queries, each with the ``M + C`` keys that any of them
-    may see, so that long sequences take time and memory in proportion to their length.
+    Attention runs in blocks of ``C`` of the ``T`` queries, each with the ``M + C`` keys that any of them may see. So
+    time and memory grow linearly with the length of sequences.
 
     Args:
         x: Inputs ``[B, T, D]`` of the first layer.
-        length: ``[B]``: how many of the ``memory`` slots before them are filled.
-        starts: ``[T, B]``.
+        length: ``[B]``: number of filled slots of the memory before them.
+        starts: ``[T, B]`` bool: steps that start an episode; None for none.
         memory: Number of slots, ``M``.
 
     Attributes:
-        filled_after: ``[B, M]``: which slots are filled after the last step.
+        filled_after: ``[B, M]`` bool: the filled slots of the memory after the last step.
     """
 
     def __init__(self, x: Tensor, length: Tensor, starts: Tensor | None, memory: int) -> None:
@@ -120,7 +120,7 @@ class _Window:
         self.memory = memory
         self.num_blocks = -(-self.num_steps // max(memory, _SHORTEST_BLOCK))
         self.block = -(-self.num_steps // self.num_blocks)
-        # The number of a step's episode, -1 for an empty slot: what differs does not see each other.
+        # Number the episodes, with -1 for empty slots: steps see each other only if their numbers are equal.
         slots = torch.arange(-memory, 0, device=x.device)
         before = (slots >= -length.unsqueeze(1)).long() - 1
         if starts is None:
@@ -133,46 +133,50 @@ class _Window:
         self._hidden = (keys.transpose(1, 2) != queries).unsqueeze(1)
 
     def blocks(self, x: Tensor) -> Tensor:
-        """Queries ``[B, T, D] → [B * blocks, C, D]``, filled up at the end."""
+        """Cut queries into blocks, ``[B, T, D] → [B * blocks, C, D]``, with padding at the end."""
         if self.num_blocks == 1:
             return x
         return self._filled_up(x).unflatten(1, (self.num_blocks, self.block)).flatten(0, 1)
 
     def blocks_of_keys(self, x: Tensor) -> Tensor:
-        """Keys or values ``[B, M + T, D] → [B * blocks, M + C, D]``, each block with the keys before it."""
+        """Cut keys or values into overlapping blocks, ``[B, M + T, D] → [B * blocks, M + C, D]``."""
         if self.num_blocks == 1:
             return x
         return self._filled_up(x).unfold(1, self.memory + self.block, self.block).flatten(0, 1).transpose(1, 2)
 
     def steps(self, y: Tensor) -> Tensor:
-        """``[B * blocks, C, D] → [B, T, D]``."""
+        """Join blocks and drop the padding, ``[B * blocks, C, D] → [B, T, D]``."""
         if self.num_blocks == 1:
             return y
         return y.unflatten(0, (-1, self.num_blocks)).flatten(1, 2)[:, : self.num_steps]
 
     def scores(self, by_distance: Tensor) -> Tensor:
-        """What is added to the scores ``[B * blocks, heads, C, M + C]``: a bias ``[heads, M + 1]`` by distance, and
-        minus infinity where nothing is to be seen."""
+        """Return the mask to add to the scores ``[B * blocks, heads, C, M + C]``: the bias ``by_distance``
+        ``[heads, M + 1]``, and minus infinity for steps that are not seen."""
         heads, width = len(by_distance), self.memory + self.block
-        # Rows of width + 1, cut anew at width, begin one place further right each: distances run along diagonals.
+        # Equal rows of width + 1, flattened and cut at width, shift by one place from row to row: so each diagonal has
+        # one distance.
         row = functional.pad(by_distance.flip(1), (0, self.block), value=-math.inf)
         rows = row.unsqueeze(1).expand(heads, self.block, width + 1).flatten(1)
         return rows[:, : self.block * width].view(heads, self.block, width).masked_fill(self._hidden, -math.inf)
 
     def _filled_up(self, x: Tensor) -> Tensor:
+        """Pad steps at the end to whole blocks."""
         missing = self.num_blocks * self.block - self.num_steps
         return functional.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 class AttentionLayer(nn.Module):
-    """Attention, then an MLP; each over a layer norm of its input, and joined with it by a gate.
+    """A GTrXL layer (Parisotto et al. 2020, "Stabilizing Transformers for Reinforcement Learning", section 3).
 
-    These are the layers of GTrXL (Parisotto et al. 2020, "Stabilizing Transformers for Reinforcement Learning", section
-    3), with torch's GRU cell as the gate: ``(1 - z) * n + z * input``, whose bias of z starts at ``gate_bias``. Two
-    things differ. In place of Transformer-XL's encoding of distances each head adds a learned number by distance to its
-    scores, which starts at minus the distance, in the next head at a quarter of that, and so on: heads look near first,
-    and each further than the one before. And only queries and keys are of the norm; values are of the input itself,
-    since a norm takes away how large an input is: of a pole's angle and its cart's place it leaves the ratio.
+    Attention and then an MLP each read a layer norm of their input, and a gate joins their output with that input. The
+    gate is torch's GRU cell, ``(1 - z) * n + z * input``, and the bias of z starts at ``gate_bias``.
+
+    Two things differ from the paper. Instead of Transformer-XL's position encoding, each head adds a learned bias by
+    distance to its scores. It starts at minus the distance in the first head, at a quarter of that in the second, and
+    so on, so that each head first looks further back than the one before. And values are computed from the input, not
+    from its norm, since a norm removes the magnitude: of two observed numbers, such as angle and position, only the
+    ratio would remain.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:
@@ -181,7 +185,8 @@ class AttentionLayer(nn.Module):
         inner, init = heads * head_dim, config.init
         self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.query = _linear(dim, inner, init)
-        # A bias of keys adds the same to all scores of a query, one of values the same to all that is attended to.
+        # No biases: that of keys would shift all scores of a query alike, that of values all outputs, which have a
+        # bias.
         self.key, self.value = _linear(dim, inner, init, bias=False), _linear(dim, inner, init, bias=False)
         slopes = 4.0 ** -torch.arange(heads)
         self.by_distance = nn.Parameter(-slopes.unsqueeze(1) * torch.arange(config.memory + 1))
@@ -190,7 +195,7 @@ class AttentionLayer(nn.Module):
         self.attention_gate, self.mlp_gate = (_gate(dim, config.gate_bias, init) for _ in range(2))
 
     def forward(self, seen: Tensor, window: _Window) -> Tensor:
-        """Outputs ``[B, T, dim]`` at the last ``T`` steps of ``seen`` ``[B, M + T, dim]``."""
+        """Return outputs ``[B, T, dim]`` at the last ``T`` steps of ``seen`` ``[B, M + T, dim]``."""
         x = seen[:, window.memory :]
         attend = self._one_step if window.num_steps == 1 else self._steps
         y = self.attended(attend(seen, self.attention_norm(seen), window))
@@ -199,7 +204,7 @@ class AttentionLayer(nn.Module):
         return _gated(self.mlp_gate, x, torch.relu(y))
 
     def _steps(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """What the last ``T`` steps attend to, ``[B, T, heads * head_dim]``."""
+        """Attend from the last ``T`` steps; return ``[B, T, heads * head_dim]``."""
         query = self._heads(window.blocks(self.query(normed[:, window.memory :])))
         key = self._heads(window.blocks_of_keys(self.key(normed)))
         value = self._heads(window.blocks_of_keys(self.value(seen)))
@@ -208,8 +213,11 @@ class AttentionLayer(nn.Module):
         return window.steps(y.transpose(1, 2).flatten(2))
 
     def _one_step(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """The same for the last step alone: its query goes through the weights of keys, and what it attends to through
-        those of values, rather than all that is seen through both."""
+        """Attend from the last step alone, like :meth:`_steps`, without keys and values of all seen steps.
+
+        Since ``q · (W_k x) = (W_kᵀ q) · x`` and ``Σ aᵢ W_v xᵢ = W_v Σ aᵢ xᵢ``, one query and one result go through the
+        weights instead of ``M + 1`` steps.
+        """
         parts = (self.num_heads, self.head_dim)
         query = self.query(normed[:, -1]).unflatten(1, parts).transpose(0, 1)
         query = (query @ self.key.weight.unflatten(0, parts)).transpose(0, 1).unsqueeze(2)
@@ -220,7 +228,7 @@ class AttentionLayer(nn.Module):
         return y.transpose(0, 1).flatten(1).unsqueeze(1)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """``[N, L, heads * head_dim] → [N, heads, L, head_dim]``."""
+        """Split heads, ``[N, L, heads * head_dim] → [N, heads, L, head_dim]``."""
         return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
@@ -235,7 +243,7 @@ def _linear(input_dim: int, output_dim: int, init: Init, *, bias: bool = True) -
 
 
 def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
-    """A cell whose parts start on their own, and whose state is the better kept the greater ``bias``."""
+    """Make a gate, with each part initialised separately; a larger ``bias`` keeps more of its state."""
     cell = nn.GRUCell(dim, dim)
     start_gates(init, (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh), dim)
     with torch.no_grad():
@@ -244,7 +252,7 @@ def _gate(dim: int, bias: float, init: Init) -> nn.GRUCell:
 
 
 def attention_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> AttentionEncoderConfig:
-    """The attention to past steps (``use_attention``) that the model settings describe, after ``tokenizer_config``."""
+    """Make the config of the attention (``use_attention``) of the settings, after ``tokenizer_config``."""
     return AttentionEncoderConfig(
         tokenizer_config=tokenizer_config,
         dim=model_config.attention_dim,

@@ -1,4 +1,4 @@
-"""Convolutional nets: encoders of images, and the branches of the tree that choose them."""
+"""Convolutional encoders of images, and the rules that choose them."""
 
 import math
 from abc import abstractmethod
@@ -27,17 +27,16 @@ NATURE: tuple[Filter, ...] = (
     (64, (4, 4), (2, 2), "valid"),
     (64, (3, 3), (1, 1), "valid"),
 )
-"""The convolutions of Mnih et al. 2015 (Human-level control through deep reinforcement learning)."""
+"""The convolutions of Mnih et al. 2015, "Human-level control through deep reinforcement learning"."""
 
 
 def default_filters(height: int, width: int, padding: Literal["same", "valid"] = "same") -> tuple[Filter, ...]:
-    """Convolutions that halve an image of any size, or quarter it at once, until its shorter side is at most 7 and its
-    longer one at most 28.
+    """Return convolutions that shrink an image of any size to at most 7 on its shorter and 28 on its longer side.
 
-    The first has 32 channels: 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with stride 2. All
-    further ones are 4×4 with stride 2 and have 64 channels. Where only the longer side is left to shrink, the kernel is
-    3 wide across it, with stride 1. An image of at most 7 × 28 gets one 3×3 with stride 1 and 32 channels. Without
-    padding sizes shrink faster, no kernel is larger than what is left, and the shorter side is kept.
+    The first has 32 channels: 8×8 with stride 4 if the shorter side is at least 64, else 4×4 with stride 2. All others
+    are 4×4 with stride 2 and 64 channels. Once the shorter side is at most 7, it keeps its size: the kernel then is 3
+    along it, with stride 1, or 1 without padding. An image of at most 7 × 28 gets one 3×3 with stride 1 and 32
+    channels.
 
     =========  ========================  ========================
     image      sizes, padding "same"     sizes, padding "valid"
@@ -67,27 +66,27 @@ def default_filters(height: int, width: int, padding: Literal["same", "valid"] =
 
 
 def _shrunk(size: int, kernel: int, stride: int, padding: str) -> int:
-    """Size of one side after a convolution."""
+    """Return the size of one side after a convolution."""
     return -(-size // stride) if padding == "same" else (size - kernel) // stride + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageEncoderConfig(ModelConfig):
-    """What the configs of image encoders share.
+    """Base of configs of image encoders.
 
     Attributes:
         input_dims: Shape of an observation: ``[H, W, C]`` or ``[C, H, W]``, a stack of these ``[K, ...]`` whose frames
             become channels, or a grey image ``[H, W]``.
-        channels: Whether an image has its channels "first" or "last"; None tells by the shape: the reading whose
-            height equals its width wins, else the one with fewer channels, else "last".
-        activation: After every convolution and after the dense layer.
-        dense_dim: Width of a dense layer after the convolutions; None leaves their output flat.
-        init: How convolutions and the dense layer start.
-        scale: What the numbers of an image are multiplied by.
-        where: What the image is called in messages.
+        channels: Whether the channels of an image are "first" or "last"; None guesses from the shape: the reading with
+            a square image wins, else the one with fewer channels, else "last".
+        activation: Activation after every convolution and after the dense layer.
+        dense_dim: Width of a dense layer after the convolutions; None only flattens their output.
+        init: Initialisers of the convolutions and of the dense layer.
+        scale: Factor for the numbers of an image.
+        where: Name of the image in messages.
 
     Raises:
-        ValueError: If ``input_dims`` is the shape of no image.
+        ValueError: If ``input_dims`` is not the shape of an image.
     """
 
     input_dims: tuple[int, ...]
@@ -106,11 +105,11 @@ class ImageEncoderConfig(ModelConfig):
                 "environment wrapper, or leave it out of the observation."
             )
         if self.channels is None:
-            object.__setattr__(self, "channels", _told_by_shape(self.input_dims))
+            object.__setattr__(self, "channels", _guessed_channels(self.input_dims))
 
     @property
     def image_dims(self) -> tuple[int, int, int]:
-        """Channels, height and width as the first convolution gets them."""
+        """Channels, height and width of the input of the first convolution."""
         if len(self.input_dims) == 2:
             return 1, *self.input_dims
         *frames, a, b, c = self.input_dims
@@ -127,18 +126,19 @@ class ImageEncoderConfig(ModelConfig):
         return (math.prod(self.feature_dims) if self.dense_dim is None else self.dense_dim,)
 
 
-def _told_by_shape(dims: tuple[int, ...]) -> Literal["first", "last"]:
+def _guessed_channels(dims: tuple[int, ...]) -> Literal["first", "last"]:
     if len(dims) == 2:
         return "last"
     a, b, c = dims[-3:]
+    # if only one reading gives a square image, that one, else fewer channels
     first = b == c if (a == b) != (b == c) else a < c
     return "first" if first else "last"
 
 
 class ImageEncoder(Encoder):
-    """What image encoders share: from observations to float images, and from features to a flat latent.
+    """Base of image encoders: converts observations to float images, and features to a latent.
 
-    Takes any leading dims. Images are kept channels-last in memory, which the convolutions of a CPU are faster on.
+    Takes any leading dims. Images are channels-last in memory, for which the convolutions of CPUs are faster.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -148,7 +148,7 @@ class ImageEncoder(Encoder):
         self.scale = config.scale
 
     def finish(self, config: ImageEncoderConfig) -> None:
-        """Add the dense layer and start all layers; subclasses call it after they made theirs."""
+        """Add the dense layer and initialise all layers. Subclasses call it at the end of ``__init__``."""
         self.dense = None
         if config.dense_dim is not None:
             self.dense = nn.Linear(math.prod(config.feature_dims), config.dense_dim)
@@ -159,13 +159,13 @@ class ImageEncoder(Encoder):
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
-        """``[N, C, H, W] → [N, *feature_dims]``."""
+        """Map images ``[N, C, H, W]`` to features ``[N, *feature_dims]``."""
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Latents ``[..., *output_dims]`` of images ``[..., *input_dims]``.
+        """Return latents ``[..., *output_dims]`` of images ``[..., *input_dims]``.
 
         Raises:
-            ValueError: If the images have another shape than the net was built for.
+            ValueError: If the images do not have the shape that the net was built for.
         """
         leading = obs.shape[: -len(self.input_dims)]
         if obs.shape[len(leading) :] != self.input_dims:
@@ -178,7 +178,7 @@ class ImageEncoder(Encoder):
         if self.channels_last:
             images = images.movedim(-1, -3)
         images = images.reshape(len(images), *self.image_dims).contiguous(memory_format=torch.channels_last)
-        images = images.to(next(self.parameters()).dtype)  # after bytes were moved, which are a quarter as many
+        images = images.to(next(self.parameters()).dtype)  # converted last: moving bytes is four times cheaper
         latent = self.features(images if self.scale == 1 else images * self.scale).flatten(1)
         if self.dense is not None:
             latent = self.dense_activation(self.dense(latent))
@@ -187,18 +187,18 @@ class ImageEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class CNNEncoderConfig(ImageEncoderConfig):
-    """Convolution (→ LayerNorm) → activation per filter, then a dense layer if there is a ``dense_dim``.
+    """Config of convolution (→ LayerNorm) → activation per filter, then a dense layer if ``dense_dim`` is not None.
 
     Attributes:
-        filters: ``[[channels, kernel, stride], …]`` with an optional fourth entry, the padding; kernels and strides are
-            numbers or pairs (height, width). "nature" for :data:`NATURE`; None for :func:`default_filters`. Kept in
-            full, as a tuple of :data:`Filter`.
-        padding: Of filters that name none. "same" gives ``ceil(size / stride)``, an odd zero going to the right and to
-            the bottom; "valid" adds none.
+        filters: ``[[channels, kernel, stride], …]`` with the padding as an optional fourth entry; kernels and strides
+            are numbers or pairs (height, width). "nature" stands for :data:`NATURE`, None for
+            :func:`default_filters`. Stored as a tuple of :data:`Filter`.
+        padding: Padding of filters that name none. "same" gives ``ceil(size / stride)``, with an odd zero at the right
+            and the bottom; "valid" adds no padding.
         use_layernorm: Whether a LayerNorm over channels, height and width stands before each activation.
 
     Raises:
-        ValueError: If a filter is larger than the image that reaches it, or ``input_dims`` is the shape of no image.
+        ValueError: If an unpadded filter is larger than its input, or if ``input_dims`` is not the shape of an image.
     """
 
     filters: Sequence[Sequence[Any]] | Literal["nature"] | None = None
@@ -224,12 +224,12 @@ class CNNEncoderConfig(ImageEncoderConfig):
 
     @property
     def layers(self) -> tuple[Filter, ...]:
-        """The filters in full."""
-        return self.filters  # type: ignore[return-value]  # since __post_init__
+        """The filters as :data:`Filter`."""
+        return self.filters  # type: ignore[return-value]  # __post_init__ made it so
 
     @property
     def layer_dims(self) -> tuple[tuple[int, int, int], ...]:
-        """Channels, height and width of the image and after each convolution."""
+        """Channels, height and width of the image, and of the output of each convolution."""
         dims = [self.image_dims]
         for channels, kernel, stride, padding in self.layers:
             _, height, width = dims[-1]
@@ -261,7 +261,7 @@ class CNNEncoder(ImageEncoder):
             width, kernel, stride, padding = layer
             sides = zip(before[1:], kernel, stride, (padding, padding), strict=True)
             (top, bottom), (left, right) = (_pads(*side) for side in sides)
-            even = (top, left) == (bottom, right)  # else the zeros are added in a step of their own
+            even = (top, left) == (bottom, right)  # Conv2d pads both sides alike: uneven padding needs its own layer
             self.pads.append(nn.Identity() if even else nn.ZeroPad2d((left, right, top, bottom)))
             self.convs.append(nn.Conv2d(before[0], width, kernel, stride, (top, left) if even else 0))
             self.norms.append(nn.LayerNorm([*after]) if config.use_layernorm else nn.Identity())
@@ -276,17 +276,18 @@ class CNNEncoder(ImageEncoder):
 
 
 def _pads(size: int, kernel: int, stride: int, padding: str) -> Pair:
-    """Zeros before and after one side, of which there are some for "same" padding only."""
+    """Return the zeros before and after one side; none for "valid" padding."""
     total = max((_shrunk(size, kernel, stride, padding) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImpalaEncoderConfig(ImageEncoderConfig):
-    """The residual net of Espeholt et al. 2018 (IMPALA), for images of any size.
+    """Config of the residual net of Espeholt et al. 2018, "IMPALA: Scalable distributed deep-RL with importance
+    weighted actor-learner architectures", for images of any size.
 
-    Per section a 3×3 convolution, a 3×3 max-pool that halves the image (rounding up) and two residual blocks of two 3×3
-    convolutions each; then an activation and the dense layer.
+    Each section is a 3×3 convolution, a 3×3 max-pool that halves the image (rounding up) and two residual blocks of two
+    3×3 convolutions each. An activation and the dense layer follow.
 
     Attributes:
         section_channels: Channels of each section.
@@ -370,7 +371,7 @@ def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfi
             use_layernorm=model_config.conv_use_layernorm,
             **common,
         )
-    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "padding of its own")
+    fixed = ("conv_use_layernorm", False, "no LayerNorm"), ("conv_padding", "same", "its own padding")
     for name, expected, why in fixed:
         if (got := getattr(model_config, name)) != expected:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The way back from a latent to an image, for decoders and world models."""
+"""Decoders from latents to images, for world models."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from catalog.encoders.mlp import require_width
 
 @dataclass(frozen=True, kw_only=True)
 class CNNTransposeHeadConfig(ModelConfig):
-    """A head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer, then the convolutions of a
-    :class:`CNNEncoderConfig` in reverse, each as the transposed one, which gives back exactly the sizes that the
-    convolution came from, whatever it rounded off.
+    """A head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer and transposed convolutions.
 
-    The filters are written as the encoder's are, first the one next to the image: the same list makes both nets. The
-    last layer of this net, which gives the image, has neither LayerNorm nor activation but ``output_activation``.
+    The transposed convolutions reverse those of a :class:`CNNEncoderConfig`, and restore exactly the size before each
+    of them, also where a convolution rounded it. The filters are those of the encoder, in the same order: the first one
+    is next to the image. After the last layer comes only the ``output_activation``.
 
     Attributes:
-        input_dims: One width, that of the latent.
+        input_dims: Width of the latent, as a tuple of one.
         image_dims: Shape of one image, as :attr:`CNNEncoderConfig.input_dims`.
-        channels, filters, padding: As those of :class:`CNNEncoderConfig`.
-        activation: After the dense layer and after every transposed convolution but the last.
+        channels, filters, padding: As in :class:`CNNEncoderConfig`.
+        activation: Activation of the dense layer and of every transposed convolution but the last.
         use_layernorm: Whether a LayerNorm stands before each of these activations.
-        output_activation: Of the image; "sigmoid" keeps it between 0 and 1, as the encoder reads bytes.
-        init, output_init: How the layers start, and the last one.
+        output_activation: Activation of the image; "sigmoid" keeps it in (0, 1), the range of bytes divided by 255.
+        init, output_init: Initialisers of the layers, and of the last one.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width, or :class:`CNNEncoderConfig` finds that shape and
-            filters do not go together.
+        ValueError: If ``input_dims`` is not one positive width, or if :class:`CNNEncoderConfig` refuses shape or
+            filters.
     """
 
     input_dims: tuple[int, ...]
@@ -52,19 +51,19 @@ class CNNTransposeHeadConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         require_width(self)
-        _ = self.mirrored  # which finds what does not fit
+        _ = self.mirrored  # checks shape and filters
 
     @classmethod
     def mirror(cls, encoder: CNNEncoderConfig, input_dims: tuple[int, ...] | None = None, **changed: Any) -> Self:
-        """The way back of ``encoder``: its shape, filters, activation, LayerNorms and starts.
+        """Make the decoder of ``encoder``, with its shape, filters, activation, LayerNorms and initialisers.
 
         Args:
-            encoder: What made the latent.
-            input_dims: Of the latent; None takes the encoder's own.
-            **changed: Further fields, or others than the encoder's.
+            encoder: Config of the encoder.
+            input_dims: Width of the latent; None takes that of the encoder.
+            **changed: Further fields, or other values than the encoder's.
 
         Raises:
-            ValueError: If there is a padding without filters: each of the encoder's has its own.
+            ValueError: For a padding without filters: each filter of the encoder has its own padding.
         """
         if "padding" in changed and "filters" not in changed:
             raise ValueError(
@@ -79,7 +78,7 @@ class CNNTransposeHeadConfig(ModelConfig):
 
     @property
     def mirrored(self) -> CNNEncoderConfig:
-        """The encoder whose convolutions are gone through in reverse."""
+        """Config of the encoder whose convolutions this head reverses."""
         return CNNEncoderConfig(
             input_dims=self.image_dims,
             channels=self.channels,
@@ -105,6 +104,7 @@ class CNNTransposeHead(nn.Module):
         self.image_dims, self.channels_last = tuple(config.image_dims), mirrored.channels == "last"
         self.layer_dims = mirrored.layer_dims[::-1]  # from the features to the image
         self.dense = nn.Linear(config.input_dims[0], math.prod(self.layer_dims[0]))
+        # each step back leads from the output size of a convolution to its input size
         ways = [*zip(self.layer_dims, self.layer_dims[1:], mirrored.layers[::-1], strict=False)]
         convs, self._starts = zip(*(_transposed(*way) for way in ways), strict=True)
         self.convs, self.norms = nn.ModuleList(convs), nn.ModuleList()
@@ -119,13 +119,14 @@ class CNNTransposeHead(nn.Module):
         config.output_init.apply(convs[-1])
 
     def forward(self, latent: Tensor) -> Tensor:
-        """``[..., latent] → [..., *image_dims]``."""
+        """Map ``[..., latent] → [..., *image_dims]``."""
         images = self.dense(latent.reshape(-1, latent.shape[-1])).unflatten(-1, self.layer_dims[0])
+        # norm and activation come before each convolution: the first pair belongs to the dense layer
         layers = zip(self.norms, self._activations, self.convs, self._starts, self.layer_dims[1:], strict=True)
         for norm, activation, conv, (top, left), (_, height, width) in layers:
             images = conv(activation(norm(images)))[..., top : top + height, left : left + width]
         images = self._output_activation(images)
-        if self.channels_last:  # of each frame of a stack
+        if self.channels_last:  # move the channels of each frame of a stack
             images = images.unflatten(1, (math.prod(self.image_dims[:-3]), -1)).movedim(-3, -1)
         return images.reshape(*latent.shape[:-1], *self.image_dims)
 
@@ -133,8 +134,12 @@ class CNNTransposeHead(nn.Module):
 def _transposed(
     before: tuple[int, int, int], after: tuple[int, int, int], layer: Filter
 ) -> tuple[nn.ConvTranspose2d, tuple[int, int]]:
-    """The layer from ``before`` back to ``after`` (channels, height, width), and where in its output the image
-    begins: what padding added is cut off, and what the stride left over is grown again."""
+    """Return the layer from ``before`` back to ``after`` (channels, height, width), and the offset (top, left) of the
+    image in its output.
+
+    An output larger than ``after``, because of padding, is cropped at the offset. A smaller one, because the stride
+    skipped the last rows or columns, grows by ``output_padding``.
+    """
     _, kernel, stride, _ = layer
     sizes = zip(before[1:], after[1:], kernel, stride, strict=True)
     down, right = (large - ((small - 1) * s + k) for small, large, k, s in sizes)

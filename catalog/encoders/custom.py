@@ -1,4 +1,4 @@
-"""Encoders of a user's own by setting, for a whole observation or a part of it."""
+"""Custom encoders by setting, for the whole observation or a part of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from catalog.rules import Node
 
 @dataclass(frozen=True, kw_only=True)
 class CustomEncoderConfig(ModelConfig):
-    """``model(space, **options)``: an :class:`Encoder`, or any module from batched raw observations to latents.
+    """Config of a custom encoder: ``model(space, **options)`` makes an :class:`Encoder`, or any module from batched raw
+    observations to latents.
 
     Attributes:
-        space: Space of what it reads.
-        model: The class or function that makes the module.
-        options: Its keywords.
-        where: What the model is called in messages.
+        space: Space of its observations.
+        model: Class or function that makes the module.
+        options: Keywords for ``model``.
+        where: Name of the model in messages.
 
     Raises:
         ValueError: If ``model`` does not take these arguments.
@@ -41,7 +42,7 @@ class CustomEncoderConfig(ModelConfig):
     def __post_init__(self) -> None:
         try:
             inspect.signature(self.model).bind(self.space, **self.options)
-        except (TypeError, ValueError) as error:  # of a ValueError, there is no signature, as of dict
+        except (TypeError, ValueError) as error:  # ValueError: it has no signature, like dict
             keywords = "".join(f", {name}=..." for name in self.options)
             raise ValueError(
                 f"{self.where}: expected a class or function that can be called as (observation_space{keywords}), got "
@@ -49,28 +50,22 @@ class CustomEncoderConfig(ModelConfig):
             ) from error
 
     @cached_property
-    def output_dims(self) -> tuple[int, ...]:  # type: ignore[override]  # a property that is found once
-        """Found by building the model once and trying it, with torch's random state kept as it was.
+    def output_dims(self) -> tuple[int, ...]:  # type: ignore[override]  # a property, computed once
+        """Shape of one latent, found by building and trying the model; torch's random state stays as it was.
 
         Raises:
-            ValueError: If it does not take the observation, or gives anything but one latent for each.
+            ValueError: If the model does not take observations, or does not return one latent for each.
         """
         with torch.random.fork_rng(devices=[]):
             return check_encoder(self.build(), self.space, self.where, path=self.where)
 
     def build(self) -> Encoder:
-        """A new encoder.
+        """Build a new encoder.
 
         Raises:
-            ValueError: If ``model`` makes no module.
+            TypeError: If ``model`` does not make a module.
         """
-        net = self.model(self.space, **self.options)
-        if not isinstance(net, nn.Module):
-            raise ValueError(
-                f"{self.where}: expected an nn.Module from batched observations to latents, got {net!r}. "
-                "Return a module."
-            )
-        return as_encoder(net)
+        return as_encoder(self.model(self.space, **self.options), self.where)
 
 
 @encoder_rules.register(
@@ -81,5 +76,5 @@ class CustomEncoderConfig(ModelConfig):
 )
 def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> CustomEncoderConfig:
     where = f"custom_model at {node.path}"
-    model = models.find(model_config.custom_model, where)  # type: ignore[arg-type]  # no None gets here
+    model = models.find(model_config.custom_model, where)  # type: ignore[arg-type]  # the rule applies only if it is not None
     return CustomEncoderConfig(space=space, model=model, options=model_config.custom_model_config, where=where)

@@ -1,31 +1,36 @@
-"""Dense stacks, with a warning for layers larger than anyone means."""
+"""Stacks of dense layers, and a warning for huge layers."""
 
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from catalog.activations import Activation, Init, activation_by_name
 
 Layer = tuple[dict[str, Any], dict[str, Any] | None, Callable[[Tensor], Tensor] | None, bool]
-"""Weights of a linear layer, those of the norm after it, the activation, and whether the layer is a hidden one."""
+"""Weights of a linear layer, weights of the norm after it, the activation, and whether the layer is hidden."""
 
 
 class DenseStack(nn.Module):
     """Base of dense nets: linear (→ LayerNorm) → activation (→ dropout) per hidden width, then a bare linear layer if
     there is an ``output_dim``. A subclass writes ``forward`` around :meth:`run`.
 
-    ``[..., input_dim] → [..., width of the last layer]``; the identity without layers. The layers are ordinary modules,
-    but linear ones, norms and the usual activations run as functions of their parameters: calling a module and looking
-    up its attributes takes as long as a small matrix product. Forward hooks therefore fire on the whole net, not on
-    single layers. An activation that is a module has one instance per layer, with parameters of its own.
+    Maps ``[..., input_dim] → [..., width of the last layer]``; without layers, it is the identity. Layers are ordinary
+    modules, but run as functions of their parameters: calling a module takes as long as a small matrix product. So
+    forward hooks run for the whole net, not for its layers. Each layer has its own instance of an activation that is a
+    module.
 
     Raises:
         ValueError: If activation or initialiser is unknown; names the closest.
     """
+
+    low: Tensor
+    high: Tensor
+    has_bounds = False
 
     def __init__(
         self,
@@ -55,11 +60,11 @@ class DenseStack(nn.Module):
             self.layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
-        """``[..., input_dim] → [..., width of the last layer]``.
+        """Map ``[..., input_dim] → [..., width of the last layer]``.
 
         Args:
             x: Inputs.
-            layers: What to compute with in place of ``self.layers``, such as the same with noise in the weights.
+            layers: Layers in place of ``self.layers``, such as the same ones with noise in the weights.
 
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.
@@ -74,7 +79,7 @@ class DenseStack(nn.Module):
                     x = activation(x)
                 if dropout and hidden:
                     x = functional.dropout(x, dropout)
-        except RuntimeError as error:  # looked at only once something failed: a check beforehand would cost every call
+        except RuntimeError as error:  # checked only after a failure: a check beforehand would slow down every call
             dtype = self.linears[0].weight.dtype
             if given.shape[-1:] == (self.input_dim,) and given.dtype == dtype:
                 raise
@@ -85,21 +90,33 @@ class DenseStack(nn.Module):
             ) from error
         return x
 
+    def bound_outputs(self, indices: Sequence[int], bound: float) -> None:
+        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``."""
+        high = torch.full((len(self.layers[-1][0]["weight"]),), torch.inf)
+        high[[*indices]] = bound
+        self.has_bounds = len(indices) > 0
+        self.register_buffer("low", -high, persistent=False)
+        self.register_buffer("high", high, persistent=False)
+
+    def bounded(self, out: Tensor) -> Tensor:
+        """Clamp the outputs ``[..., D]`` that :meth:`bound_outputs` named."""
+        return torch.clamp(out, self.low, self.high) if self.has_bounds else out
+
 
 LARGE = 10_000_000
-"""Weights of a layer above which it is said how many there are."""
+"""Number of weights of one layer above which :func:`warn_if_large` warns."""
 
 
 def warn_if_large(net: nn.Module, where: str) -> None:
-    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely meant."""
-    # by its features, since a lazy layer has no weights before the first batch
+    """Warn if a dense layer of ``net`` has more than ``LARGE`` weights, which is rarely intended."""
+    # from its features: a lazy layer has no weights before the first batch
     ends = [(layer.in_features, layer.out_features) for layer in net.modules() if isinstance(layer, nn.Linear)]
     weights, inputs, outputs = max(((a * b, a, b) for a, b in ends), default=(0, 0, 0))
     if weights > LARGE:
         total = f"{sum(p.numel() for p in net.parameters()):,}"
         remedy = (
-            "If that is not meant: give conv_filters larger strides or 'valid' padding, make the observation smaller, "
-            "or set a smaller conv_dense_dim or fcnet_hiddens."
+            "If that is not intended: give conv_filters larger strides or 'valid' padding, make the observation "
+            "smaller, or set a smaller conv_dense_dim or fcnet_hiddens."
         )
         warnings.warn(
             f"{where}: {total} parameters, {weights:,} in one layer {inputs:,} → {outputs:,}. {remedy}", stacklevel=3

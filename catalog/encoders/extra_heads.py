@@ -1,5 +1,4 @@
-"""Further named outputs of a module, such as a curiosity head: each a head on the encoder of another function or its
-own."""
+"""Further outputs of a module, such as a curiosity head, each on its own encoder or on that of another function."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,13 +9,13 @@ from catalog.encoders.memory import encode_steps
 
 
 class ExtraOutputs(nn.Module):
-    """Heads by name and what they sit on. Their weights are saved by name, in whatever order they were asked for.
+    """Further heads by name, and the encoders of those that have their own. The order of names does not matter.
 
     Args:
-        heads: The nets from latents to outputs.
-        trunks: For each head the function whose encoder it shares; its own name for an encoder of its own.
-        encoders: The encoders of heads that have their own.
-        raw: Names of those encoders that read observations as the env gives them, not standardised.
+        heads: Nets from latents to outputs, by name.
+        trunks: For each head, the function whose encoder it shares, or its own name if it has its own encoder.
+        encoders: Those encoders, by name of the head.
+        raw: Names of heads whose encoder reads observations of the env that are not standardised.
     """
 
     def __init__(
@@ -32,12 +31,12 @@ class ExtraOutputs(nn.Module):
         self.encoders = nn.ModuleDict({_key(name): encoders[name] for name in sorted(encoders)})
 
     def forward(self, obs: Tree, latents: Mapping[str, Tensor], raw_obs: Tree | None = None) -> dict[str, Tensor]:
-        """Every output ``[..., output_dim]`` by name.
+        """Compute every output ``[..., output_dim]`` by name.
 
         Args:
-            obs: Observations ``[..., *obs_shape]``, for heads with an encoder of their own.
-            latents: Function → latent ``[..., D]``; ``[T, B, D]`` of sequences.
-            raw_obs: The same as the env gave them; None if ``obs`` are not standardised.
+            obs: Observations ``[..., *obs_shape]``, for heads with their own encoder.
+            latents: Latent of each function, ``[B, D]``, or ``[T, B, D]`` for sequences.
+            raw_obs: The observations before standardisation; None if ``obs`` are not standardised.
         """
         sequences = next(iter(latents.values())).dim() == 3
         out: dict[str, Tensor] = {}
@@ -52,12 +51,13 @@ class ExtraOutputs(nn.Module):
         return out
 
     def parts(self) -> dict[str, nn.Module]:
-        """Every net by what it is, for :meth:`Catalog.explain`; in quotes, which no other net is called by."""
+        """Return every net by a name for :meth:`Catalog.explain`, such as ``'curiosity' head``."""
         own = [name for name, trunk in self.trunks.items() if trunk == name]
         encoders = {f"{name!r} encoder": self.encoders[_key(name)] for name in own}
         return encoders | {f"{name!r} head": self.heads[_key(name)] for name in self.trunks}
 
 
 def _key(name: str) -> str:
-    """``name`` as a ModuleDict takes it: without dots, and in quotes, since names such as "values" are its own."""
+    """Return ``name`` as a key of a ModuleDict: without dots, and in quotes, since it refuses names such as
+    "values"."""
     return f"'{name.replace('%', '%25').replace('.', '%2E')}'"

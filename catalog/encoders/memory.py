@@ -1,4 +1,4 @@
-"""What nets with a memory have in common."""
+"""The base of encoders with a memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, as_encoder
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEncoderConfig(ModelConfig):
-    """Base of configs of encoders that remember.
+    """Base of configs of encoders with a memory.
 
     Attributes:
-        tokenizer_config: The stateless encoder of single steps, with latents of one dim.
-        init: How the weights start, each matrix (of a gate, too) on its own.
+        tokenizer_config: Config of the stateless encoder of single steps, whose latents must be vectors.
+        init: Initialisers of the weights, applied to each matrix and each gate separately.
     """
 
     tokenizer_config: ModelConfig
@@ -29,7 +29,7 @@ class MemoryEncoderConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltEncoderConfig(ModelConfig):
-    """A module that is there already, and the width of its latents."""
+    """Config around a module that is built already, with the width of its latents."""
 
     net: nn.Module
     width: int
@@ -43,10 +43,10 @@ class BuiltEncoderConfig(ModelConfig):
 
 
 class MemoryEncoder(Encoder):
-    """Base of encoders that remember: a tokenizer of single steps, and what a subclass makes of its latents.
+    """Base of encoders with a memory: a tokenizer encodes single steps, and a subclass reads its latents.
 
     Raises:
-        ValueError: If the tokenizer has a state of its own, or latents of several dims.
+        ValueError: If the tokenizer has a state, or latents of several dims.
     """
 
     def __init__(self, config: MemoryEncoderConfig) -> None:
@@ -55,7 +55,7 @@ class MemoryEncoder(Encoder):
         dims = tuple(config.tokenizer_config.output_dims)
         if len(dims) != 1 or self.tokenizer.get_initial_state() is not None:
             raise ValueError(
-                f"{type(config).__name__}.tokenizer_config: expected an encoder without a state of its own, whose "
+                f"{type(config).__name__}.tokenizer_config: expected an encoder without a state, whose "
                 f"latents have one dim, got {type(self.tokenizer).__name__} with output_dims {dims}. Flatten its "
                 "output, and leave out use_lstm, use_gru and use_attention for a net with a state."
             )
@@ -73,7 +73,7 @@ class MemoryEncoder(Encoder):
         return {name: tuple(part.shape) for name, part in self.get_initial_state().items()}
 
     def tokens(self, obs: Tree, starts: Tensor | None) -> Tensor:
-        """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, found for all steps at once.
+        """Return latents ``[T, B, input_dim]`` of observations ``[T, B, ...]``, encoded as one batch.
 
         Raises:
             ValueError: If the shapes do not fit.
@@ -90,7 +90,7 @@ class MemoryEncoder(Encoder):
         return latents.view(*leading, self.input_dim)
 
     def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:
-        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``: zeros in rows that start.
+        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed in rows that start there.
 
         Raises:
             ValueError: If the shapes do not fit.
@@ -107,7 +107,7 @@ class MemoryEncoder(Encoder):
         return {name: part.masked_fill(starts[0].view(-1, *[1] * (part.dim() - 1)), 0) for name, part in state.items()}
 
     def _misfit(self, expected: str, got: str) -> ValueError:
-        """Return the error for arguments whose shapes do not fit."""
+        """Return the error for arguments of the wrong shape."""
         return ValueError(
             f"{type(self).__name__}: expected {expected}, got {got}. Give sequences, time first, "
             "and the state that came with the step before, or None."
@@ -115,20 +115,19 @@ class MemoryEncoder(Encoder):
 
 
 def start_gates(init: Init, weights: tuple[Tensor, ...], size: int) -> None:
-    """Fill the input weights, recurrent weights, and the biases of both, each gate of ``size`` units on its own."""
+    """Initialise input weights, recurrent weights and the biases of both, each gate of ``size`` units separately."""
     w_ih, w_hh, b_ih, b_hh = (weight.detach().split(size) for weight in weights)
     for weight, bias in zip(w_ih + w_hh, b_ih + b_hh, strict=True):
         init.fill(weight, bias)
 
 
 def encode_steps(encoder: Callable[[Tree], EncoderOutput], obs: Tree) -> Tensor:
-    """Return latents ``[T, B, D]`` of sequences ``[T, B, ...]``, by a stateless encoder that stands next to a stateful
-    one: it reads all steps as one batch."""
+    """Return latents ``[T, B, D]`` of sequences ``[T, B, ...]``, which a stateless encoder reads as one batch."""
     return encoder(_merged(obs)).latent.unflatten(0, tree.flatten(obs)[0].shape[:2])
 
 
 def _merged(obs: Tree) -> Tree:
-    """``[T, B, ...] → [T * B, ...]``, which also modules that know one batch dim only can take."""
+    """Merge ``[T, B, ...] → [T * B, ...]``, for modules that take a single batch dim."""
     if isinstance(obs, Tensor):
         return obs.flatten(0, 1)
     return tree.map_structure(lambda leaf: leaf.flatten(0, 1), obs)

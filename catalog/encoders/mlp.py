@@ -1,4 +1,4 @@
-"""Dense nets: the MLP encoder, the heads, and the branches of the tree that choose the encoder."""
+"""The MLP encoder, the heads, and the rules that choose the encoder."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ from catalog.rules import Node
 
 @dataclass(frozen=True, kw_only=True)
 class MLPEncoderConfig(ModelConfig):
-    """An MLP from ``[..., *input_dims]`` to ``[..., hidden_layer_dims[-1]]``, activated after every layer. Without
-    layers the latent is the input.
+    """An MLP from ``[..., *input_dims]`` to ``[..., hidden_layer_dims[-1]]``, with an activation after every layer.
+    Without layers the latent is the input.
 
-    With ``input_space`` it takes observations of that space, which :class:`Vectorize` makes one vector of. Of a
-    Discrete an ``embedding_dim`` learns a vector for each value instead (normal, as torch starts it). ``input_dims``
-    follow from it.
+    With an ``input_space`` it takes observations of that space, which :class:`Vectorize` turns into one vector, and
+    ``input_dims`` follow from the space. With an ``embedding_dim``, for a Discrete, it learns a vector for each value
+    instead, as an ``nn.Embedding``.
 
     Raises:
-        ValueError: If there is no input of one positive width.
+        ValueError: If ``input_dims`` is not one positive width.
     """
 
     input_dims: tuple[int, ...] = ()
@@ -85,12 +85,12 @@ class DiscreteEmbedding(nn.Embedding):
 class MLPHeadConfig(ModelConfig):
     """A head from ``[..., *input_dims]`` to ``[..., output_layer_dim]``; the output layer is linear.
 
-    With ``clip_log_std`` the outputs that are log standard deviations are clamped to ``±log_std_clip_param``:
-    those at ``log_std_indices``, or the second half if it is None.
+    With ``clip_log_std``, the log standard deviations among the outputs are clamped to ``±log_std_clip_param``. They
+    are at ``log_std_indices``; None stands for the second half.
 
     Raises:
-        ValueError: If ``input_dims`` is not one positive width, or there are no outputs, or an odd number of which half
-            are to be log standard deviations.
+        ValueError: If ``input_dims`` is not one positive width, or if there is no output. On building, also if half of
+            an odd number of outputs would be log standard deviations.
     """
 
     input_dims: tuple[int, ...]
@@ -112,12 +112,12 @@ class MLPHeadConfig(ModelConfig):
     def _wrong_width(self, expected: str) -> ValueError:
         return ValueError(
             f"{type(self).__name__}.output_layer_dim: expected {expected}, got {self.output_layer_dim}. "
-            "Count the outputs, or say in log_std_indices which are log-stds."
+            "Give the number of outputs, or the indices of log-stds in log_std_indices."
         )
 
     @property
     def log_stds(self) -> tuple[int, ...]:
-        """Indices of the outputs that are log standard deviations, where the head treats them in a way of their own."""
+        """Indices of the outputs that are log standard deviations, for heads that clip them or have them free."""
         if self.log_std_indices is not None:
             return self.log_std_indices
         half, odd = divmod(self.output_layer_dim, 2)
@@ -126,11 +126,12 @@ class MLPHeadConfig(ModelConfig):
         return tuple(range(half, 2 * half))
 
     def with_log_stds(self, indices: tuple[int, ...], model_config: DefaultModelConfig) -> "MLPHeadConfig":
-        """This head, treating the outputs at ``indices`` as log standard deviations the way the settings say.
+        """Return this head with log standard deviations at ``indices``, as the settings describe them.
 
         Args:
-            indices: As from ``Distribution.log_std_indices``; without any the head stays as it is.
-            model_config: Says with ``free_log_std`` whether they depend on the state, and how they are bounded.
+            indices: From ``Distribution.log_std_indices``; if empty, the head stays as it is.
+            model_config: Its ``free_log_std`` says whether they depend on the state, its ``log_std_clip_param`` is
+                their bound.
         """
         if not indices:
             return self
@@ -150,28 +151,20 @@ class MLPHeadConfig(ModelConfig):
 class MLPHead(DenseStack):
     """The net of an :class:`MLPHeadConfig`."""
 
-    low: Tensor
-    high: Tensor
-
     def __init__(self, config: MLPHeadConfig) -> None:
         super().__init__(**head_layers(config, config.output_layer_dim))
-        self.clips = config.clip_log_std
-        if self.clips:
-            high = torch.full((config.output_layer_dim,), torch.inf)
-            high[list(config.log_stds)] = config.log_std_clip_param
-            self.register_buffer("low", -high, persistent=False)
-            self.register_buffer("high", high, persistent=False)
+        if config.clip_log_std:
+            self.bound_outputs(config.log_stds, config.log_std_clip_param)
 
     def forward(self, latent: Tensor) -> Tensor:
-        """``[..., latent] → [..., output_layer_dim]``."""
-        out = self.run(latent)
-        return torch.clamp(out, self.low, self.high) if self.clips else out
+        """Map ``[..., latent] → [..., output_layer_dim]``."""
+        return self.bounded(self.run(latent))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeLogStdMLPHeadConfig(MLPHeadConfig):
-    """Like :class:`MLPHeadConfig`, but the outputs that are log standard deviations do not come from the net: each is
-    one learned number, the same in every state. It starts at 0 and is used within ``±log_std_clip_param``."""
+    """An :class:`MLPHeadConfig` with free log standard deviations: each is one learned parameter, the same in every
+    state. They start at 0 and are clamped to ``±log_std_clip_param``."""
 
     def build(self) -> "FreeLogStdMLPHead":
         return FreeLogStdMLPHead(self)
@@ -187,27 +180,28 @@ class FreeLogStdMLPHead(DenseStack):
         super().__init__(**head_layers(config, dim - len(log_stds)))
         self.log_std = nn.Parameter(torch.zeros(len(log_stds)))
         self.log_std_bound = config.log_std_clip_param
+        # Where to find each output among those of the net followed by the log-stds: the inverse of that order.
         order = torch.tensor([*(i for i in range(dim) if i not in log_stds), *log_stds]).argsort()
         self.moves = order.tolist() != [*range(dim)]
         self.register_buffer("order", order, persistent=False)
 
     def forward(self, latent: Tensor) -> Tensor:
-        """``[..., latent] → [..., output_layer_dim]``."""
+        """Map ``[..., latent] → [..., output_layer_dim]``."""
         rest = self.run(latent)
-        # a clamp whose gradient takes half the time
+        # clamps like torch.clamp, with a gradient in half the time
         log_std = functional.hardtanh(self.log_std, -self.log_std_bound, self.log_std_bound)
         out = torch.cat([rest, log_std.expand(*rest.shape[:-1], -1)], dim=-1)
         return out.index_select(-1, self.order) if self.moves else out
 
 
 def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
-    """Arguments of the :class:`DenseStack` of a head."""
+    """Return the arguments of the :class:`DenseStack` of a head."""
     ends = {"input_dim": config.input_dims[0], "output_dim": output_dim, "output_init": config.output_init}
     return hidden_layers(config) | ends
 
 
 def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
-    """Arguments of the :class:`DenseStack` of an encoder or head, but for its ends."""
+    """Return the arguments of the :class:`DenseStack` of an encoder or head, except its input and output."""
     return {
         "hidden_dims": config.hidden_layer_dims,
         "activation": config.hidden_layer_activation,
@@ -217,10 +211,10 @@ def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
 
 
 def require_width(config: Any) -> None:
-    """Make sure that the ``input_dims`` of ``config`` are one positive width.
+    """Raise unless ``config.input_dims`` is one positive width.
 
     Raises:
-        ValueError: If they are not.
+        ValueError: If it is not.
     """
     if len(config.input_dims) != 1 or config.input_dims[0] < 1:
         raise ValueError(
@@ -233,7 +227,7 @@ _SETTINGS = settings_about("fcnet_")
 
 
 def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
-    """Return whether a Dict or Tuple becomes one vector."""
+    """Return whether the settings turn a Dict or Tuple into one vector."""
     return model_config.flatten_observations
 
 
@@ -267,7 +261,7 @@ def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
     settings=_SETTINGS,
 )
 def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
-    vector_width(space, node.path)  # refuses with the path
+    vector_width(space, node.path)  # its error names the path
     return MLPEncoderConfig(
         input_space=space,
         embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,

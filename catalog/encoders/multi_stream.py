@@ -1,4 +1,4 @@
-"""Nested observations: an encoder per part of a Dict or Tuple, and dense layers that join them."""
+"""Encoders of nested observations: an encoder per part of a Dict or Tuple, joined by dense layers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from catalog.spaces import space_parts
 
 @dataclass(frozen=True, kw_only=True)
 class MultiStreamEncoderConfig(ModelConfig):
-    """An encoder per part of a dict or tuple, their latents side by side, and then an MLP over these.
+    """Config of an encoder per part of a dict or tuple, and an MLP over their concatenated latents.
 
     Attributes:
-        encoders: Key of a dict, or index of a tuple, → config of the encoder of that part. Other parts are not read.
-        fusion_hidden_dims: Widths of the layers over all latents, activated after each; () only concatenates.
+        encoders: Config of the encoder of each part, by key or index. Other parts are not read.
+        fusion_hidden_dims: Widths of the MLP, with an activation after each layer; () only concatenates.
         where: Path to the dict or tuple, for messages.
 
     Raises:
-        ValueError: If there are no parts.
+        ValueError: If ``encoders`` is empty.
     """
 
     encoders: Mapping[str | int, ModelConfig]
@@ -45,7 +45,7 @@ class MultiStreamEncoderConfig(ModelConfig):
 
     @property
     def concatenated_dim(self) -> int:
-        """Width of all latents together."""
+        """Width of the concatenated latents."""
         return sum(config.output_dims[0] for config in self.encoders.values())
 
     @property
@@ -57,7 +57,7 @@ class MultiStreamEncoderConfig(ModelConfig):
 
 
 class MultiStreamEncoder(DenseStack, Encoder):
-    """The net of a :class:`MultiStreamEncoderConfig`; takes any leading dims if its parts do.
+    """The net of a :class:`MultiStreamEncoderConfig`. Takes any leading dims that its parts take.
 
     Raises:
         ValueError: If a part's encoder has a state.
@@ -72,7 +72,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
             init=config.init,
         )
         self.keys = tuple(config.encoders)
-        # no ModuleDict, which refuses keys with dots
+        # not a ModuleDict, which refuses keys with dots
         self.encoders = nn.ModuleList(as_encoder(part.build()) for part in config.encoders.values())
         for key, encoder in zip(self.keys, self.parts(), strict=True):
             if encoder.get_initial_state() is not None:
@@ -83,7 +83,7 @@ class MultiStreamEncoder(DenseStack, Encoder):
                 )
 
     def parts(self) -> Sequence[Encoder]:
-        return [*self.encoders]  # type: ignore[list-item]  # as_encoder made them so
+        return [*self.encoders]  # type: ignore[list-item]  # as_encoder made them
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
         latents = [encoder(obs[key]).latent for key, encoder in zip(self.keys, self.encoders, strict=True)]
@@ -102,7 +102,7 @@ def _has_streams(space: Space, model_config: DefaultModelConfig) -> bool:
 def _(
     space: spaces.Dict | spaces.Tuple, model_config: DefaultModelConfig, node: Node[ModelConfig]
 ) -> MultiStreamEncoderConfig:
-    encoders = {key: node.child(key, part) for key, part in space_parts(space)}
+    encoders = {key: node.child(key, part) for key, part in space_parts(space).items()}
     return MultiStreamEncoderConfig(
         encoders=encoders,
         fusion_hidden_dims=model_config.fusionnet_hiddens if len(encoders) > 1 else (),

@@ -1,4 +1,4 @@
-"""Heads that explore by noise in their weights (Fortunato et al. 2018, "Noisy Networks for Exploration")."""
+"""Heads that explore with noise in their weights (Fortunato et al. 2018, "Noisy Networks for Exploration")."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from catalog.encoders.mlp import MLPHeadConfig, head_layers
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyHeadConfig(MLPHeadConfig):
-    """Like :class:`MLPHeadConfig`, but every linear layer has factorised Gaussian noise on weights and biases, whose
-    scales are learned. Means start as torch's linear layers do, uniform within ``±1/√inputs``, and scales at
-    ``sigma0/√inputs`` (section 3.2), so there is no ``init``.
+    """An :class:`MLPHeadConfig` with factorised Gaussian noise of learned scale on the weights and biases of every
+    layer.
+
+    Means start uniform within ``±1/√inputs``, as in ``nn.Linear``, and scales at ``sigma0/√inputs`` (section 3.2). So
+    ``init`` and ``output_init`` cannot be set.
 
     Raises:
-        ValueError: As :class:`MLPHeadConfig`; for an ``init``, an ``output_init`` or ``clip_log_std``.
+        ValueError: As :class:`MLPHeadConfig`; also for an ``init``, an ``output_init`` or ``clip_log_std``.
     """
 
     sigma0: float = 0.5
@@ -32,12 +34,12 @@ class NoisyHeadConfig(MLPHeadConfig):
             if (given := vars(self)[name]) != only:
                 raise ValueError(
                     f"NoisyHeadConfig.{name}: expected {only!r}, got {given!r}. Leave it out: noisy layers "
-                    "have a start of their own, and give no log standard deviations."
+                    "have their own initial values, and no log standard deviations."
                 )
 
     @classmethod
     def of(cls, head: MLPHeadConfig, sigma0: float) -> NoisyHeadConfig:
-        """Return ``head`` with noise, and with the start of noisy layers in place of its own."""
+        """Return ``head`` with noise, and with the initial values of noisy layers."""
         return cls(**vars(head) | {"init": Init(), "output_init": Init(), "sigma0": sigma0})
 
     def build(self) -> NoisyHead:
@@ -45,10 +47,10 @@ class NoisyHeadConfig(MLPHeadConfig):
 
 
 class NoisyHead(DenseStack):
-    """The net of a :class:`NoisyHeadConfig`: its layers are ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
+    """The net of a :class:`NoisyHeadConfig`, with layers ``y = (μ_w + σ_w ⊙ ε_w) x + μ_b + σ_b ⊙ ε_b`` (eq. 9).
 
-    The noise is neither parameter nor buffer, so that copies which share tensors have each their own, and it is not
-    part of the state: draw it anew before it counts.
+    The noise ε is neither parameter nor buffer: copies that share tensors each have their own noise, and checkpoints
+    have none. Call :meth:`resample_noise` before the first forward pass that needs it.
     """
 
     def __init__(self, config: NoisyHeadConfig) -> None:
@@ -57,35 +59,37 @@ class NoisyHead(DenseStack):
         for means, *_ in self.layers:
             start = config.sigma0 / math.sqrt(means["weight"].shape[1])
             scales = [(name, torch.full_like(mean, start)) for name, mean in means.items()]
-            self.scales.append(nn.ParameterDict(scales))  # of a dict it would sort the names
+            self.scales.append(nn.ParameterDict(scales))  # ParameterDict would sort the names of a dict
         self._scale_tensors: list[dict[str, Any]] = [part._parameters for part in self.scales]
         self._noise: list[tuple[Tensor, Tensor]] = []
-        """Of weights ``[outputs, inputs]`` and biases ``[outputs]`` by layer; empty before the first draw."""
+        """Noise of the weights ``[outputs, inputs]`` and biases ``[outputs]`` of each layer; empty before the first
+        draw."""
 
     def forward(self, latent: Tensor) -> Tensor:
-        """``[..., latent] → [..., output_layer_dim]`` with the noise last drawn; without any if none was."""
+        """Map ``[..., latent] → [..., output_layer_dim]`` with the noise drawn last, or with the means before any
+        draw."""
         return self.run(latent, self._noisy_layers() if self._noise else None)
 
     def forward_mean(self, latent: Tensor) -> Tensor:
-        """As :meth:`forward`, by the means alone."""
+        """Map like :meth:`forward`, with the means alone."""
         return self.run(latent)
 
     @torch.no_grad()
     def resample_noise(self, generator: torch.Generator) -> None:
         """Draw the noise that :meth:`forward` uses from now on, the same for all rows of a batch.
 
-        It is factorised: one number per input and one per output of a layer, each ``f(x) = sgn(x)√|x|`` of a normal
-        one, and their products (eq. 10 and 11).
+        It is factorised: each layer draws a normal number per input and per output, transforms it by
+        ``f(x) = sgn(x)√|x|``, and multiplies them (eq. 10 and 11).
         """
         means = [weights for weights, *_ in self.layers]
         shapes = [weights["weight"].shape for weights in means]
         like = means[0]["weight"]
-        pinned = like.is_cuda and generator.device.type == "cpu"  # so that nobody waits for the copy
+        pinned = like.is_cuda and generator.device.type == "cpu"  # an asynchronous copy needs pinned memory
         numbers = torch.randn(sum(map(sum, shapes)), generator=generator, device=generator.device, pin_memory=pinned)
         drawn = numbers.to(like, non_blocking=pinned)
         factors = drawn.sign().mul_(drawn.abs_().sqrt_()).split([size for shape in shapes for size in shape])
-        # In place: what was captured as a CUDA graph reads it where it was. Only within inference mode can that be done
-        # to what was made there.
+        # Write in place, since a captured CUDA graph reads these addresses. Tensors made in inference mode can only be
+        # written there, so a change of mode needs new ones.
         if not self._noise or self._noise[0][0].is_inference() != torch.is_inference_mode_enabled():
             self._noise = [(torch.empty_like(w["weight"]), torch.empty_like(w["bias"])) for w in means]
         for (weight, bias), of_outputs, of_inputs in zip(self._noise, factors[::2], factors[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""Stateless preprocessing inside the net, and the running statistics that live in it as buffers."""
+"""Preprocessing inside the net: observations as vectors, and running statistics in buffers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,44 +15,44 @@ from catalog.spaces import Leaf, array_leaves, space_parts
 
 
 def vector_width(space: Space, path: str = "observation_space") -> int:
-    """Width of the vector that :class:`Vectorize` makes of ``space``.
+    """Return the width of the vectors that :class:`Vectorize` makes of observations of ``space``.
 
     Raises:
-        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
+        ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
     return sum(_leaf_width(leaf) for leaf in array_leaves(space, path))
 
 
 def is_byte_box(space: Space) -> bool:
-    """Whether ``space`` is a Box of bytes from 0 to 255, which nets read as fractions of 255."""
+    """Return whether ``space`` is a uint8 Box from 0 to 255, which nets read divided by 255."""
     return isinstance(space, spaces.Box) and space == spaces.Box(0, 255, space.shape, np.uint8)
 
 
 class Vectorize(nn.Module):
-    """Observations of any space of arrays as one float32 vector ``[..., *shape] → [..., vector_width(space)]``.
+    """Turns observations of any space of arrays into one float32 vector ``[..., vector_width(space)]``.
 
     ========================  =========================================================
     Box                       flattened; divided by 255 if it holds bytes from 0 to 255
-    Discrete, MultiDiscrete   one-hot, from ``start``; of every part
+    Discrete, MultiDiscrete   one-hot for every part, counted from ``start``
     MultiBinary               flattened
-    Dict, Tuple               the parts side by side, in the space's own order
+    Dict, Tuple               the vectors of the parts, in the order of the space
     ========================  =========================================================
 
-    Takes any leading dims. Fields a Dict space does not name are not looked at. Values are not checked.
+    Takes any leading dims. Ignores fields that a Dict space does not name. Does not check values.
 
     Args:
         space: Space of one observation.
-        path: What it is called in messages.
+        path: Name of the space in messages.
 
     Raises:
-        ValueError: If ``space`` holds a part that has no array form or no entries; names the path to it.
+        ValueError: If a part of ``space`` has no array form or no entries; names the path to it.
     """
 
     def __init__(self, space: Space, path: str = "observation_space") -> None:
         super().__init__()
         self.pieces = nn.ModuleList()
         for categorical, group in groupby(array_leaves(space, path), _is_categorical):
-            leaves = list(group)  # of choices: one scatter for all of them
+            leaves = list(group)  # neighbouring choices need only one scatter together
             self.pieces.extend([_OneHot(leaves)] if categorical else map(_Numbers, leaves))
 
     def forward(self, obs: Tree) -> Tensor:
@@ -61,14 +61,14 @@ class Vectorize(nn.Module):
 
 
 def vectorizer(space: Space) -> Callable[[Tree], Tensor]:
-    """A :class:`Vectorize` for ``space``, or what does the same for a vector of floats without a module around it."""
+    """Return a :class:`Vectorize` for ``space``, or a plain function if the space is a vector of floats."""
     if _is_float_box(space) and len(space.shape or ()) == 1:
         return Tensor.float
     return Vectorize(space)
 
 
 class _Numbers(nn.Module):
-    """A Box or MultiBinary leaf, flattened."""
+    """Flattens a Box or MultiBinary leaf."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__()
@@ -80,13 +80,14 @@ class _Numbers(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Discrete and MultiDiscrete leaves side by side."""
+    """Encodes Discrete and MultiDiscrete leaves as one concatenated one-hot code."""
 
     shift: Tensor
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         super().__init__()
         nvec, start = np.concatenate([_choices(leaf.space) for leaf in leaves], 1)
+        # from a value to its place in the code: minus the start of its part, plus the sizes of the parts before
         shift = np.cumsum(nvec) - nvec - start
         self.leaves, self.width, self.moves = tuple(leaves), int(nvec.sum()), bool(shift.any())
         self.register_buffer("shift", torch.as_tensor(shift), persistent=False)
@@ -105,7 +106,7 @@ def _is_categorical(leaf: Leaf) -> bool:
 
 
 def _choices(space: Any) -> np.ndarray:
-    """Number of values and first value of each part of a Discrete or MultiDiscrete, ``[2, parts]``."""
+    """Return the number of values and the first value of each part of a Discrete or MultiDiscrete, ``[2, parts]``."""
     counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
     return np.stack([np.reshape(counts, -1), np.reshape(space.start, -1)]).astype(np.int64)
 
@@ -115,19 +116,19 @@ def _leaf_width(leaf: Leaf) -> int:
 
 
 class RunningMoments(nn.Module):
-    """Mean and standard deviation (never below 1e-4) of a stream, as buffers.
+    """Running mean and standard deviation (at least 1e-4) of a stream of samples, as buffers.
 
-    They are updated in place, so that every module sharing them sees the change.
+    :meth:`update` writes in place, so that modules that share the buffers see the change.
 
     Args:
         shape: Shape of one sample.
-        decay: None weighs every sample ever seen alike (merge of Chan et al. 1979, eq. 2.1). Otherwise the weight that
-            all earlier batches keep when a new one comes, with the start corrected for, so that a moving target
-            such as the return is followed.
+        decay: None gives all samples the same weight (Chan et al. 1979, "Updating formulae and a pairwise algorithm
+            for computing sample variances", eq. 2.1). A number follows a moving target such as returns: each update
+            multiplies the weight of all earlier batches by it, with bias correction at the start.
 
     Attributes:
-        pool: Set where several processes see a part of each batch each: sums a tensor over them, in place. All must
-            then update together, also those whose part is empty. A copy, however made, is on its own again.
+        pool: Function that sums a tensor over processes in place, if each process sees a part of every batch; None for
+            one process. All processes must update together, also with an empty part. A copy or pickle has None.
     """
 
     mean: Tensor
@@ -144,7 +145,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Take in ``batch`` ``[B, *shape]``; an empty one changes nothing. Nothing here waits for the device."""
+        """Add the samples ``batch`` ``[B, *shape]``, without synchronisation with the device."""
         if self.pool is None and batch.shape[0] == 0:
             return
         count, batch_mean, batch_var = self._moments(batch.double())
@@ -152,18 +153,19 @@ class RunningMoments(nn.Module):
             self.count.add_(count)
             weight = count / self.count.clamp_min(1.0)
         else:
-            # count holds the summed weight of all batches so far: the bias correction of a decayed mean
+            # count is the total weight of all batches so far; dividing by it corrects the bias of the decayed mean
             known = self.count * self.decay + (1 - self.decay)
             weight = torch.where(count > 0, (1 - self.decay) / known, 0.0)
             self.count.copy_(torch.where(count > 0, known, self.count))
         mean, var = self.mean.double(), self.std.double().square()
+        # merge two distributions with the shares 1 - weight and weight
         delta = batch_mean - mean
         var = var + weight * (batch_var - var) + weight * (1 - weight) * delta.square()
         self.std.copy_(var.sqrt().clamp_min(1e-4))
         self.mean.copy_(mean + weight * delta)
 
     def _moments(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Number of samples, of all processes if they are pooled, their mean and their variance; 0 of none."""
+        """Return number, mean and variance of the samples of all processes."""
         count = batch.new_full((1,), batch.shape[0])
         if (pool := self.pool) is None:
             return count[0], batch.mean(0), batch.var(0, unbiased=False)
@@ -177,25 +179,25 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """Standardises the float Boxes in an observation with running moments and clips them to ±10.
+    """Standardises the float Boxes of observations by running moments, and clips them to ±10.
 
-    The moments are those of the data trained on, taken in after each update, so that acting and training see the
-    same numbers within an iteration. Leaves that are no float Boxes pass through, and so do fields of a Dict that the
-    space does not name. Nothing is changed in place.
+    The moments are those of training data. They are updated after each update of the weights, so that acting and
+    training see the same numbers within an iteration. All other leaves stay as they are, and so do fields of a Dict
+    that the space does not name. Observations are not changed in place.
 
     Args:
-        space: A float Box, or a Dict or Tuple with one in it; see :func:`can_normalize`.
-        exclude: Fields of a Dict that are left alone, such as the action mask; inner Dicts do not know them.
+        space: A float Box, or a Dict or Tuple that contains one; see :func:`can_normalize`.
+        exclude: Fields of the outermost Dict that stay as they are, such as the action mask.
     """
 
     clip = 10.0
 
     def __init__(self, space: Space, exclude: tuple[str, ...] = ()) -> None:
         super().__init__()
-        parts = [(key, part) for key, part in _parts(space, exclude) if can_normalize(part)]
+        parts = {key: part for key, part in _parts(space, exclude).items() if can_normalize(part)}
         self.moments = RunningMoments(space.shape) if isinstance(space, spaces.Box) else None
-        self.keys = tuple(key for key, _ in parts)
-        self.parts = nn.ModuleList(ObservationNormalizer(part) for _, part in parts)
+        self.keys = tuple(parts)
+        self.parts = nn.ModuleList(map(ObservationNormalizer, parts.values()))
 
     def forward(self, obs: Tree) -> Tree:
         moments = self.moments
@@ -207,23 +209,23 @@ class ObservationNormalizer(nn.Module):
         return tuple(changed.get(i, part) for i, part in enumerate(obs))
 
     def update(self, obs: Tree) -> None:
-        """Take in observations ``[B, ...]``."""
+        """Add observations ``[B, ...]`` to the moments."""
         if self.moments is not None:
             self.moments.update(obs)
         for key, part in zip(self.keys, self.parts, strict=True):
-            part.update(obs[key])  # type: ignore[operator]  # a normaliser
+            part.update(obs[key])  # type: ignore[operator]  # an ObservationNormalizer
 
 
 def can_normalize(space: Space, exclude: tuple[str, ...] = ()) -> bool:
-    """Whether :class:`ObservationNormalizer` finds a float Box in ``space``, outside the fields ``exclude``."""
-    return _is_float_box(space) or any(can_normalize(part) for _, part in _parts(space, exclude))
+    """Return whether ``space`` is or contains a float Box, outside the fields ``exclude``."""
+    return _is_float_box(space) or any(map(can_normalize, _parts(space, exclude).values()))
 
 
 def _is_float_box(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
 
 
-def _parts(space: Space, exclude: tuple[str, ...]) -> list[tuple[Any, Space]]:
+def _parts(space: Space, exclude: tuple[str, ...]) -> dict[Any, Space]:
     if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return []
-    return [(key, part) for key, part in space_parts(space) if key not in exclude]
+        return {}
+    return {key: part for key, part in space_parts(space).items() if key not in exclude}

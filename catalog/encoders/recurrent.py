@@ -1,4 +1,4 @@
-"""Recurrent nets: memory over the steps of an episode, and encoders of observations that are sequences themselves."""
+"""Recurrent encoders: LSTM and GRU over the steps of an episode, and a GRU over the rows of one observation."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ from catalog.model_config import DefaultModelConfig, settings_about
 from catalog.rules import Node
 
 Hidden = tuple[Tensor, ...]
-"""State of one layer, ``[B, hidden]`` each: h and c of an LSTM, h of a GRU."""
+"""State of one layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
 
 _SATURATING = 1e4
-"""Input at which a gate is open, or closed if negative, to the last bit; float16 still holds it."""
+"""Input that opens a gate to the last bit, or closes it if negative; float16 can hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentEncoderConfig(MemoryEncoderConfig):
-    """An LSTM or GRU over the encoding of each step; ``[T, B, *obs] → [T, B, hidden_dim]``.
+    """Config of an LSTM or GRU over the encoded steps, ``[T, B, *obs] → [T, B, hidden_dim]``.
 
     Attributes:
         recurrent_layer_type: "lstm" or "gru".
         hidden_dim: Width of the recurrent layers.
-        num_layers: How many stand on each other.
+        num_layers: Number of recurrent layers.
     """
 
     recurrent_layer_type: Literal["lstm", "gru"] = "lstm"
@@ -47,9 +47,9 @@ class RecurrentEncoderConfig(MemoryEncoderConfig):
 class RecurrentEncoder(MemoryEncoder):
     """The net of a :class:`RecurrentEncoderConfig`: a tokenizer, and recurrent layers over its latents.
 
-    The state is ``{"h": [B, layers, hidden], "c": ...}``, "c" for an LSTM only. It is zeroed before every step that
-    starts an episode, in the rows in which it does. Starts cost little, wherever and however many they are: each layer
-    is one fused call, see :class:`_Timeline`.
+    The state is ``{"h": [B, layers, hidden], "c": ...}``, with "c" for an LSTM only. Each row is zeroed before every
+    step that starts an episode. Starts anywhere in a sequence cost little: each layer is still one fused call, see
+    :class:`_Timeline`.
     """
 
     def __init__(self, config: RecurrentEncoderConfig) -> None:
@@ -67,14 +67,14 @@ class RecurrentEncoder(MemoryEncoder):
         return {name: like.new_zeros(len(self.layers), self.hidden_dim) for name in self.state_names}
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Latents ``[T, B, hidden_dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
+        """Return latents ``[T, B, hidden_dim]`` of observations ``[T, B, ...]``, and the state ``[B, ...]`` after them.
 
         Args:
-            obs: Observations; the tokenizer gets all steps at once, as ``[T * B, ...]``.
+            obs: Observations; the tokenizer gets all steps as one batch ``[T * B, ...]``.
             state: The state before them; None for the initial one.
-            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. A GPU is waited for once,
-                and only where there are several steps; where torch makes waiting an error (its sync debug mode, also
-                while a CUDA graph is captured), steps are taken one by one instead.
+            starts: ``[T, B]`` bool: steps before which the state is zeroed; None for none. For several steps they
+                cost one synchronisation with a GPU. Where that is an error (in torch's sync debug mode, or while a
+                CUDA graph is captured), the net runs step by step instead.
 
         Raises:
             ValueError: If the shapes do not fit.
@@ -93,17 +93,17 @@ class RecurrentEncoder(MemoryEncoder):
         return EncoderOutput(x, dict(zip(self.state_names, merged, strict=True)))
 
     def _step(self, x: Tensor, hidden: list[Hidden]) -> tuple[Tensor, list[Hidden]]:
-        """One step ``[1, B, D]``: cells alone, which on small batches take half the time of the fused call."""
+        """Run one step ``[1, B, D]`` with cells, which on small batches take half the time of the fused call."""
         x, after = x[0], []
         for before, layer in zip(hidden, self.layers, strict=True):
             weights = _weights(layer)
             is_lstm = len(before) == 2
             after.append(torch.lstm_cell(x, before, *weights) if is_lstm else (torch.gru_cell(x, *before, *weights),))
-            x = after[-1][0]  # h is the output
+            x = after[-1][0]  # the output of a layer is its h
         return x.unsqueeze(0), after
 
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
-        """Steps ``[T, B, D]`` with starts among them, however many: some launches for each, slow but in a graph."""
+        """Run steps ``[T, B, D]`` one by one: slow except in a CUDA graph, but without synchronisation."""
         outputs = []
         for t, (tokens, fresh) in enumerate(zip(x.split(1), starts.unsqueeze(-1), strict=True)):
             if t > 0:
@@ -113,7 +113,7 @@ class RecurrentEncoder(MemoryEncoder):
         return torch.cat(outputs), hidden
 
     def _sequence(self, x: Tensor, hidden: list[Hidden], timeline: "_Timeline | None") -> tuple[Tensor, list[Hidden]]:
-        """Steps ``[T, B, D]`` in one call per layer; without a timeline there are no starts among them."""
+        """Run steps ``[T, B, D]`` in one call per layer; ``timeline`` is None if no later step starts an episode."""
         after = []
         if timeline is None:
             for before, layer in zip(hidden, self.layers, strict=True):
@@ -130,16 +130,16 @@ class RecurrentEncoder(MemoryEncoder):
 
 @dataclass(frozen=True)
 class _Timeline:
-    """Where the steps of sequences go if, before each step that starts an episode, one more is put in that forgets.
+    """Layout of sequences in which an additional step, which forgets, precedes each step that starts an episode.
 
-    Fused recurrent calls know no starts. Cutting the sequences at each takes a call per cut; with steps that forget, a
-    single call over a few more steps will do. In these steps an additional input, which is 0 in ordinary ones, forces
-    the gates so that the state is zeroed and neither values nor gradients pass. Further steps at the end of sequences
-    with fewer starts hold what the state cannot be read without, the c of an LSTM.
+    Fused recurrent calls cannot zero the state within a sequence. Cutting sequences at every start would take a call
+    per cut. With additional steps, one call over ``L`` instead of ``T`` steps is enough. In an additional step, an
+    input that is 0 in ordinary steps saturates the gates: the state becomes zero, and neither values nor gradients
+    pass. Sequences with fewer starts end with steps that hold the state, so that all have the same length.
 
     Attributes:
-        places: ``[T, B]``: index of each step among the ``L * B`` ones that there are now.
-        forces: ``[L, B, 2]``: which steps forget and which hold.
+        places: ``[T, B]``: index of each ordinary step among the ``L * B`` steps.
+        forces: ``[L, B, 2]`` bool: the steps that forget and the steps that hold.
     """
 
     places: Tensor
@@ -147,10 +147,11 @@ class _Timeline:
 
     @classmethod
     def from_starts(cls, starts: Tensor) -> "_Timeline | None":
-        """From ``[T, B]``, of which row 0 does not count; None if there are no starts."""
+        """Lay out steps with ``starts`` ``[T, B]``; return None if none starts after step 0, which needs no step
+        before it."""
         num_steps, num_rows = starts.shape
         before = starts.cumsum(0) - starts[:1].long()
-        extra = int(before[-1].max())  # the one time the device is waited for
+        extra = int(before[-1].max())  # the only synchronisation with the device
         if extra == 0:
             return None
         steps = torch.arange(num_steps + extra, device=starts.device).unsqueeze(1)
@@ -161,28 +162,29 @@ class _Timeline:
         return cls(places, torch.stack([forgets, holds], 2))
 
     def spread(self, x: Tensor) -> Tensor:
-        """``[T, B, D] → [L, B, D]``, zeros elsewhere."""
+        """Lay out inputs, ``[T, B, D] → [L, B, D]``, with zeros in additional steps."""
         spread = x.new_zeros(self.forces[..., 0].numel(), x.shape[2])
         return spread.index_copy(0, self.places.flatten(), x.flatten(0, 1)).view(*self.forces.shape[:2], -1)
 
     def gather(self, y: Tensor) -> Tensor:
-        """``[L, B, H] → [T, B, H]``."""
+        """Take the outputs of ordinary steps, ``[L, B, H] → [T, B, H]``."""
         return y.flatten(0, 1).index_select(0, self.places.flatten()).view(*self.places.shape, -1)
 
     def last(self, y: Tensor) -> Tensor:
-        """``[L, B, H] → [B, H]`` at the last of the steps that there were."""
+        """Take the output of the last ordinary step, ``[L, B, H] → [B, H]``."""
         return y.flatten(0, 1).index_select(0, self.places[-1])
 
 
 def _must_not_wait(x: Tensor) -> bool:
+    """Return whether a synchronisation with the device of ``x`` is an error now."""
     return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == 2)
 
 
 def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tuple[Tensor, ...]:
-    """The weights of a layer with two more inputs, that force it to forget and to hold.
+    """Return the weights of a layer with two more inputs, which force it to forget and to hold.
 
-    An LSTM forgets with its gates i, f, o closed, and holds c with i closed and f open. A GRU forgets with r, z closed
-    and a candidate of tanh(b - b) = 0. Neither holds h, which is read where the steps end.
+    An LSTM forgets with gates i, f and o closed, and holds c with i closed and f open. A GRU forgets with r and z
+    closed and a candidate of tanh(b - b) = 0. Neither holds h: it is read at the last ordinary step.
     """
     size = w_hh.shape[1]
     closed, free = b_ih.new_full((size,), -_SATURATING), b_ih.new_zeros(size)
@@ -194,16 +196,17 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
-    """Weights and biases of an ``nn.LSTM`` or ``nn.GRU``; its own list of them goes stale when they are replaced."""
+    """Return weights and biases of an ``nn.LSTM`` or ``nn.GRU``. Its ``_flat_weights`` go stale if they are
+    replaced."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
 
 
 def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tensor, Hidden]:
-    """One layer over ``[L, B, D]`` from ``hidden``: outputs ``[L, B, H]`` and the state after them."""
+    """Run one layer over ``[L, B, D]`` from ``hidden``; return outputs ``[L, B, H]`` and the state after them."""
     if x.is_cuda:
         weights = _in_one_piece(weights)
     before = tuple(part.unsqueeze(0).contiguous() for part in hidden)
-    # has biases, layers, dropout, is differentiated, bidirectional, batch first
+    # has_biases, num_layers, dropout, train, bidirectional, batch_first
     options = (True, 1, 0.0, torch.is_grad_enabled(), False, False)
     if len(before) == 2:
         y, h, c = torch.lstm(x, before, weights, *options)
@@ -213,14 +216,14 @@ def _fused(x: Tensor, hidden: Hidden, weights: tuple[Tensor, ...]) -> tuple[Tens
 
 
 def _in_one_piece(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """``weights`` as views of one tensor, as cuDNN wants them; it warns and copies if they lie elsewhere."""
+    """Return ``weights`` as views of one tensor. cuDNN warns and copies if they are in separate memory."""
     whole = torch.cat([w.flatten() for w in weights])
     pieces = whole.split([w.numel() for w in weights])
     return tuple(piece.view_as(w) for piece, w in zip(pieces, weights, strict=True))
 
 
 def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: DefaultModelConfig) -> RecurrentEncoderConfig:
-    """The LSTM (``use_lstm``) or GRU (``use_gru``) that the model settings describe, after ``tokenizer_config``."""
+    """Make the config of the LSTM (``use_lstm``) or GRU (``use_gru``) of the settings, after ``tokenizer_config``."""
     return RecurrentEncoderConfig(
         tokenizer_config=tokenizer_config,
         recurrent_layer_type="gru" if model_config.use_gru else "lstm",
@@ -232,15 +235,15 @@ def recurrent_encoder_config(tokenizer_config: ModelConfig, model_config: Defaul
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceEncoderConfig(ModelConfig):
-    """A GRU over the rows of each observation, ``[..., L, F] → [..., hidden_dim]``: its output after the last row.
+    """Config of a GRU over the rows of each observation, ``[..., L, F] → [..., hidden_dim]``.
 
-    It remembers nothing from one step of the environment to the next.
+    The latent is the output after the last row. The net has no memory between steps of the env.
 
     Attributes:
-        input_dims: Rows and numbers per row, (L, F).
+        input_dims: Number of rows and of numbers per row, (L, F).
         hidden_dim: Width of the GRU.
-        init: How the weights start, each gate's matrices on their own.
-        scale: What the numbers are multiplied by.
+        init: Initialisers of the weights, applied to each gate separately.
+        scale: Factor for the numbers.
     """
 
     input_dims: tuple[int, ...]
@@ -266,7 +269,7 @@ class SequenceEncoder(Encoder):
         start_gates(config.init, _weights(self.gru), config.hidden_dim)
 
     def forward(self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None) -> EncoderOutput:
-        """Latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``."""
+        """Return latents ``[..., hidden_dim]`` of matrices ``[..., L, F]``."""
         leading = obs.shape[:-2]
         weights = _weights(self.gru)
         rows = obs.reshape(math.prod(leading), *self.input_dims).transpose(0, 1).to(weights[0].dtype)
@@ -283,7 +286,7 @@ class SequenceEncoder(Encoder):
     settings=("matrix_observations", "fcnet_hiddens", *settings_about("lstm_kernel_", "lstm_bias_")),
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:
-    vector_width(space, node.path)  # refuses one without entries
+    vector_width(space, node.path)  # refuses a space without entries
     if not model_config.fcnet_hiddens:
         raise ValueError(
             "model_config.fcnet_hiddens: expected a last width for the GRU over the rows of "

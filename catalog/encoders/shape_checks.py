@@ -1,4 +1,4 @@
-"""Nets tried on zero samples when they are built, so that what does not fit is said then and with a name."""
+"""Trials of nets on samples when they are built, so that errors appear early and name the net."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from catalog.spaces import zero_batch
 T = TypeVar("T")
 
 _OF_SAMPLES = (
-    "Samples come as batches of tensors, in the structure and the dtypes of the space; an image of bytes is made "
-    "numbers by x.float() / 255, and channels last become first by x.movedim(-1, -3)."
+    "Samples come as batches of tensors, in the structure and the dtypes of the space: convert images of bytes with "
+    "x.float() / 255, and move channels from last to first with x.movedim(-1, -3)."
 )
-"""What to do where a net does not take observations."""
+"""Remedy for a net that does not take observations."""
 
 
 def check_encoder(
@@ -31,18 +31,19 @@ def check_encoder(
     declared: tuple[int, ...] | None = None,
     path: str = "observation_space",
 ) -> tuple[int, ...]:
-    """Shape of one latent of ``encoder``, which keeps its mode and its buffers.
+    """Try ``encoder`` on observations, and return the shape of one latent.
 
     Args:
-        encoder: The net, tried on a batch of two; a stateful one on two steps of three, from its initial state.
+        encoder: The net, tried on a batch of 2; a stateful one on ``[T, B] = [2, 3]``, from its initial state. Keeps
+            its mode and its buffers.
         space: Space of one observation.
-        where: What made the net, for messages.
-        declared: What the shape ought to be, if that is known.
-        path: What the space is called in messages.
+        where: The function that made the net, for messages.
+        declared: The expected shape of one latent, if known.
+        path: Name of the space in messages.
 
     Raises:
-        ValueError: If it does not take observations of ``space``, gives anything but one latent of one dim for each, in
-            the dtype of a new head, has an initial state that is not of tensors, or hands on one of another form.
+        ValueError: If the encoder does not take observations of ``space``, does not return one vector for each in the
+            dtype of a new head, has an initial state that is not of tensors, or returns a next state of another form.
     """
     initial = encoder.get_initial_state()
     leading = (2,) if initial is None else (2, 3)
@@ -71,17 +72,17 @@ def check_encoder(
 
 
 def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, where: str) -> nn.Module:
-    """``head`` itself, if it makes ``[1, output_dim]`` of a latent ``[1, *input_dims]``.
+    """Return ``head`` if it maps a latent ``[1, *input_dims]`` to ``[1, output_dim]``.
 
     Args:
         head: The net; keeps its mode.
         input_dims: Shape of one latent.
-        output_dim: How many outputs are needed.
-        where: What made the net, for messages.
+        output_dim: Number of outputs it must have.
+        where: The function that made the net, for messages.
 
     Raises:
-        TypeError: If it is no module.
-        ValueError: If it does not take the latent, or gives another shape.
+        TypeError: If ``head`` is not a module.
+        ValueError: If it does not take the latent, or returns another shape.
     """
     if not isinstance(head, nn.Module):
         raise TypeError(
@@ -99,10 +100,10 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
 def check_floats(
     found: Any, shape: tuple[int, ...], where: str, expected: str, remedy: str, dtype: torch.dtype | None = None
 ) -> None:
-    """Make sure that ``found`` is a tensor of ``shape``, of floats or of ``dtype``.
+    """Raise unless ``found`` is a tensor of floats, or of ``dtype``, of the given ``shape``.
 
     Raises:
-        ValueError: If it is not; says that ``where`` gave it in place of what was ``expected``.
+        ValueError: If it is not; the message consists of ``where``, ``expected`` and ``remedy``.
     """
     shown = found.shape if isinstance(found, Tensor) else None
     if shown != shape or not found.is_floating_point() or dtype not in (None, found.dtype):
@@ -111,13 +112,13 @@ def check_floats(
 
 
 def check_state(state: Tree, where: str) -> None:
-    """Make sure that an initial state is made of what rollouts hold.
+    """Raise unless an initial state consists of tensors, dicts and tuples, as rollouts store it.
 
     Raises:
-        ValueError: If it holds anything but tensors, dicts and tuples.
+        ValueError: If it contains anything else.
     """
     parts = [state]
-    for part in parts:  # which grows by what is nested
+    for part in parts:  # the loop appends nested parts
         if isinstance(part, Mapping | tuple):
             parts += part.values() if isinstance(part, Mapping) else part
         elif not isinstance(part, Tensor):
@@ -129,7 +130,7 @@ def check_state(state: Tree, where: str) -> None:
 
 
 def check_next_state(before: Tree | None, after: Tree | None, where: str) -> None:
-    """Make sure that the next state can take the place of the one before.
+    """Raise unless the state ``after`` a step has the form of the state ``before`` it.
 
     Raises:
         ValueError: If it has another structure, shape or dtype.
@@ -147,13 +148,13 @@ def _form(part: Any) -> Any:
 
 
 def numbers_of(width: int) -> Tensor:
-    """Some that differ, in [-1, 1] and not 0, drawn from nowhere."""
+    """Return ``width`` different numbers in [-1, 1], none of them 0, without drawing random numbers."""
     return torch.arange(1, width + 1, dtype=torch.float32).sin()
 
 
 @contextmanager
 def untouched(net: nn.Module) -> Iterator[None]:
-    """Eval mode without gradient for a trial, which leaves modes and buffers as they were."""
+    """Put ``net`` in eval mode without gradient for a trial, and restore modes and buffers afterwards."""
     modes = {module: module.training for module in net.modules()}
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -173,17 +174,24 @@ def untouched(net: nn.Module) -> Iterator[None]:
 
 
 def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: str = "") -> T:
-    """What ``call`` makes of ``samples``, which it must leave as they are.
+    """Return the result of ``call``, which reads ``samples``.
+
+    Args:
+        call: The trial.
+        samples: Its inputs, which it must not change.
+        where: The function that made the net, for messages.
+        takes: What a net is expected to take, for messages.
+        remedy: Advice if the call fails; empty for that on observations.
 
     Raises:
-        ValueError: If it does not take them, or changes them in place.
+        ValueError: If ``call`` fails, or changes the samples in place.
     """
     leaves = tree.flatten(samples)
     versions = [leaf._version for leaf in leaves]
     try:
         out = call()
     except Exception as error:
-        if ": expected " in str(error):  # explained where it was raised
+        if ": expected " in str(error):  # the error already has that form
             raise
         got = f"{type(error).__name__}: {error}"
         raise ValueError(f"{where}: expected {takes}, got {got}. {remedy or _OF_SAMPLES}") from error
@@ -195,6 +203,6 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """``net(*samples)`` in eval mode, without gradient."""
+    """Return ``net(*samples, **memory)`` in eval mode without gradient; errors are those of :func:`tried`."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

@@ -1,4 +1,4 @@
-"""The path a catalog took through its decision tree, as readable text."""
+"""The explanation of a catalog's decisions, as text or as a flowchart."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _PREVIOUS = {PREV_OBS: "observation", PREV_ACTION: "action", PREV_REWARD: "rewar
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What was built by a catalog's decisions.
+    """The nets that were built from a catalog's decisions.
 
     Attributes:
         parts: Every net by name.
-        mask: What keeps forbidden actions out.
-        normalizer: What standardises observations.
-        module: The module that has all this; None for nets that were built to be measured, the encoder first.
+        mask: The module that masks forbidden actions.
+        normalizer: The module that standardises observations.
+        module: The module that has these nets; None if they were built only to be measured, the encoder first.
     """
 
     parts: Mapping[str, nn.Module]
@@ -56,31 +56,31 @@ class Built:
 
     @classmethod
     def by(cls, catalog: Catalog) -> Built:
-        """The nets that ``catalog`` builds; none if it decides on no encoder, which heads would need."""
+        """Build the nets of ``catalog``; none if it has no encoder, since heads would need it."""
         with torch.random.fork_rng(devices=[]):
             parts = catalog._explain_parts() if catalog.decides_encoder else {}
             return cls(parts, catalog.build_action_mask(), catalog.build_observation_normalizer())
 
     @property
     def encoder(self) -> nn.Module | None:
-        """The encoder that the catalog decided; None if a module has nets of its own in its place."""
+        """The encoder that the catalog built; None if the module has a custom one."""
         if self.module is None:
             return next(iter(self.parts.values()), None)
         return next(filter(is_marked, self.module.modules()), None)
 
 
 def explain(catalog: Catalog, format: Format = "text", built: Built | None = None) -> str:
-    """Rules fired and passed over, settings and where they come from, overridden hooks, nets and their sizes.
+    """Describe the rules that applied or were passed over, settings and their origin, overridden hooks, and nets.
 
     Args:
-        catalog: What to explain.
-        format: "text" for an outline, "mermaid" for the same as a flowchart in the language of Mermaid, which GitHub
-            and many sites of documentation draw.
-        built: What to describe; None builds the nets once to measure them, which sets ``catalog.latent_dims`` and
+        catalog: The catalog to explain.
+        format: "text" for an outline, or "mermaid" for a flowchart in the Mermaid language, which GitHub and many
+            documentation sites render.
+        built: The nets to describe; None builds them once to measure them, which sets ``catalog.latent_dims`` and
             leaves torch's random state as it was.
 
     Raises:
-        ValueError: If there is no such format.
+        ValueError: If ``format`` is unknown.
     """
     if format not in FORMATS:
         raise ValueError(
@@ -130,7 +130,7 @@ def _lines(catalog: Catalog, built: Built) -> Iterator[Line]:
 
 
 def short_space(space: Space) -> str:
-    """``space`` in a few words: a Box by shape, dtype and bounds, anything long cut off."""
+    """Describe ``space`` briefly: a Box by shape, dtype and bounds; cut long texts off."""
     if isinstance(space, spaces.Dict):
         text = f"Dict({', '.join(f'{key}: {short_space(child)}' for key, child in space.spaces.items())})"
     elif isinstance(space, spaces.Tuple):
@@ -147,7 +147,7 @@ def short_space(space: Space) -> str:
 
 
 def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterator[Line]:
-    """The tree of the encoder, with the sizes of ``net`` and its parts."""
+    """Describe the decisions about the encoder, with the sizes of ``net`` and its parts."""
     root, config = catalog.encoder_node, catalog.model_config
     if own := overrider(catalog, "build_encoder"):
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
@@ -177,15 +177,15 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
 
 
 def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
-    """Who makes the encoder, where none that the catalog built is to be seen."""
+    """Say where the encoder comes from if none was built by the catalog."""
     name, own = type(module).__name__, overrider(catalog, "build_encoder")
     if not catalog.decides_encoder:
         decider = f"none by {overrider(catalog, '_determine_components_hook')}"
     elif own:
         decider = f"{own}, if {name} calls it"
     else:
-        told = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
-        yield Line(2, "encoder", told)
+        source = f"none by {type(catalog).__name__}.build_encoder(); the nets of {name} are listed below"
+        yield Line(2, "encoder", source)
         return
     yield from _decision(catalog, encoder_rules, catalog.encoder_node, 2, "encoder", decider=decider)
 
@@ -226,7 +226,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """The encoders of functions whose settings differ from the first one's."""
+    """Describe the encoders of functions whose settings differ from those of the first function."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -245,7 +245,17 @@ def _decision(
     hooks: Sequence[str] = (),
     decider: str = "",
 ) -> Iterator[Line]:
-    """Which rule, hook or setting (``decider``) decided ``node``, what was passed over, and which settings counted."""
+    """Describe how ``node`` was decided: the rule, the rules passed over, and the settings read.
+
+    Args:
+        catalog: The catalog.
+        table: The table of rules for this kind of node.
+        node: What was decided.
+        depth: Indentation of the first line.
+        label: Label of the first line.
+        hooks: Hooks that are asked before the table.
+        decider: Hook or setting that decided in place of the tree; empty if the tree did.
+    """
     owners = [owner for hook in hooks if (owner := overrider(catalog, hook))]
     if decider or node.rule is None:
         try:
@@ -265,10 +275,10 @@ def _decision(
 
 def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]) -> Line:
     config = node.model_config
-    told = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
+    shown = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
     if node.keys:  # the parts of a space would only repeat the defaults
-        told = [name for name in told if name == told[0] or _setting(catalog, name, node).endswith(")")]
-    return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in told))
+        shown = [name for name in shown if name == shown[0] or _setting(catalog, name, node).endswith(")")]
+    return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in shown))
 
 
 def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[Line]:
@@ -293,7 +303,7 @@ def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[
 
 
 def _order(catalog: Catalog) -> Iterator[Line]:
-    """Which part of an action knows which."""
+    """Describe the order in which the parts of an action depend on each other."""
     dist_cls = catalog.bound_dist_cls
     if issubclass(dist_cls, AutoregressiveDistribution):
         order = " → ".join(part.name for part in dist_cls.parts)
@@ -305,14 +315,14 @@ def _order(catalog: Catalog) -> Iterator[Line]:
 def _converter(catalog: Catalog) -> Iterator[Line]:
     root, own = catalog.converter_node, overrider(catalog, "build_action_converter")
     if not own:
-        root.run()  # which leaves the record
+        root.run()  # records the decisions in the nodes
     for node in [root] if own else root.walk():
         label = str(node.keys[-1]) if node.keys else "action converter"
         yield from _decision(catalog, action_converter_rules, node, 2 + len(node.keys), label, decider=own)
 
 
 def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
-    """Name and value of a setting, and where the value comes from unless it is the default."""
+    """Return name and value of a setting, and the origin of the value unless it is the default."""
     node = node or catalog.encoder_node
     value = getattr(node.model_config, name)
     shown = f"{name} = {value.__name__ if isinstance(value, type) else value!r}"
@@ -345,8 +355,8 @@ def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
         first = seen.setdefault(net, name)
         is_new = first == name
         rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {first}", "shared"))
-    told = {p for net in parts.values() for p in net.parameters()}
-    if others := [p for p in whole.parameters() if p not in told]:
+    listed = {p for net in parts.values() for p in net.parameters()}
+    if others := [p for p in whole.parameters() if p not in listed]:
         rows.append(("others", "", _count(others)))
     rows.append(("all", "", _count(whole.parameters())))
     sharing = _setting(catalog, "vf_share_layers") if "critic encoder" in parts else ""
@@ -363,7 +373,7 @@ def _count(parameters: Iterable[Tensor]) -> str:
 
 
 def _describe(net: nn.Module) -> str:
-    """Class of ``net`` and the widths its layers pass through."""
+    """Return the class of ``net`` and the widths of its layers."""
     widths = ""
     for before, after in _ends(net):
         widths += f" → {after}" if widths.endswith(f" → {before}") else f"  {before} → {after}"
@@ -372,7 +382,7 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
-    """Input and output width of each dense, convolutional, recurrent and attention layer."""
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features
     elif isinstance(net, nn.Conv2d):
@@ -387,7 +397,7 @@ def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
 
 
 def _config(config: ModelConfig) -> str:
-    """``config`` with the fields that are not at their defaults; parts only by name, since they come below."""
+    """Show ``config`` with the fields that differ from their defaults; inner configs only by name."""
     if not dataclasses.is_dataclass(config):
         return type(config).__name__
     shown = []

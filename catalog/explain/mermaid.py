@@ -1,4 +1,4 @@
-"""What the catalog explains as a flowchart in the language of Mermaid (https://mermaid.js.org/syntax/flowchart.html)."""
+"""Flowcharts in the Mermaid language (https://mermaid.js.org/syntax/flowchart.html)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Line(NamedTuple):
     """A line of an outline.
 
     Attributes:
-        depth: How far in it stands.
-        label: What it is about; may be empty.
-        text: What it says of that; may be empty.
+        depth: Level of indentation.
+        label: Subject of the line; may be empty.
+        text: Statement about the subject; may be empty.
     """
 
     depth: int
@@ -23,8 +23,7 @@ class Line(NamedTuple):
 
 
 def flowchart(lines: Sequence[Line]) -> str:
-    """A box for each of ``lines``, with an arrow from the line it belongs to, the last one above that stands further
-    out."""
+    """Draw a box for each line, with an arrow from its parent: the last line above with less depth."""
     drawn, above = ["flowchart LR"], list[tuple[int, int]]()
     for number, line in enumerate(lines):
         while above and above[-1][0] >= line.depth:
@@ -38,5 +37,5 @@ def flowchart(lines: Sequence[Line]) -> str:
 
 
 def escaped(text: str) -> str:
-    """``text`` for a label in quotes: on one line, and with nothing that would end it or be read as markup."""
+    """Escape ``text`` for a quoted label: on one line, without quotes and markup."""
     return " ".join(text.split()).translate(str.maketrans(_ENTITIES))

@@ -1,4 +1,4 @@
-"""Settings without effect: set, but read by nothing that these spaces and the other settings lead to."""
+"""Settings without effect: set, although nothing reads them with these spaces and other settings."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ATTENTION = settings_about("use_attention", "max_seq_len", "lstm_use_prev_", "a
 
 
 def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
-    """Settings that shape the net with a memory; none if there is none."""
+    """Return the settings that shape the net with a memory; none without such a net."""
     if model_config.use_attention:
         return _ATTENTION
     return _RECURRENT if model_config.is_recurrent else ()
 
 
 def check_settings_are_read(catalog: Catalog) -> None:
-    """Log one warning that names the settings without effect, if there are any, once in a process.
+    """Log a warning that names the settings without effect, if any; the same warning only once per process.
 
     Raises:
-        ValueError: If there is a ``custom_model_config`` that nothing reads.
+        ValueError: If nothing reads ``custom_model_config``.
     """
     unread = unread_settings(catalog)
     if "custom_model_config" in unread:
@@ -48,14 +48,14 @@ def check_settings_are_read(catalog: Catalog) -> None:
 
 
 @functools.cache  # a run builds its module several times
-def _warn(told: str) -> None:
-    logger.warning("model_config: no effect with these spaces and settings: %s", told)
+def _warn(unread: str) -> None:
+    logger.warning("model_config: no effect with these spaces and settings: %s", unread)
 
 
 def unread_settings(catalog: Catalog) -> dict[str, Any]:
-    """Settings that differ from their defaults and that no net, head or converter reads, with their values.
+    """Return the settings that differ from their defaults but that no net, head or converter reads.
 
-    What a hook of the user's decides may read any of the settings of its part.
+    A custom hook may read any of the settings of the part that it decides.
     """
     config = catalog.model_config
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
@@ -65,7 +65,7 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in known if name not in read}
     unread = {name: value for name, value in values.items() if value != known[name].default}
     for function, given in catalog._whole_config.functions.items():
-        if function not in catalog.functions[:1]:  # whose settings are those above
+        if function not in catalog.functions[:1]:  # the settings of the first one are those above
             own = known.keys() - _read_by(views[function], [views[function]])
             unread |= {f"functions[{function!r}][{name!r}]": given[name] for name in given if name in own}
     if _decides_all(catalog):
@@ -78,7 +78,7 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
 
 def _decides_all(view: Catalog) -> bool:
-    """Whether a hook of the user's decides the encoder, so that anything may be read."""
+    """Return whether a custom hook or rule decides the encoder, so that it may read any setting."""
     hooks = ("build_encoder", "_determine_components_hook")
     return any(overrider(view, hook) for hook in hooks) or any(
         node.rule is None or not node.rule.settings for node in view.encoder_node.walk()
@@ -86,13 +86,13 @@ def _decides_all(view: Catalog) -> bool:
 
 
 def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
-    """The settings of the rules that fired, with the keywords of initialisers."""
+    """Return the settings of the rules that applied, with the keywords of initialisers."""
     names = {name for node in nodes if node.rule is not None for name in node.rule.settings}
     return names | {f"{name}_kwargs" for name in names}
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """The settings on which depends what ``view`` builds, among ``views``."""
+    """Return the settings that affect what ``view`` builds; ``views`` are those of all functions."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     items = settings_of(type(config)).values()
     read = {item.name for item in items}
@@ -114,7 +114,7 @@ def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
             read -= {"free_log_std"}
         if not config.head_fcnet_hiddens:
             read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
-    view.converter_node.run()  # which leaves the record
+    view.converter_node.run()  # records the decisions in the nodes
     own_converter = overrider(view, "build_action_converter")
     if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):
         read -= {"normalize_actions"}

@@ -1,4 +1,4 @@
-"""Contracts to test modules and learners of your own against, and random data for them."""
+"""Contracts to test your own modules and learners against, and random data for them."""
 
 from rlmodule.testing.data import random_observations, random_rollout
 from rlmodule.testing.learner_contract import LearnerContract

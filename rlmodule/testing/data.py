@@ -25,8 +25,8 @@ Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 
 
 def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
-    """``num`` samples of ``space`` as a batch ``[num, ...]`` of tensors, in the dtypes of a rollout."""
-    space = copy.deepcopy(space)  # whose random stream is somebody else's
+    """Draw ``num`` samples of ``space`` as a batch ``[num, ...]`` of tensors, in the dtypes of a rollout."""
+    space = copy.deepcopy(space)  # leave the random stream of the given space alone
     space.seed(seed)
     rows = allocate_observations(space, num)
     for row in range(num):
@@ -35,10 +35,10 @@ def random_observations(space: Space, num: int, seed: int = 0) -> Tree:
 
 
 def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int = 0) -> Rollout:
-    """A rollout of random observations and rewards on which ``module`` acted.
+    """Make a rollout of random observations and rewards on which ``module`` acted.
 
-    It holds what a learner must cope with: episodes that terminate, that truncate, that do both, and invalid rows. An
-    episode starts after each run of invalid rows.
+    It contains all cases a learner must handle: episodes that terminate, that truncate, that do both, and invalid rows.
+    An episode starts after each invalid row.
     """
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_slots)
@@ -46,6 +46,7 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
     every = random_observations(module.input_space, count + num_slots, seed)
     obs = tree.map_structure(lambda x: x[:count].unflatten(0, shape), every)
     terminateds, truncateds = torch.from_numpy(rng.random(shape) < 0.15), torch.from_numpy(rng.random(shape) < 0.15)
+    # as with next-step autoreset: the row after the end of an episode is invalid, and the next episode follows it
     valid = torch.ones(shape, dtype=torch.bool)
     valid[1:] = ~(terminateds | truncateds)[:-1]
     terminateds, truncateds = terminateds & valid, truncateds & valid
@@ -78,8 +79,8 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
 
 
 def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward) -> tuple[Tensor, Tree | None]:
-    """Distribution inputs ``[T·N, D]`` that ``forward`` of ``module`` gives at ``obs`` ``[T, N, ...]``, by a recurrent
-    one step by step, and the states that its sequences begin with."""
+    """Return the distribution inputs ``[T·N, D]`` of ``forward`` at ``obs`` ``[T, N, ...]``, and the states at which
+    sequences begin. A recurrent module acts step by step; other modules have no states (None)."""
     if not module.is_stateful():
         return forward(flatten_sequences({Columns.OBS: obs}, None))[Columns.ACTION_DIST_INPUTS], None
     state, states, inputs = initial_states(module, starts.shape[1]), [], []
@@ -94,12 +95,12 @@ def _acting_inputs(module: RLModule, obs: Tree, starts: Tensor, forward: Forward
 
 
 def clone(value: Any) -> Any:
-    """A tree with every tensor copied; all else as it is."""
+    """Copy every tensor of a tree; all other leaves stay as they are."""
     return tree.map_structure(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
 
 
 def differences(a: Any, b: Any) -> list[str]:
-    """Paths at which two trees are not equal bit by bit (NaN equals NaN), including the types of leaves."""
+    """Return the paths at which two trees differ in type or in any bit; NaN equals NaN."""
     one, other = ({"/".join(map(str, ("", *path))): x for path, x in tree.flatten_with_path(each)} for each in (a, b))
     same = {path for path in one.keys() & other.keys() if _equal(one[path], other[path])}
     return [path for path in one | other if path not in same]
@@ -109,7 +110,7 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         a, b = torch.from_numpy(a), torch.from_numpy(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        # their memory, so that NaN equals itself and 0 is not -0; torch cannot view what is empty
+        # compare bytes, so that NaN equals NaN and 0 differs from -0; torch cannot view empty tensors
         if a.dtype != b.dtype or a.shape != b.shape or not a.numel():
             return a.dtype == b.dtype and a.shape == b.shape
         return torch.equal(*(x.detach().cpu().flatten().contiguous().view(torch.uint8) for x in (a, b)))
@@ -117,14 +118,14 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def global_random_state() -> dict[str, Any]:
-    """State of the global generators of torch and numpy, for comparison by :func:`differences`."""
+    """Return the state of the global generators of torch and numpy, for :func:`differences`."""
     name, keys, *rest = np.random.get_state()
     return {"torch": torch.random.get_rng_state(), "numpy": [name, np.asarray(keys).astype(np.int64), *rest]}
 
 
 @contextmanager
 def _own_random_numbers(seed: int) -> Iterator[None]:
-    """torch's global generator set to ``seed``, and to what it was afterwards."""
+    """Seed torch's global generator with ``seed``, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

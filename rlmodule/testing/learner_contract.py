@@ -1,4 +1,4 @@
-"""A contract to test learners of your own against."""
+"""The tests that every learner must pass."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ from rlmodule.testing.data import (
 
 
 class LearnerContract(ABC):
-    """What every :class:`Learner` must keep. Write :meth:`make` in a subclass whose name begins with ``Test``.
+    """Tests for a :class:`Learner`. To use them, write :meth:`make` in a subclass whose name begins with ``Test``.
 
     Override points:
         ``make``: always.
-        ``make_data``: what to learn from; required for a :class:`BatchLearner`.
+        ``make_data``: the training data; required for a :class:`BatchLearner`.
     """
 
     @abstractmethod
     def make(self) -> Learner:
-        """A new learner, each time of the same settings and spaces."""
+        """Make a new learner, with the same settings and spaces each time."""
 
     def make_data(self, learner: Learner, seed: int) -> Rollout | Batch:
-        """What ``learner`` learns from; a :func:`random_rollout` by default."""
+        """Make training data for ``learner``; a :func:`random_rollout` by default."""
         assert isinstance(learner, EpisodeLearner), "write make_data() for a BatchLearner"
-        module = copy.deepcopy(next(iter(learner.module.items()))[1])  # acting must not change the learner's
+        module = copy.deepcopy(
+            next(iter(learner.module.items()))[1]
+        )  # acting must not change the module of the learner
         return random_rollout(module, num_steps=16, num_slots=4, seed=seed)
 
     def build(self, seed: int = 0) -> Learner:
-        """A learner with the weights that belong to ``seed``."""
+        """Make a learner with initial weights drawn from ``seed``."""
         with _own_random_numbers(seed):
             return self.make()
 
     def update(self, learner: Learner, data: Rollout | Batch, env_steps: int = 0) -> dict[str, dict[str, float]]:
-        """Let ``learner`` learn from ``data`` once."""
+        """Run one update of ``learner`` on ``data``."""
         if isinstance(data, Rollout):
             assert isinstance(learner, EpisodeLearner)
             return learner.update_from_episodes(data, env_steps=env_steps)

@@ -1,4 +1,4 @@
-"""A contract to test modules of your own against."""
+"""The tests that every module must pass."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from rlmodule.testing.data import (
 
 
 class RLModuleContract(ABC):
-    """What every :class:`RLModule` must keep. Write :meth:`make` in a subclass whose name begins with ``Test``.
+    """Tests for an :class:`RLModule`. To use them, write :meth:`make` in a subclass whose name begins with ``Test``.
 
     Class attributes:
-        batch_size: Rows of the batches tested with, or sequences for a recurrent module.
+        batch_size: Rows of the test batches, or sequences for a recurrent module.
         steps: Length of these sequences.
-        tolerance: How far the output for a row may differ when it is computed in another batch.
+        tolerance: Largest difference allowed between outputs for a row that is computed in different batches.
     """
 
     batch_size = 7
@@ -48,15 +48,19 @@ class RLModuleContract(ABC):
 
     @abstractmethod
     def make(self) -> RLModuleSpec:
-        """The spec of the module, with its spaces."""
+        """Make the spec of the module, with its spaces."""
 
     def build(self, seed: int = 0, inference_only: bool = False) -> RLModule:
-        """A module in eval mode with the weights that belong to ``seed``."""
+        """Build a module in eval mode with initial weights drawn from ``seed``."""
         with _own_random_numbers(seed):
             return self.make().build(inference_only=inference_only)
 
     def batch(self, module: RLModule, seed: int = 0) -> dict[str, Tree]:
-        """Random observations for ``module``; for a recurrent one with starts here and there, and states it came to."""
+        """Make a batch of random observations for ``module``.
+
+        For a recurrent module, the batch consists of sequences with random starts, and of states that the module
+        reached on other observations.
+        """
         if not module.is_stateful():
             return {Columns.OBS: random_observations(module.input_space, self.batch_size, seed)}
         rng, shape = np.random.default_rng(seed), (self.steps, self.batch_size)
@@ -68,8 +72,10 @@ class RLModuleContract(ABC):
         return {Columns.OBS: obs, Columns.STARTS: starts.roll(1, 0), Columns.STATE_IN: state}
 
     def train(self, module: RLModule, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """``forward_train``, with ``action_dist_inputs``: of a module of action values that returns ``embeddings`` in
-        their place, the values that it makes of these."""
+        """Run ``forward_train`` and add ``action_dist_inputs`` if they are missing.
+
+        A module of action values may return only ``embeddings``. Its action values then are the inputs.
+        """
         out = module.forward_train(batch)
         if _trains_values(module, out):
             assert isinstance(module, QNetAPI)
@@ -77,7 +83,7 @@ class RLModuleContract(ABC):
         return out
 
     def passes(self, module: RLModule) -> dict[str, Forward]:
-        """The three forward passes by name, each with ``action_dist_inputs``."""
+        """Return the three forward passes by name, each with ``action_dist_inputs`` in its output."""
         return {
             "forward_inference": module.forward_inference,
             "forward_exploration": module.forward_exploration,
@@ -127,10 +133,9 @@ class RLModuleContract(ABC):
         acting.set_state(module.get_state())
         assert acting.get_state().keys() == module.get_state(inference_only=True).keys()
         batch = self.batch(module)
-        copied, full = acting.forward_inference(batch), module.forward_inference(batch)
-        assert torch.equal(copied[Columns.ACTION_DIST_INPUTS], full[Columns.ACTION_DIST_INPUTS])
-        copied, full = acting.forward_exploration(batch), module.forward_exploration(batch)
-        assert torch.equal(copied[Columns.ACTION_DIST_INPUTS], full[Columns.ACTION_DIST_INPUTS])
+        for forward in (RLModule.forward_inference, RLModule.forward_exploration):
+            copied, full = (forward(each, batch)[Columns.ACTION_DIST_INPUTS] for each in (acting, module))
+            assert torch.equal(copied, full)
 
     def test_shares_tensors(self) -> None:
         module, acting = self.build(0), self.build(1, inference_only=True)
@@ -217,7 +222,9 @@ class RLModuleContract(ABC):
             return
         rollout = random_rollout(module, 2 * module.max_seq_len + 1, 3)
         names = (Columns.OBS, Columns.ACTION_DIST_INPUTS)
-        if _trains_values(module, module.forward_train(self.batch(module))):  # it acted on values that inference shows
+        if _trains_values(
+            module, module.forward_train(self.batch(module))
+        ):  # the inputs of training are values, so record values, too
             obs, starts = rollout[Columns.OBS], rollout[Columns.STARTS]
             inputs, _ = _acting_inputs(module, obs, starts, module.forward_inference)
             rollout.columns[Columns.ACTION_DIST_INPUTS] = inputs.unflatten(0, rollout.shape)
@@ -229,16 +236,16 @@ class RLModuleContract(ABC):
         self.assert_close(trained, recorded)
 
     def assert_close(self, actual: Tensor, expected: Tensor) -> None:
-        """Equality up to ``tolerance``."""
+        """Raise ``AssertionError`` unless the tensors are equal up to ``tolerance``."""
         torch.testing.assert_close(actual, expected, rtol=self.tolerance, atol=self.tolerance)
 
 
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
-    """Whether a training pass of ``module`` gave embeddings for its action values alone."""
+    """Return whether the output of ``forward_train`` has embeddings for action values in place of the values."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
 
 
 def _take_steps(batch: Mapping[str, Tree], steps: slice) -> dict[str, Tree]:
-    """Some steps of all sequences; the states stay."""
+    """Take some steps of all sequences; the states stay as they are."""
     cut = {name: tree.map_structure(lambda x: x[steps], batch[name]) for name in (Columns.OBS, Columns.STARTS)}
     return cut | {Columns.STATE_IN: batch[Columns.STATE_IN]}

@@ -70,7 +70,7 @@ def test_an_unknown_name_imports_nothing(registry: Registry[Any], monkeypatch: p
 
 def test_a_name_belongs_to_one(registry: Registry[Any]) -> None:
     assert registry.register("counter")(collections.Counter) is collections.Counter
-    with pytest.raises(ValueError, match=r"register_model\('counter'\): expected a name that is free, got .*Counter"):
+    with pytest.raises(ValueError, match=r"register_model\('counter'\): expected an unused name, got .*Counter"):
         registry.register("counter")(dict)
     assert registry.find("counter", "x") is collections.Counter
 

@@ -412,7 +412,7 @@ refused(
 )
 refused(
     "an encoder with memory before a recurrent net",
-    "RecurrentEncoderConfig.tokenizer_config: expected an encoder without a state of its own, whose latents have one "
+    "RecurrentEncoderConfig.tokenizer_config: expected an encoder without a state, whose latents have one "
     "dim, got Remembering…leave out use_lstm, use_gru and use_attention for a net with a state.",
     lambda: module(custom_model=remembering, **LSTM),
 )
@@ -506,8 +506,9 @@ refused(
 refused(
     "a custom model that makes no module",
     "custom_model at observation_space['state'][1]: expected an nn.Module from batched observations to "
-    "latents, got 3. Return a module.",
+    "latents, got 3. Return a module…",
     lambda: module(NESTED, leaf_overrides={"state.1": {"custom_model": lambda space: 3}}),
+    TypeError,
 )
 refused(
     "a class without a signature as custom model",

@@ -268,7 +268,7 @@ def test_another_name() -> None:
         ValueError, match=r"model_config\.action_embeddings_key: expected a field .* Did you mean 'items'"
     ):
         PPOCatalog(space, FOUR, {"action_embeddings_key": "item"})
-    with pytest.raises(ValueError, match="expected another field than action_mask_key, or None, got 'items'"):
+    with pytest.raises(ValueError, match="expected a field other than action_mask_key, or None, got 'items'"):
         PPOCatalog(space, FOUR, {"action_embeddings_key": "items", "action_mask_key": "items"})
 
 

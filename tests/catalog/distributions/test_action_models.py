@@ -507,7 +507,7 @@ def test_one_part_leaves_nothing_to_condition(space: Space) -> None:
 
 
 def test_its_layers_are_at_least_one() -> None:
-    with pytest.raises(ValueError, match="one layer at least"):
+    with pytest.raises(ValueError, match="at least one layer"):
         DefaultModelConfig(autoregressive_actions=True, autoregressive_hiddens=())
 
 

@@ -174,7 +174,7 @@ def test_a_user_s_rule_comes_before_the_setting() -> None:
     ],
 )
 def test_a_model_that_does_not_fit_is_explained(model: Any, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=rf"^custom_model at observation_space: .*{match}"):
+    with pytest.raises((TypeError, ValueError), match=rf"^custom_model at observation_space: .*{match}"):
         _ = decide(VECTOR, custom_model=model, custom_model_config=options)[0].output_dims
 
 

@@ -156,7 +156,7 @@ def test_a_head_reads_one_width() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"init": Init(kernel="zeros_")}, r"NoisyHeadConfig\.init: expected Init\(.*start of their own"),
+        ({"init": Init(kernel="zeros_")}, r"NoisyHeadConfig\.init: expected Init\(.*their own initial values"),
         ({"output_init": Init(bias="zeros_")}, r"NoisyHeadConfig\.output_init"),
         ({"output_layer_dim": 2, "clip_log_std": True}, r"NoisyHeadConfig\.clip_log_std: expected False, got True"),
         ({"input_dims": ()}, r"NoisyHeadConfig\.input_dims: expected one positive width"),

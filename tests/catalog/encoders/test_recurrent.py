@@ -342,7 +342,7 @@ class Remembering(Encoder):
 
 
 def test_a_tokenizer_with_a_state_of_its_own_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"tokenizer_config: expected an encoder without a state .* got Remembering"):
+    with pytest.raises(ValueError, match=r"tokenizer_config: expected an encoder without a state, .* got Remembering"):
         recurrent_encoder_config(
             BuiltEncoderConfig(net=Remembering(), width=3), DefaultModelConfig(use_lstm=True)
         ).build()
