@@ -133,9 +133,9 @@ class RLModuleContract(ABC):
         acting.set_state(module.get_state())
         assert acting.get_state().keys() == module.get_state(inference_only=True).keys()
         batch = self.batch(module)
-        for forward in (RLModule.forward_inference, RLModule.forward_exploration):
-            copied, full = (forward(each, batch)[Columns.ACTION_DIST_INPUTS] for each in (acting, module))
-            assert torch.equal(copied, full)
+        for name in ("forward_inference", "forward_exploration"):
+            copied, full = (self.passes(each)[name](batch)[Columns.ACTION_DIST_INPUTS] for each in (acting, module))
+            assert torch.equal(copied, full), name
 
     def test_shares_tensors(self) -> None:
         module, acting = self.build(0), self.build(1, inference_only=True)
