@@ -143,10 +143,7 @@ class Catalog(Hooks):
 
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         """Return the value of each model setting that may be None, and the reason that :meth:`explain` shows for it."""
-        return {
-            "vf_share_layers": (False, "the default"),
-            "normalize_observations": (False, "the default"),
-        }
+        return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:
         """Run the tree through its hook. Its ``encoder_config`` determines ``latent_dims``, except for custom

@@ -89,8 +89,7 @@ class DefaultModelConfig(Settings):
         False, "Whether a Dict or Tuple becomes one vector for one MLP; False gives each part its encoder."
     )
     leaf_overrides: Mapping[str, Mapping[str, Any]] = _encoder(
-        {},
-        "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}.",
+        {}, "Encoder settings by path into a Dict or Tuple observation: {'camera.rgb': {'conv_filters': 'nature'}}."
     )
 
     # images
@@ -118,9 +117,7 @@ class DefaultModelConfig(Settings):
 
     # several streams
     fusionnet_hiddens: tuple[int, ...] = _encoder(
-        (64,),
-        "Widths of the dense layers that join the encoders of a Dict or Tuple; () only concatenates.",
-        ge=1,
+        (64,), "Widths of the dense layers that join the encoders of a Dict or Tuple; () only concatenates.", ge=1
     )
     fusionnet_activation: Activation = _encoder("tanh", "Activation of the joining layers.")
 
@@ -148,9 +145,7 @@ class DefaultModelConfig(Settings):
     attention_num_heads: int = _encoder(2, "Heads of each attention layer.", ge=1)
     attention_head_dim: int = _encoder(32, "Width of the queries, keys and values of a head.", ge=1)
     attention_memory: int = _encoder(
-        32,
-        "How many earlier steps each step sees in each attention layer, in acting and in training.",
-        ge=1,
+        32, "How many earlier steps each step sees in each attention layer, in acting and in training.", ge=1
     )
     attention_position_wise_mlp_dim: int = _encoder(
         64, "Width of the hidden layer of the MLP in each attention layer.", ge=1
@@ -245,8 +240,7 @@ class DefaultModelConfig(Settings):
         "custom_model_config, an import path 'module:Class', or the name of a registered one.",
     )
     custom_model_config: Mapping[str, Any] = _encoder(
-        {},
-        "Keywords for custom_model, or options that a custom module_class reads from self.model_config.",
+        {}, "Keywords for custom_model, or options that a custom module_class reads from self.model_config."
     )
 
     def __new__(cls, **given: Any) -> Self:

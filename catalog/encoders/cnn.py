@@ -349,10 +349,7 @@ _SETTINGS = settings_about("conv_")
     settings=_SETTINGS,
 )
 @encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 3 → CNN",
-    when=lambda space, model_config: len(space.shape) == 3,
-    settings=_SETTINGS,
+    spaces.Box, name="Box of rank 3 → CNN", when=lambda space, model_config: len(space.shape) == 3, settings=_SETTINGS
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ImageEncoderConfig:
     common: dict[str, Any] = {

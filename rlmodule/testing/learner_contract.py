@@ -12,14 +12,7 @@ from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
-from rlmodule.testing.data import (
-    _columns,
-    _own_random_numbers,
-    clone,
-    differences,
-    global_random_state,
-    random_rollout,
-)
+from rlmodule.testing.data import _columns, _own_random_numbers, clone, differences, global_random_state, random_rollout
 
 
 class LearnerContract(ABC):
