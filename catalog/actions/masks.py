@@ -146,6 +146,7 @@ def _pieces(
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
         raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
     masks = space_parts(mask)
+    # a Dict may leave parts without a mask; a Tuple cannot, since its masks are matched by position
     unknown = [name for name in masks if name not in dist_cls.keys]
     if unknown or (dist_cls.as_tuple and len(masks) < len(dist_cls.keys)):
         known = ", ".join(map(repr, dist_cls.keys))

@@ -219,6 +219,7 @@ class AttentionLayer(nn.Module):
         weights instead of ``M + 1`` steps.
         """
         parts = (self.num_heads, self.head_dim)
+        # heads come first for a batched product with the weights of each head
         query = self.query(normed[:, -1]).unflatten(1, parts).transpose(0, 1)
         query = (query @ self.key.weight.unflatten(0, parts)).transpose(0, 1).unsqueeze(2)
         scores, scale = window.scores(self.by_distance), self.head_dim**-0.5

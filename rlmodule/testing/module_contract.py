@@ -64,6 +64,7 @@ class RLModuleContract(ABC):
         if not module.is_stateful():
             return {Columns.OBS: random_observations(module.input_space, self.batch_size, seed)}
         rng, shape = np.random.default_rng(seed), (self.steps, self.batch_size)
+        # the first half of the observations leads to the states, the second half is the batch
         obs = random_observations(module.input_space, 2 * self.steps * self.batch_size, seed)
         before, obs = (tree.map_structure(lambda x, i=i: x.unflatten(0, (2, *shape))[i], obs) for i in range(2))
         starts = torch.from_numpy(rng.random(shape) < 0.2)
@@ -207,6 +208,7 @@ class RLModuleContract(ABC):
         same = [torch.equal(remembered[name], forgotten[name]) for name in names]
         assert not all(same), "the outputs do not depend on the state"
         for at in range(self.steps):
+            # a start within the sequence must give the same as a sequence that begins there with the initial state
             starts = never[Columns.STARTS].clone()
             starts[at] = True
             whole = self.train(module, never | {Columns.STARTS: starts})

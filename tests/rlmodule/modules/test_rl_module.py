@@ -708,7 +708,7 @@ def test_an_action_model_that_goes_by_earlier_parts_alone_is_taken() -> None:
 )
 def test_an_action_model_that_looks_ahead_is_refused_by_the_part_that_does(also: tuple[int, int], name: str) -> None:
     ahead = type("Ahead", (Mixing,), {"also": also})
-    text = rf"^PPOModule\.action_model: expected inputs of the part '{name}' that go by the parts before it alone, got "
+    text = rf"^PPOModule\.action_model: expected inputs of the part '{name}' that depend on earlier parts only, got "
     with pytest.raises(ValueError, match=text):
         working(ahead)
 
