@@ -15,7 +15,7 @@ ROOT = Path(catalog_rl.__file__).resolve().parent
 ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "algorithms": set()}
 NOT_SHIPPED = {"tests", "benchmarks", "examples"}
 MAY_IMPORT_RAY = {"rlmodule/distributed/ray_workers.py"}
-LATE = ("ray", "rich", "matplotlib", "safetensors", "tensorboard", "wandb", "mlflow", "ale_py")
+LATE = ("ray", "rich", "matplotlib", "safetensors", "tyro", "tensorboard", "wandb", "mlflow", "ale_py")
 
 
 def imports(source: str) -> Iterator[tuple[int, str, bool]]:

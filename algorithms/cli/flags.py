@@ -3,11 +3,15 @@
 import dataclasses
 import re
 import textwrap
-from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, make_dataclass
 from inspect import isabstract
-from typing import Any, NoReturn, TypeVar, get_args
+from itertools import zip_longest
+from typing import Annotated, Any, NoReturn, TypeVar, get_args
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from algorithms.cli.exits import UsageError
 from algorithms.cli.values import imported, item_of, read
@@ -53,22 +57,6 @@ class Section:
     settings: list[Setting]
 
 
-class _Once(Action):
-    """Reads the value of the setting in ``const``, whose flag is typed at most once."""
-
-    const: Setting
-
-    def __call__(self, parser: object, namespace: object, values: Any, option_string: str | None = None) -> None:
-        typed = self.option_strings[0]
-        if self.dest in vars(namespace):
-            raise UsageError(f"{typed}: expected once, got it again. Type all its words after one.")
-        value = option_string == typed if self.nargs == 0 else read(typed, self.const.hint, values)
-        try:
-            setattr(namespace, self.dest, self.const.check(value, typed))
-        except (TypeError, ValueError) as error:
-            raise UsageError(str(error)) from None
-
-
 def parse(
     own: type[Own],
     prog: str,
@@ -95,9 +83,9 @@ def parse(
         UsageError: If a flag is unknown, typed twice or has no value that fits, or there are too few or many words.
         SystemExit: After the help.
     """
-    sections = {"": _own_section(own), **(settings or {})}
+    sections = {"command": _own_section(own), **(settings or {})}
     if wanted := {"-h", "--help"} & {*args}:
-        topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "")
+        topic = next(iter(args[args.index(wanted.pop()) + 1 :]), "command")
         _show_help(prog, words, sections, kebab(topic.strip("-")))
     typed, others = _found(args, sections)
     if unknown := [word.partition("=")[0] for word in others if word.startswith("--")]:
@@ -114,7 +102,7 @@ def parse(
 
 def parse_early(own: type[Own], args: Sequence[str]) -> Own:
     """Read the command's own flags alone, before it is known which settings there are."""
-    return own(**_found(args, {"": _own_section(own)})[0])
+    return own(**_found(args, {"command": _own_section(own)})[0])
 
 
 def _own_section(own: type[CommandFlags]) -> Section:
@@ -165,42 +153,67 @@ def _typed(item: Setting) -> str:
     return f"--{kebab(item.name)}"
 
 
-def _parser(sections: Mapping[str, Section], usage: str = "") -> ArgumentParser:
-    parser = ArgumentParser(usage=usage, add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser._negative_number_matcher = re.compile(r"-\.?\d")  # as from Python 3.13 on: -1e3 is no flag
+def _is_switch(item: Setting) -> bool:
+    return bool in (item.hint, *get_args(item.hint))
+
+
+def _form(sections: Mapping[str, Section]) -> Any:
+    """Build the dataclass that tyro fills in: a field for each section, whose fields are the settings."""
+    groups: list[Any] = []
     for name, section in sections.items():
-        group = parser.add_argument_group(f"{kebab(name)} options".strip(), section.doc)
-        for item in section.settings:
-            inner, default = item_of(item.hint), item.default
-            is_switch = bool in (item.hint, *get_args(item.hint))
-            if inner is not None and isinstance(default, list | tuple):
-                default = " ".join(map(str, default))
-            facts = [f"({item.bounds})"] if str(item.bounds) else []
-            group.add_argument(
-                *([_typed(item), f"--no-{kebab(item.name)}"] if is_switch else [_typed(item)]),
-                action=_Once,
-                dest=item.name,
-                const=item,
-                default=SUPPRESS,
-                nargs=0 if is_switch else 1 if inner is None else "*",
-                metavar=type_text(item.hint if inner is None else inner),
-                help=" ".join([item.doc, *facts, f"(default: {default})"]).replace("%", "%%"),
-            )
-    return parser
+        group: Any = make_dataclass(name, [_field(item) for item in section.settings])
+        group.__doc__ = section.doc
+        groups.append((name, tyro.conf.OmitArgPrefixes[group], dataclasses.field(default_factory=group)))
+    return make_dataclass("Flags", groups)
+
+
+def _field(item: Setting) -> tuple[str, Any, Any]:
+    """Return name, annotation and default of a setting in the form."""
+    inner, default = item_of(item.hint), item.default
+    if inner is not None and isinstance(default, list | tuple):
+        default = " ".join(map(str, default))
+    about = f"{item.doc} ({item.bounds})" if str(item.bounds) else item.doc
+    mark = tyro.conf.arg(name=kebab(item.name), help=about, help_behavior_hint=f"(default: {default})")
+    if _is_switch(item):  # tyro adds --no-x only where the default is True or False
+        return item.name, Annotated[bool, mark], bool(default)
+
+    def value_of(texts: list[str]) -> Any:
+        value = read(_typed(item), item.hint, texts)
+        try:
+            return item.check(value, _typed(item))
+        except (TypeError, ValueError) as error:  # which tyro would print in a box
+            raise UsageError(str(error)) from None
+
+    words = PrimitiveConstructorSpec[Any](
+        nargs=1 if inner is None else "*",
+        metavar=type_text(item.hint) if inner is None else f"[{type_text(inner)} ...]",
+        instance_from_str=value_of,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+    )
+    return item.name, Annotated[Any, mark, words], None
 
 
 def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the flags that were typed, by name, and the words that belong to no flag."""
+    """Return the values of the flags in ``args``, by the names of their settings, and the words of no flag."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
-    spelled = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
-    try:
-        found, others = _parser(sections).parse_known_args(spelled)
-    except ArgumentError as error:
-        flag = str(error.argument_name).partition("/")
-        if flag[1]:  # --x/--no-x
-            raise UsageError(f"{flag[0]}: expected no value, got one. It takes no value: --x or --no-x.") from None
-        raise UsageError(f"{flag[0]}: expected a value, got none. Type one after {flag[0]}.") from None
-    return vars(found), others
+    words = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
+    known = {_typed(item): item for section in sections.values() for item in section.settings}
+    known |= {f"--no-{kebab(item.name)}": item for item in known.values() if _is_switch(item)}
+    typed: dict[str, Setting] = {}
+    for word, following in zip_longest(words, words[1:], fillvalue="--"):
+        if (item := known.get(word.partition("=")[0])) is None:
+            continue
+        flag = _typed(item)
+        if item.name in typed:
+            raise UsageError(f"{flag}: expected once, got it again. Type all its words after one.")
+        takes_one = not _is_switch(item) and item_of(item.hint) is None
+        if word == flag and takes_one and re.match(r"-[-a-zA-Z]", following):
+            raise UsageError(f"{flag}: expected a value, got none. Type one after {flag}.")
+        typed[item.name] = item
+    form, others = tyro.cli(_form(sections), args=words, return_unknown_args=True, add_help=False)
+    values = {name: value for group in vars(form).values() for name, value in vars(group).items()}
+    return {name: values[name] for name in typed}, others
 
 
 def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: str) -> NoReturn:
@@ -209,8 +222,8 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
     Args:
         prog: The command.
         words: See :func:`parse`.
-        sections: All flags; those of section ``""`` are the command's own.
-        topic: A section, a flag, ``all`` or, if empty, the command's own flags.
+        sections: All flags, the command's own first.
+        topic: A section, a flag, or ``all``.
 
     Raises:
         UsageError: If there is no such topic; names the closest.
@@ -220,15 +233,16 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
     for name, section in sections.items():
         if chosen := [item for item in section.settings if topic in ("all", kebab(name), kebab(item.name))]:
             about[name] = Section(section.doc, chosen)
-    titles = [kebab(name) for name in sections if name]
+    titles = [kebab(name) for name in [*sections][1:]]
     if not about:
         names = ["all", *titles, *(kebab(item.name) for section in sections.values() for item in section.settings)]
         raise UsageError(
             f"{prog} --help: expected a setting, all or a section: {', '.join(titles)}, got {topic!r}. "
             f"Choose one.{closest(topic, names)}"
         )
-    print(_parser(about, f"{prog} {words} [flags]").format_help())
-    if titles and not topic:
+    with suppress(SystemExit):
+        tyro.cli(_form(about), args=["--help"], prog=f"{prog} {words} [flags]")
+    if titles and topic == "command":
         print(
             f"Settings are flags, too. `{prog} --help SECTION` explains a section,\n"
             "`--help SETTING` one of them, `--help all` everything.\n"
