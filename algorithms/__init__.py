@@ -1,4 +1,4 @@
-"""Algorithms: a config to build one, and what all of them share."""
+"""Algorithms: the base classes of algorithms and configs, callbacks, and plots of runs."""
 
 from catalog_rl import check_siblings
 

@@ -1,4 +1,4 @@
-"""Algorithm: builds a run from a config, then iterates: sample, learn, evaluate, report."""
+"""Algorithm: builds a run from a config, then repeats: sample, learn, evaluate, report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from algorithms.run.evaluation import Evaluation, evaluation_config
 from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
-from algorithms.run.threads import Threads, building
+from algorithms.run.threads import Threads, building, computing_on
 from algorithms.run.wrong_calls import AlgorithmType, already_stopped, explain_unknown, no_sections, wrong_learn
 from catalog.explain.explain import Format
 from rlmodule.data.rollout import Rollout
@@ -36,8 +36,14 @@ if TYPE_CHECKING:
 
 
 class Algorithm(metaclass=AlgorithmType):
-    """A run, made by ``config.build()``: samples, learns, evaluates, saves. Subclasses write ``training_step``.
-    ``policy`` acts with the current weights: ``action, state = algo.policy.act(obs)``."""
+    """A training run, made by ``config.build()``. Subclasses implement :meth:`training_step`.
+
+    Attributes:
+        config: The frozen settings.
+        run_seed: The seed in use: ``config.seed``, or the one that was drawn.
+        metrics: Counters of the run; log your own numbers by ``metrics.log_value``.
+        policy: Acts with the current weights: ``action, state = algo.policy.act(obs)``.
+    """
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
@@ -68,7 +74,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._threads = self._opened.enter_context(closing(Threads(config.torch_num_threads, self.get_module())))
 
     def train(self) -> dict[str, Any]:
-        """Run one iteration: sample, learn, evaluate if it is due, report.
+        """Run one iteration: sample, learn, evaluate if due, report.
 
         Returns:
             Nested dict: ``env_runners`` (returns, lengths, step counts), ``learners`` by module id, ``timers`` in
@@ -76,7 +82,7 @@ class Algorithm(metaclass=AlgorithmType):
         """
         if self.is_stopped:
             raise already_stopped(self, "train")
-        with nullcontext() if torch.get_num_threads() == self._threads.count else self._threads.used():
+        with nullcontext() if torch.get_num_threads() == self._threads.count else computing_on(self._threads.count):
             report, start = self.report if self._writes else None, perf_counter()
             sections = self.training_step()
             if not isinstance(sections, dict):
@@ -99,16 +105,21 @@ class Algorithm(metaclass=AlgorithmType):
 
     @abstractmethod
     def training_step(self) -> dict[str, dict[str, Any]]:
-        """One iteration: sample, learn. Returns sections of the result: ``learners`` (numbers by module id),
-        ``timers`` (seconds by phase), and others of its own."""
+        """Sample and learn once.
+
+        Returns:
+            Sections of the result: ``learners`` (numbers by module id), ``timers`` (seconds by phase), and any others.
+        """
 
     def sample(self) -> Rollout:
-        """Sample one train batch: the :meth:`sample_rollouts`, side by side."""
+        """Sample one train batch: :meth:`sample_rollouts`, joined along the env dimension."""
         return Rollout.concat(self.sample_rollouts())
 
     def sample_rollouts(self) -> list[Rollout]:
-        """Sample and count a rollout of each env runner, in order of their envs; fewer if runners fail. Rewards are
-        clipped after metrics and callbacks have seen them. If a callback raises, new episodes start."""
+        """Sample one rollout from each env runner, in order of their envs; fewer if runners fail.
+
+        Metrics and callbacks see the rewards before ``clip_rewards`` clips them. If a callback raises, all envs start
+        new episodes."""
         rollouts = self.env_runner_group.sample(self._rollout_length, policy_version=self.learner_group.num_updates)
         for rollout in rollouts:
             self.metrics.add_rollout(rollout)
@@ -131,21 +142,25 @@ class Algorithm(metaclass=AlgorithmType):
         **foreign: Never,
     ) -> dict[str, Any]:
         """Call :meth:`train` until ``num_env_steps`` more steps are sampled, a return is reached, or a callback calls
-        :meth:`stop_learning`. In ``run_dir`` the log grows on the way; a checkpoint and learning_curve.png follow.
-        Ctrl-C finishes the iteration, saves (below ``runs/`` without a ``run_dir``) and returns; a second one raises.
-        SIGTERM saves as well, and exits with code 143. Returns the last iteration's result.
+        :meth:`stop_learning`. With a ``run_dir``, write a checkpoint and learning_curve.png at the end.
+
+        Ctrl-C finishes the iteration, saves (below ``runs/`` without a ``run_dir``) and returns. A second Ctrl-C
+        raises. SIGTERM saves as well, and exits with code 143.
 
         Args:
             num_env_steps: Steps to sample from now on, over all envs; required.
-            target_return: Mean return to stop at: of an evaluation, or of recent episodes where none are configured.
+            target_return: Mean return to stop at: of an evaluation, or of recent episodes without evaluations.
             progress: Show a live display (on a terminal).
+
+        Returns:
+            The result of the last iteration.
         """
         if args or foreign:
             raise wrong_learn(self, args, foreign)
         return TrainingSession(self, num_env_steps, target_return, progress).run()
 
     def stop_learning(self) -> None:
-        """End the running :meth:`learn` with this iteration, as if its steps were spent; for callbacks."""
+        """End the running :meth:`learn` after this iteration; for callbacks."""
         self.learning_stopped = True
 
     def evaluate(
@@ -158,13 +173,14 @@ class Algorithm(metaclass=AlgorithmType):
         video_dir: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Play with the current weights, in envs of its own that training never sees.
+        """Evaluate the current weights in separate envs. An argument that is None takes its ``evaluation`` setting.
 
         Args:
-            num_episodes, num_env_steps: Episodes to play, or steps over all envs within which those that end count;
-                None, here and below, takes the settings of ``evaluation``.
+            num_episodes: Episodes to play.
+            num_env_steps: Steps to play over all envs instead; only episodes that end within them count.
             explore: Whether to sample actions instead of taking the most likely ones.
-            num_videos, video_dir: Further episodes to record, and the folder for them, by default below ``run_dir``.
+            num_videos: Further episodes to record.
+            video_dir: Folder for the videos; by default a folder below ``run_dir``.
             progress: Show a live bar (on a terminal).
 
         Returns:
@@ -172,49 +188,53 @@ class Algorithm(metaclass=AlgorithmType):
             ``videos`` (path, return and length of each) and ``custom_metrics``, which callbacks logged.
 
         Raises:
-            ValueError, RuntimeError, ImportError: For wrong arguments, endless episodes, a missing package.
+            ValueError: If arguments contradict each other.
+            RuntimeError: If an episode does not end.
+            ImportError: If a package for videos is missing.
         """
         config = evaluation_config(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
-        with self._threads.used():
+        with computing_on(self._threads.count):
             return self._evaluation.run(config, video_dir, progress)
 
     @cached_property
     def report(self) -> RunReport:
-        """Writes the log and the checkpoints of ``run_dir``; opened when it is first needed."""
+        """The writer of logs and checkpoints; opens ``run_dir`` when it is first used."""
         return self._opened.enter_context(closing(RunReport(self)))
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
-        """The learner's module: the weights being trained, value function included."""
+        """Return the learner's module: the weights in training, including the value function."""
         return self.learner_group.get_module(module_id)
 
     def explain(self, format: Format = "text") -> str:
-        """The catalog's path through its decision tree and the nets of the module; see :meth:`RLModule.explain`."""
+        """Describe the networks and the catalog's decisions that led to them; see :meth:`RLModule.explain`."""
         return self.get_module().explain(format)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint folder, see :func:`save_checkpoint`; warn once if it needs code of the running script."""
+        """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""
         written = save_algorithm(self, path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 
     @staticmethod
     def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
-        """Load the algorithm that was saved at ``path``, ready to train on.
+        """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:
-            path: A folder that :meth:`save` wrote, or that of a run, for its last checkpoint.
-            allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that its settings may import besides ours.
-            **objects: Settings that could not be saved or shall differ, such as ``env=my_factory``. Without
-                ``run_dir=`` the run writes in the run's folder that holds the checkpoint, or nowhere.
+            path: A folder that :meth:`save` wrote, or a run folder, which stands for its last checkpoint.
+            allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
+                this library's own.
+            **objects: Settings that were not saved or are to change, such as ``env=my_factory``. Without ``run_dir=``,
+                the run writes to the run folder that holds the checkpoint, or nowhere.
 
         Raises:
-            FileNotFoundError, ValueError: If there is no checkpoint, it is damaged, needs an import that is not
-                allowed, or a setting that must be passed; callbacks can be left out, as ``on_train_result=None``.
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If the checkpoint is damaged, needs an import that is not allowed, or lacks a setting that was
+                not saved. Pass None to drop a callback, as in ``on_train_result=None``.
         """
         return load_algorithm(path, allow, objects)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that evolves: a tree of tensors and JSON-able values."""
+        """Return everything that changes during training: a tree of tensors and JSON values."""
         return {
             "learners": self.learner_group.get_state(),
             "env_runners": self.env_runner_group.get_state(),
@@ -225,7 +245,7 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave. Envs start new episodes."""
+        """Restore what :meth:`get_state` returned. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.set_counters(state["workers"])
@@ -235,7 +255,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._evaluation.set_state(state["evaluation"])
 
     def stop(self) -> None:
-        """Close envs, workers and loggers, all of them even if one raises, and give torch its threads back."""
+        """Close envs, workers and loggers (all of them, even if one raises), and restore torch's number of threads."""
         self.is_stopped = True
         self._opened.close()
 

@@ -1,4 +1,4 @@
-"""What every algorithm's config shares: settings by section, the checks across them, and ``build()``."""
+"""Base classes of the configs of algorithms: their common settings, the checks across settings, and ``build()``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Networks(Settings):
 
 
 class Evaluation(Settings):
-    """Episodes played on the side, to measure the policy."""
+    """Episodes played in separate environments, to measure the policy."""
 
     evaluation_interval: int | None = setting(
         None, "Iterations between evaluations; None evaluates only on request.", ge=1
@@ -77,19 +77,19 @@ class Evaluation(Settings):
     )
     evaluation_duration_unit: Literal["episodes", "timesteps"] = setting(
         "episodes",
-        "What evaluation_duration counts: episodes, or steps of all its environments together; then those episodes "
-        "count that end within them.",
+        "Unit of evaluation_duration: episodes, or steps of all environments together; then only episodes that end "
+        "within them count.",
     )
     evaluation_explore: bool = setting(
         False, "Whether evaluation samples its actions instead of taking the most likely ones."
     )
     evaluation_num_envs: int | None = setting(
         None,
-        "Environments of its own that an evaluation steps together; None takes num_envs_per_env_runner.",
+        "Environments that an evaluation steps together; None takes num_envs_per_env_runner.",
         ge=1,
     )
     evaluation_env_config: dict[str, Any] | None = setting(
-        None, "What to evaluate with in place of env_config; None takes env_config."
+        None, "The env_config of evaluations; None takes env_config."
     )
     evaluation_num_videos: int = setting(
         0,
@@ -99,11 +99,11 @@ class Evaluation(Settings):
 
 
 class CallbackFunctions(Settings, kw_only=False):
-    """Code of yours that a run calls as it goes."""
+    """Your code, which a run calls at certain events."""
 
     callbacks_class: type[Callbacks] | None = setting(
         None,
-        "A class derived from Callbacks, of which a run makes one without arguments; None for none.",
+        "A class derived from Callbacks; each run makes one instance, without arguments. None for none.",
     )
     _: KW_ONLY
     on_environment_created: Callable[..., Any] | None = setting(
@@ -127,7 +127,7 @@ class CallbackFunctions(Settings, kw_only=False):
 
 
 class Reporting(Settings):
-    """What a run tells and where it writes it."""
+    """What a run reports, and where."""
 
     metrics_num_episodes_for_smoothing: int = setting(
         100, "Most recent episodes over which returns and lengths are averaged.", ge=1
@@ -138,13 +138,13 @@ class Reporting(Settings):
     )
     loggers: list[str | type[Logger] | Callable[..., Any]] | None = setting(
         None,
-        "Where results go: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
+        "Loggers of the results: 'jsonl', 'tensorboard', 'csv', 'wandb', 'mlflow', a class derived from Logger, or "
         "fn(run) that makes one; None takes the first two if there is a run_dir.",
     )
 
 
 class Checkpointing(Settings):
-    """What a run keeps, to go on from or to act with."""
+    """Which checkpoints a run writes."""
 
     checkpoint_interval: int | None = setting(
         None, "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
@@ -174,9 +174,9 @@ class AlgorithmConfig(
     SettingsBase,
     ABC,
 ):
-    """Settings of a run, set section by section; ``build()`` makes the algorithm from a frozen copy.
+    """Settings of a run, set section by section. ``build()`` makes the algorithm from a frozen copy.
 
-    Every name, type and range is checked when it is set, and what must hold between settings by :meth:`validate`.
+    Setting a value checks its name, type and range. :meth:`validate` checks settings against one another.
     """
 
     environment = Section(Environment)
@@ -192,7 +192,7 @@ class AlgorithmConfig(
     debugging = Section(Debugging)
 
     net_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that shape the nets, besides those in ``model_config``."""
+    """Settings that shape the networks, in addition to those in ``model_config``."""
 
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Env id → settings with which the algorithm was measured to learn it; see :meth:`preset`."""
@@ -204,33 +204,34 @@ class AlgorithmConfig(
 
     @abstractmethod
     def default_learner_class(self) -> type[Learner]:
-        """What learns where ``learner_class`` names nothing."""
+        """Return the learner class to use if ``learner_class`` is None."""
 
     @abstractmethod
     def default_rl_module_spec(self) -> RLModuleSpec:
-        """Module and catalog class where ``rl_module_spec`` names none."""
+        """Return the spec with the module and catalog classes to use if ``rl_module_spec`` names none."""
 
     @on_the_class
     def preset(cls, env_id: str) -> Self:
-        """A config with the env and the settings that :attr:`presets` has for ``env_id``.
+        """Return a config with the env ``env_id`` and its settings in :attr:`presets`.
 
         Raises:
-            ValueError: If there is none; names those there are.
+            ValueError: If the env has no preset; names the envs that have one.
         """
         preset = find_preset(cls.presets, env_id)
         if preset is None:
-            where, remedy = f"{cls.__name__}.preset()", f"Begin with {cls.__name__}().{closest(env_id, cls.presets)}"
-            expected = f"one of {', '.join(cls.presets)}" if cls.presets else "an env with a preset; there is none yet"
-            raise ValueError(f"{where}: expected {expected}, got {env_id!r}. {remedy}")
+            raise ValueError(
+                f"{cls.__name__}.preset(): expected an env with a preset ({', '.join(cls.presets) or 'none yet'}), got "
+                f"{env_id!r}. Begin with {cls.__name__}().{closest(env_id, cls.presets)}"
+            )
         return cls(env=env_id, **preset.settings)
 
     @property
     def records_episode_infos(self) -> bool:
-        """Whether rollouts tell the last ``info`` of every episode that ended."""
+        """Whether rollouts hold the last ``info`` of every finished episode."""
         return self.on_episode_end is not None or overrides(self.callbacks_class, "on_episode_end")
 
     def make_env(self, **changed: Any) -> Any:
-        """One environment as the settings make it, with ``changed`` in its ``env_config``, to play in yourself."""
+        """Make one environment from the settings, to use outside the run; ``changed`` overrides its ``env_config``."""
         source: Any = self.env
         env_config = mutable_copy(dict(self.env_config)) | changed
         if is_atari(source) and self.gym_env_vectorize_mode in (None, "vector_entry_point"):
@@ -244,7 +245,7 @@ class AlgorithmConfig(
         return source(**env_config)
 
     def for_evaluation(self) -> Self:
-        """A frozen copy of this config with what differs in an evaluation, for the env runners that play it."""
+        """Return a frozen copy of this config for the env runners of an evaluation."""
         changed: dict[str, Any] = {"num_env_runners": 0}
         if self.evaluation_env_config is not None:
             changed["env_config"] = self.evaluation_env_config
@@ -253,18 +254,18 @@ class AlgorithmConfig(
         return self.copy().update(changed).freeze()
 
     def for_learners(self) -> Self:
-        """A frozen copy of this config for learners elsewhere, without what is not theirs and may not travel."""
+        """Return a frozen copy for learners in other processes, without settings that may not be picklable."""
         changed = dict.fromkeys((*CALLBACK_SETTINGS, "env", "loggers"))
         return self.copy().update(changed).freeze()
 
     @property
     def model_config_class(self) -> type[DefaultModelConfig]:
-        """The model settings of the algorithm's own nets, with its defaults."""
+        """The class of the model settings, with the algorithm's defaults."""
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
     def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
-        """The module to build: what the settings say, filled up with the algorithm's defaults and the env's spaces."""
+        """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces."""
         spec = self.rl_module_spec or RLModuleSpec()
         default = dataclasses.replace(
             self.default_rl_module_spec(),
@@ -275,7 +276,7 @@ class AlgorithmConfig(
         return spec.filled(default)
 
     def build(self) -> Algorithm:
-        """The algorithm, made from a frozen copy of this config.
+        """Build the algorithm from a frozen copy of this config.
 
         Raises:
             ValueError, TypeError: See :meth:`validate`.
@@ -293,15 +294,16 @@ class AlgorithmConfig(
         spaces: tuple[Space[Any], Space[Any]] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
-        """Build only the learners, to feed them yourself. With one ``seed``, their weights are those of ``build()``.
+        """Build only the learners, for your own training loop. With the same ``seed``, their weights equal those of
+        ``build()``.
 
         Args:
-            env: An environment whose spaces to take; None makes one as the settings say, and closes it.
-            spaces: Observation space and action space, instead of those of an environment.
-            rl_module_spec: The module to build; None takes the setting.
+            env: Environment that defines the spaces; None makes one from the settings, and closes it.
+            spaces: Observation space and action space, instead of ``env``.
+            rl_module_spec: The module to build; None uses the setting.
 
         Raises:
-            ValueError, TypeError: See :meth:`validate`; if neither an environment nor spaces are known.
+            ValueError, TypeError: If the settings are invalid (see :meth:`validate`), or the spaces are unknown.
         """
         config = self.copy()
         if rl_module_spec is not None:
@@ -315,7 +317,7 @@ class AlgorithmConfig(
             return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec, run_seed: int) -> LearnerGroup:
-        """Build the learners of the module that ``spec`` describes, on this frozen config."""
+        """Build the learners of ``spec``; the config must be frozen."""
         learner_class = self.learner_class or self.default_learner_class()
         return LearnerGroup.create(
             self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
@@ -324,7 +326,7 @@ class AlgorithmConfig(
     def spaces_of(
         self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
     ) -> tuple[Space[Any], Space[Any]]:
-        """Observation and action space of a single environment of ``env``, or of one made as the settings say."""
+        """Return observation and action space of a single env, taken from ``env`` or an env made from the settings."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
         if env is not None:
@@ -339,11 +341,11 @@ class AlgorithmConfig(
         return self._invalid("env", "an environment", remedy)
 
     def validate(self) -> None:
-        """Check what must hold between settings. A subclass adds its own checks and calls this one.
+        """Check settings against one another. A subclass adds its own checks and calls ``super().validate()``.
 
         Raises:
-            ValueError: If settings contradict each other, or ask for what this version cannot do.
-            TypeError: If a callback cannot be called as it is going to be.
+            ValueError: If settings contradict each other, or need a feature that this version does not have.
+            TypeError: If a callback does not accept its arguments.
         """
         spec = self.rl_module_spec
         if self.model_config is not None and spec is not None and spec.model_config is not None:
@@ -377,10 +379,10 @@ class AlgorithmConfig(
         return self.train_batch_size_per_learner * max(1, self.num_learners)
 
     def get_rollout_fragment_length(self) -> int:
-        """Steps of each environment per rollout, such that all environments together fill the train batches exactly.
+        """Return the steps of each environment per rollout, with which all environments fill the train batch exactly.
 
         Raises:
-            ValueError: If they cannot, with the nearest batch size with which they could.
+            ValueError: If no number of steps does; suggests the nearest batch size that works.
         """
         learners, runners = max(1, self.num_learners), max(1, self.num_env_runners)
         slots, fragment = self.num_envs, self.rollout_fragment_length
@@ -390,6 +392,7 @@ class AlgorithmConfig(
         if fragment is not None and fragment * slots % learners == 0:
             nearest = fragment * slots // learners
         else:
+            # batch * learners must be a multiple of slots, so batch is a multiple of slots / gcd(slots, learners)
             unit = slots // gcd(slots, learners)
             nearest = max(1, (2 * self.train_batch_size_per_learner + unit) // (2 * unit)) * unit
         steps = "a whole number of steps" if fragment is None else f"rollout_fragment_length={fragment} steps"
@@ -414,14 +417,15 @@ class AlgorithmConfig(
         return super()._set(values, where, section)
 
     def _invalid(self, name: str, expected: str, remedy: str) -> ValueError:
-        """A ``ValueError`` about the setting ``name``, for :meth:`validate` to raise; it shows the value it has."""
+        """Return the ``ValueError`` for :meth:`validate` to raise about the setting ``name``; it shows the value."""
         return ValueError(f"{type(self).__name__}.{name}: expected {expected}, got {getattr(self, name)!r}. {remedy}")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
         given, saved = objects.get("rl_module_spec"), data.get("rl_module_spec")
         if isinstance(given, RLModuleSpec) and isinstance(saved, dict) and isinstance(saved.get("fields"), dict):
-            # What is left open was saved; the rest is not read, as it may name code that is not allowed.
+            # The given spec replaces the saved one. Decode only the fields that it leaves open: the others may name
+            # code that is not allowed.
             left = {name: value for name, value in saved["fields"].items() if vars(given).get(name, ...) is None}
             form = {**encode(RLModuleSpec()), "fields": left}
             kept = super().from_dict({"rl_module_spec": form}, allow=allow).rl_module_spec
@@ -430,8 +434,7 @@ class AlgorithmConfig(
 
 
 class EpisodeLearnerConfig(EpisodeLearnerSettings, AlgorithmConfig):
-    """Settings of algorithms that learn from rollouts in epochs of minibatches; their learner derives from
-    :class:`EpisodeLearner`."""
+    """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
 
     training = Section(EpisodeTraining)
 

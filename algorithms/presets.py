@@ -1,8 +1,8 @@
-"""Presets: settings with which an algorithm was measured to learn an environment, or was published to.
+"""Presets: settings that are known to solve an environment, from our own measurements or from a paper.
 
-Each algorithm has a table of its own beside it, such as :mod:`algorithms.ppo.presets`; how it was measured is in
-``docs/learning.md``. A config begins with one by ``PPOConfig.preset("CartPole-v1")``, a run from the shell by itself.
-A key of the table may be a pattern: ``"ALE/*"`` is for all of Atari's games.
+Each algorithm has its own table, such as :mod:`algorithms.ppo.presets`; ``docs/learning.md`` says how the presets were
+measured. ``PPOConfig.preset("CartPole-v1")`` starts a config from a preset; ``rlmodule train`` does so by default.
+A key of the table may be a pattern: ``"ALE/*"`` matches all Atari games.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """How to train on one environment.
+    """Settings and training length for one environment.
 
     Attributes:
-        num_env_steps: Env steps after which it has learnt.
-        reached: The mean return of 20 greedy episodes that this came to, and of which evaluation; where the settings
-            were not measured here, whose they are.
-        settings: Those that are not the algorithm's defaults, by name; JSON values.
-        measured: Whether it was measured here.
+        num_env_steps: Env steps to train for.
+        reached: The mean return of 20 greedy episodes after training, and of which evaluation; for settings from a
+            paper, their source.
+        settings: Settings that differ from the algorithm's defaults, by name; JSON values.
+        measured: Whether this project measured the preset.
     """
 
     num_env_steps: int
@@ -30,7 +30,7 @@ class Preset:
 
 
 def find_preset(presets: Mapping[str, Preset], env: object) -> Preset | None:
-    """The preset of an env id, with or without the module that registers it: of itself or of a pattern it fits."""
+    """Return the preset for an env id, which may have its ``module:`` prefix; an exact key wins over a pattern."""
     if not isinstance(env, str):
         return None
     if env in presets:

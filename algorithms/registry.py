@@ -1,4 +1,4 @@
-"""The algorithms there are. A new one adds its line here, one of yours registers itself."""
+"""The registered algorithms: those of this library, and custom ones after :func:`register_algorithm`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,20 +13,20 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
 }
-"""Name → config class, or the module and name of one that is imported on demand."""
+"""Name → config class, or ``module:name`` of a config class that is imported on demand."""
 
 
 def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None:
-    """Let checkpoints and the shell command find an algorithm of yours.
+    """Register a custom algorithm, so that checkpoints and the ``rlmodule`` command find it.
 
-    Call it below the config class, so that it runs wherever the module is imported.
+    Call it below the config class, so that it runs whenever the module is imported.
 
     Args:
-        name: Any name that is free; upper and lower case are one.
-        config_class: Its config class. The same one may be registered again, as a notebook does.
+        name: Any unused name; case does not matter.
+        config_class: Config class of the algorithm. Registering the same class again is allowed, as notebooks do that.
 
     Raises:
-        TypeError: If it is no config class.
+        TypeError: If ``config_class`` is no config class.
         ValueError: If another algorithm has the name.
     """
     where = f"register_algorithm({name!r})"
@@ -42,10 +42,10 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
 
 
 def config_class(name: str) -> "type[AlgorithmConfig]":
-    """The config class of the algorithm called ``name``, in any case.
+    """Return the config class of the algorithm ``name``; case does not matter.
 
     Raises:
-        ValueError: If there is none; names the closest.
+        ValueError: If no such algorithm is registered; names the closest.
     """
     if name.upper() not in ALGORITHMS:
         raise ValueError(
@@ -61,8 +61,9 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
 
 
 def name_of(config: "AlgorithmConfig") -> str:
-    """The name under which checkpoints of a run with ``config`` find its algorithm again: as it is registered, or else
-    that of the algorithm's class."""
+    """Return the registered name of a config's algorithm, or the name of its class if it is not registered.
+
+    Checkpoints hold this name, to find the algorithm when they are loaded."""
     path = _path(type(config))
     return next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
 

@@ -1,8 +1,8 @@
-"""``python -m algorithms.cli``: the ``rlmodule`` command, where it is not on the path."""
+"""``python -m algorithms.cli`` is the ``rlmodule`` command, also if that is not on the path."""
 
 import sys
 
 from algorithms.cli.main import main
 
-if __name__ == "__main__":  # not in the processes of several seeds, which import it
+if __name__ == "__main__":  # the processes of several seeds import this module
     sys.exit(main())

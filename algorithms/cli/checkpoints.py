@@ -1,4 +1,4 @@
-"""What CKPT means in a command line: a checkpoint, or the run folder that it lies in."""
+"""Find and load the argument CKPT of a command: a checkpoint, or a run folder."""
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,46 +11,45 @@ from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.run_folder import checkpoint_in
+from algorithms.run.saved_settings import folders_below
 from algorithms.settings.encoding import NotReadable
 from catalog.errors import closest
 
 ALLOW = "Modules of yours that the checkpoint may import."
-"""The sentence of the flag --allow."""
+"""Help text of the flag --allow."""
 
 
 def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
-    """Return the checkpoint folder that ``path`` is, or that the run folder at ``path`` holds.
+    """Return ``path`` if it is a checkpoint, else the checkpoint in the run folder ``path``.
 
     Args:
-        path: A folder that ``save`` wrote, or the folder of a run.
-        best_first: Whether a run's best checkpoint is wanted rather than its last one, if it has one.
+        path: A checkpoint, or a run folder.
+        best_first: Prefer the best checkpoint of a run to its last one.
 
     Raises:
-        FileNotFoundError: If there is none; names those below it, or the closest path.
+        FileNotFoundError: If there is no checkpoint; names those in folders below ``path``, or the closest path.
     """
     folder = checkpoint_in(path, best_first=best_first)
     if (folder / "checkpoint.json").is_file():
         return folder
     remedy = "It is written at the end of a run, or more often: --checkpoint-interval 10."
-    if below := sorted(
-        str(file.parent) for file in (*folder.glob("*/checkpoint.json"), *folder.glob("*/*/checkpoint.json"))
-    ):
-        remedy = f"There are {', '.join(below[:5])}."
+    if below := folders_below(folder, "checkpoint.json"):
+        remedy = f"Pass one of those below it: {', '.join(map(str, below[:5]))}."
     elif not folder.exists() and folder.parent.is_dir():
         remedy = f"Pass a run's folder.{closest(folder.name, [other.name for other in folder.parent.iterdir()])}"
     raise FileNotFoundError(f"checkpoint {path!r}: expected a checkpoint or a run with one, got none. {remedy}")
 
 
 def modules_in(allow: Sequence[str] | None) -> list[str]:
-    """Return the modules that ``--allow`` names, without the script that trained, which a shell cannot import."""
+    """Return the modules in ``--allow``, without ``__main__``: the shell cannot import the script that trained."""
     return [name for name in allow or () if name != "__main__"]
 
 
 def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type[AlgorithmConfig]:
-    """Find the config class of a checkpoint's algorithm; for one of the user's, import the modules in ``allow``.
+    """Return the config class of a checkpoint's algorithm; to find a custom one, import the modules in ``allow``.
 
     Raises:
-        UsageError: If it is not known.
+        UsageError: If no such algorithm is registered.
     """
     name = content["algorithm"].upper()
     if name not in ALGORITHMS:
@@ -68,7 +67,7 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
 
 @contextmanager
 def allowing(allow: Sequence[str]) -> Iterator[None]:
-    """Add to an error about code that a checkpoint names how a shell allows it, in addition to ``allow``."""
+    """Extend the error for code that a checkpoint may not import by the flag to type, which includes ``allow``."""
     try:
         yield
     except NotReadable as error:

@@ -1,4 +1,4 @@
-"""``rlmodule evaluate``: what a checkpoint has learned, in numbers, in videos or in a window."""
+"""``rlmodule evaluate``: measure a checkpoint, record videos of it, or show it in a window."""
 
 import json
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ _OF_TRAINING: dict[str, Any] = {
     "checkpoint_interval": None,
     "replay_in_checkpoints": False,
 }
-"""Settings without which a policy acts as it does with them, so that nothing they name is needed."""
+"""Settings that do not affect how a policy acts. They are replaced, so that code they name is not needed."""
 
 
 class EvaluateFlags(CommandFlags):
-    """Play episodes with the policy of CKPT, and print how it does. CKPT is a checkpoint, or a run folder: then its
-    best checkpoint, or its last if there is no best."""
+    """Play episodes with the policy of CKPT, and print its returns. CKPT is a checkpoint, or a run folder, which stands
+    for its best checkpoint, or the last one if it has no best one."""
 
     episodes: int = setting(20, "Episodes to play.", ge=1)
-    video: str | None = setting(None, "Folder to write videos to, of further episodes.")
+    video: str | None = setting(None, "Folder for videos, which show further episodes.")
     num_videos: int | None = setting(None, "Episodes to record; None records one, with --video.", ge=1)
     render: bool = setting(False, "Play the episodes in a window, one after the other, at the env's own speed.")
     explore: bool = setting(False, "Sample the actions instead of taking the most likely ones.")
-    seed: int | None = setting(None, "Seed of the episodes; None takes that of the run.", ge=0)
-    num_envs: int | None = setting(None, "Environments to step together; None does as the run's own evaluations.", ge=1)
-    env_config: dict[str, Any] | None = setting(None, "What to evaluate with in place of the run's env_config.")
+    seed: int | None = setting(None, "Seed of the episodes; None takes the seed of the run.", ge=0)
+    num_envs: int | None = setting(None, "Environments to step together; None takes the setting of the run.", ge=1)
+    env_config: dict[str, Any] | None = setting(None, "The env_config; None takes that of the run.")
     allow: list[str] | None = setting(None, ALLOW)
     json: bool = setting(False, "Print the result as JSON.")
 
@@ -95,7 +95,7 @@ def evaluate(args: Sequence[str]) -> int:
 
 
 def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
-    """Show the episodes, and return what :meth:`Algorithm.evaluate` would."""
+    """Show episodes in a window, and return a result in the form of :meth:`Algorithm.evaluate`."""
     seed = int_seed(algorithm.run_seed, "video", algorithm.env_steps)
     settings = algorithm.config.for_evaluation()
     seen = watch(algorithm.policy, settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)

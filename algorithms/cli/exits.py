@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one line for an error."""
+"""Exit codes of commands, and the line that an error prints."""
 
 import os
 import select
@@ -11,8 +11,8 @@ from pathlib import Path
 import catalog_rl
 
 OK, FAILED, USAGE, INTERRUPTED, NOBODY_READS, TERMINATED = 0, 1, 2, 130, 141, 143
-"""Done; an error, or a target that was missed; a command line that cannot be understood; Ctrl-C; what was printed went
-into a pipe that is closed, as after ``| head``; SIGTERM. The last three are 128 and the signal's number."""
+"""Exit codes. FAILED: an error or a missed target. USAGE: a wrong command line. INTERRUPTED: Ctrl-C. NOBODY_READS:
+stdout is a closed pipe, as after ``| head``. TERMINATED: SIGTERM. The last three are 128 plus a signal number."""
 
 _LIBRARIES = [
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -21,15 +21,15 @@ _LIBRARIES = [
 
 
 class UsageError(Exception):
-    """The command line cannot be understood: where, what was expected, what came, and what to type."""
+    """Raised for a wrong command line: where, what was expected, what was typed, and what to type instead."""
 
 
 def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
-    """Run a command; errors become a line on stderr.
+    """Run a command, print an error as one line on stderr, and return the exit code.
 
     Args:
-        command: What to run; it returns its exit code.
-        debug: Show the traceback of an error instead.
+        command: The command; returns its exit code.
+        debug: Print the traceback of an error instead.
     """
     try:
         try:
@@ -54,9 +54,9 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
 
 
 def _nobody_reads() -> bool:
-    """Check whether stdout is a closed pipe; then send what is still written to it nowhere.
+    """Return whether stdout is a closed pipe, and if so redirect it to the null device.
 
-    The pipes to worker processes break in the same way, which is an error.
+    A broken pipe to a worker process raises the same error, but is a failure.
     """
     poll = select.poll()
     poll.register(1)
@@ -67,7 +67,7 @@ def _nobody_reads() -> bool:
 
 
 def _readable(error: Exception) -> str:
-    """Format an error as one line. One that is not of our making also says its type and how to see more."""
+    """Format an error as one line; for an error from other code, add its type, its place and how to see more."""
     text = " ".join(str(error).split())
     if ": expected " in text:
         return f"error: {text}"
@@ -75,7 +75,7 @@ def _readable(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Name the innermost line of the user's code, such as a net's, that raised; nothing if there is none."""
+    """Return the innermost line of user code in the traceback; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not any(file.is_relative_to(folder) for folder in _LIBRARIES):

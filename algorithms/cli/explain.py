@@ -1,4 +1,4 @@
-"""``rlmodule explain``: what the catalog decides for an environment."""
+"""``rlmodule explain``: show the catalog's decisions for an environment."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from catalog.explain.explain import Format
 from catalog.settings import setting, settings_of
 
 _EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
-"""Settings, besides those of the nets, on which the catalog's decisions depend."""
+"""Settings on which the catalog's decisions depend, in addition to those of the networks."""
 
 
 class ExplainFlags(CommandFlags):
-    """Show the networks that ENV gets, and why. ENV is a Gymnasium id, or a class or factory of yours as
+    """Show the networks for ENV, and why they were chosen. ENV is a Gymnasium id, or your class or factory as
     my_module:name. The settings of the networks are flags, too."""
 
     algo: str = setting("ppo", "The algorithm whose catalog decides.")

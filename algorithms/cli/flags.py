@@ -1,4 +1,4 @@
-"""Build flags from settings and a config from flags: no flag of a setting is written by hand."""
+"""Make a flag of every setting, and a config from the flags of a command line."""
 
 import dataclasses
 import re
@@ -30,19 +30,19 @@ _NO_FLAGS = ("env", "model_config", "rl_module_spec")  # the argument ENV, the s
 
 
 class CommandFlags(Settings):
-    """The flags of a command that no config has. The docstring of a subclass is the help's first paragraph."""
+    """Base class for the flags of a command that are not settings of a config. The help begins with the docstring."""
 
     debug: bool = setting(False, "Show the traceback of an error.")
 
 
 class SpecFlags(Settings):
-    """Parts of ``rl_module_spec`` that are flags."""
+    """The fields of ``rl_module_spec`` that are flags."""
 
     catalog_class: type[Catalog] | None = setting(
-        None, "The catalog that chooses the networks; None takes the algorithm's own, from which yours derives."
+        None, "The catalog that chooses the networks; None takes that of the algorithm, from which yours must derive."
     )
     module_class: type[RLModule] | None = setting(
-        None, "The module that is built with it; None takes the algorithm's own, from which yours derives."
+        None, "The module to build; None takes that of the algorithm, from which yours must derive."
     )
 
 
@@ -51,7 +51,7 @@ Own = TypeVar("Own", bound=CommandFlags)
 
 @dataclass(frozen=True)
 class Section:
-    """Settings that the help shows together as flags, below a sentence on their purpose."""
+    """A group of flags in the help, with a sentence about their purpose."""
 
     doc: str
     settings: list[Setting]
@@ -69,18 +69,18 @@ def parse(
     """Read a command line.
 
     Args:
-        own: The command's own flags.
-        prog: What precedes ``args``, as the help shows it.
-        words: Name of the words that belong to no flag, as the help shows it: ``CKPT``.
-        args: The command line.
-        count: How many of these words it takes.
-        settings: Settings that are flags, too, by the name of their section.
+        own: Class of the command's own flags.
+        prog: The command in help and errors: ``rlmodule evaluate``.
+        words: Its positional arguments in help and errors: ``CKPT``.
+        args: The command line after the command.
+        count: Allowed numbers of positional arguments.
+        settings: Settings that are flags, too, by section.
 
     Returns:
-        The command's own flags; its words; and the settings that were typed.
+        The command's own flags, the positional arguments, and the values of the typed settings.
 
     Raises:
-        UsageError: If a flag is unknown, typed twice or has no value that fits, or there are too few or many words.
+        UsageError: If a flag is unknown, typed twice, or has a wrong value, or the number of arguments is wrong.
         SystemExit: After the help.
     """
     sections = {"command": _own_section(own), **(settings or {})}
@@ -93,7 +93,7 @@ def parse(
         raise UsageError(f"{prog}: expected one of its flags, got {unknown[0]!r}. {prog} --help lists them.{hint}")
     if len(others) not in count:
         raise UsageError(
-            f"{prog}: expected {words}, got {' '.join(others) or 'nothing'}. {prog} --help shows what there is; a flag "
+            f"{prog}: expected {words}, got {' '.join(others) or 'nothing'}. {prog} --help lists all flags; a flag "
             "that is true or false takes no value: --x or --no-x."
         )
     ours = {name: typed.pop(name) for name in settings_of(own) if name in typed}
@@ -101,7 +101,7 @@ def parse(
 
 
 def parse_early(own: type[Own], args: Sequence[str]) -> Own:
-    """Read the command's own flags alone, before it is known which settings there are."""
+    """Read only the command's own flags, and ignore others; the algorithm decides which other flags exist."""
     return own(**_found(args, {"command": _own_section(own)})[0])
 
 
@@ -110,7 +110,7 @@ def _own_section(own: type[CommandFlags]) -> Section:
 
 
 def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict[str, Section]:
-    """Return the settings in ``known`` that can be typed, by section; those of the networks are section ``model``."""
+    """Return the settings in ``known`` that can be flags, by section, and the model settings as section ``model``."""
     docs = section_docs(type(defaults))
     sections: dict[str, Section] = {}
     for name, item in known.items():
@@ -120,7 +120,7 @@ def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict
     if "rl_module_spec" in known:
         sections["rl_module"] = Section(docs["rl_module"], [*settings_of(SpecFlags).values()])
     model = defaults.model_config_class.from_any(defaults.model_config)
-    # what an algorithm adds to the model settings is among its own
+    # only the common ones: what an algorithm adds to the model settings is a setting of its config
     nets = [
         dataclasses.replace(item, default=vars(model)[item.name]) for item in settings_of(DefaultModelConfig).values()
     ]
@@ -129,7 +129,7 @@ def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict
 
 
 def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return a copy of ``config`` with what was typed.
+    """Return a copy of ``config`` with the typed settings.
 
     Raises:
         TypeError, ValueError: If a value does not fit its setting.
@@ -145,7 +145,7 @@ def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def kebab(name: str) -> str:
-    """Return the flag of a setting, without the dashes before it."""
+    """Return the flag of a setting without its leading dashes."""
     return name.strip("_").replace("_", "-")
 
 
@@ -226,7 +226,7 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
         topic: A section, a flag, or ``all``.
 
     Raises:
-        UsageError: If there is no such topic; names the closest.
+        UsageError: If ``topic`` is unknown; suggests the closest.
         SystemExit: With code 0.
     """
     about = dict[str, Section]()
@@ -254,27 +254,27 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
     raise SystemExit(0)
 
 
-# --- flags as other libraries call them -------------------------------------------------------------------------------
+# --- flags of other libraries -------------------------------------------------------------------------------
 
 
 def hint_for(flag: str, known: Collection[str]) -> str:
-    """What to type instead of ``flag``, if that is known: `` Use --minibatch-size.``, `` Did you mean '--lr'?``.
+    """Return what to type instead of an unknown flag: `` Use --minibatch-size.``, `` Did you mean '--lr'?`` or nothing.
 
     Args:
-        flag: As it was typed, with its dashes.
-        known: The flags there are.
+        flag: The flag as it was typed, with its dashes.
+        known: The flags of the command.
     """
     name = flag.strip("-").replace("-", "_")
     hint = remedy_for("flag", name) or _on_flags(remedy_for("setting", name))
     named = re.findall(r"--[a-z][a-z-]*", hint)
     if {*named} & {*known} if named else hint and "--num-env-steps" in known:
         return f" {hint}"
-    # without the dashes, which would make all flags alike
+    # compare without the dashes, which would make all flags similar
     return closest(flag.strip("-"), [other.strip("-") for other in known]).replace("'", "'--", 1)
 
 
 def _on_flags(hint: str) -> str:
-    """A hint on Python as one on flags: ``.training(lr=...)`` becomes ``--lr``."""
+    """Turn a hint about Python into one about flags: ``.training(lr=...)`` becomes ``--lr``."""
 
     def flags(call: re.Match[str]) -> str:
         names = re.findall(r"(\w+)=", call[1])
@@ -291,7 +291,7 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
     """Return the config class of the algorithm ``name``, or register and return the one at ``my_module:MyConfig``.
 
     Raises:
-        UsageError: If there is none; names the closest.
+        UsageError: If it does not exist; suggests the closest.
     """
     if ":" in name:
         found = imported("ALGO", name)
@@ -314,6 +314,6 @@ def is_config_class(thing: Any) -> bool:
 
 
 def register_own(config: type[AlgorithmConfig]) -> None:
-    """Register ``config`` by its name without ``Config``, unless its module did."""
+    """Register ``config`` under its name without ``Config``, unless its module has registered it."""
     if config not in ALGORITHMS.values():
         register_algorithm(config.__name__.removesuffix("Config"), config)

@@ -1,4 +1,4 @@
-"""``rlmodule inspect``: what a checkpoint holds, read from its files alone; nothing that they name is imported."""
+"""``rlmodule inspect``: show the contents of a checkpoint, without importing the code that it names."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,14 +11,14 @@ from algorithms.cli.flags import CommandFlags, parse
 from algorithms.loggers.base import STEPS
 from algorithms.loggers.jsonl import read_rows
 from algorithms.run.checkpoints import read_checkpoint
-from algorithms.run.saved_settings import default_settings, plain_settings, read_about, setting_text
+from algorithms.run.saved_settings import default_settings, folders_below, plain_settings, read_about, setting_text
 from algorithms.run.text import return_text, table_text
 from catalog.settings import setting
 
 
 class InspectFlags(CommandFlags):
-    """Show what CKPT holds: its history, settings, nets and size. CKPT is a checkpoint, or a run folder: then its last
-    checkpoint. A folder of several runs lists them."""
+    """Show what CKPT holds: its history, settings, nets and size. CKPT is a checkpoint, or a run folder, which stands
+    for its last checkpoint. For a folder of several runs, list them."""
 
     all: bool = setting(False, "Show all settings, also those that have their default.")
 
@@ -31,6 +31,7 @@ def inspect(args: Sequence[str]) -> int:
         return OK
     folder = find_checkpoint(path)
     content = read_checkpoint(folder)
+    # plain values: decoding them would import the code that they name
     algorithm, config = str(content["algorithm"]), plain_settings(str(content["algorithm"]), content["config"])
     print(f"{algorithm} on {setting_text(config['env'])}")
     print(table_text([("checkpoint", str(folder)), *_history(folder, content)], "<<"))
@@ -40,7 +41,7 @@ def inspect(args: Sequence[str]) -> int:
     print(table_text([(name, setting_text(value)) for name, value in shown.items()] or [("none", "")], "<<"))
     for module_id, tensors in content["state"]["learners"]["module"].items():
         about = content["modules"][module_id]
-        # a tensor that is not counted is a buffer, or a parameter that is listed under another name
+        # count 0 for buffers, and for shared parameters, which are listed under another name
         counts = {name: tensor.numel() if name in about["parameters"] else 0 for name, tensor in tensors.items()}
         rows = [(name, " × ".join(map(str, tensors[name].shape)), f"{count:,}") for name, count in counts.items()]
         print(f"\nModule {module_id}: {about['class']}")
@@ -52,11 +53,11 @@ def inspect(args: Sequence[str]) -> int:
 
 
 def _runs_in(path: Path) -> list[tuple[str, ...]]:
-    """List the runs in the folders below ``path`` and how far each got; nothing if it is a run itself."""
+    """List the runs in folders below ``path`` with their progress; empty if ``path`` is a run itself."""
     if any((path / name).exists() for name in ("run.json", "checkpoint", "checkpoint.json")):
         return []
     rows: list[tuple[str, ...]] = []
-    for run in sorted(file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/run.json")):
+    for run in folders_below(path, "run.json"):
         about = read_about(run)
         name = "not begun" if about is None else f"{about['name']}, seed {about['seed']}"
         log = run / "progress.jsonl"

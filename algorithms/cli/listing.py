@@ -1,4 +1,4 @@
-"""``rlmodule list``: which algorithms, presets and spaces there are."""
+"""``rlmodule list``: list algorithms, presets and supported spaces."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,11 @@ from catalog.errors import closest
 
 
 class ListFlags(CommandFlags):
-    """List the algorithms, what each learns, and the spaces there are networks for; or one of the lists."""
+    """List the algorithms, the presets, and the spaces with networks; or only one of these lists."""
 
 
 def list_known(args: Sequence[str]) -> int:
-    """List algorithms, presets, and the spaces there are networks for."""
+    """List the algorithms, the presets, and the spaces with networks."""
     _, words, _ = parse(ListFlags, "rlmodule list", f"[{'|'.join(_LISTS)}]", args, count=range(2))
     for name in words:
         if name not in _LISTS:

@@ -1,6 +1,7 @@
 """The ``rlmodule`` command.
 
-A subcommand is a function from its arguments to an exit code, in a module of its own, and a line in :data:`COMMANDS`.
+A subcommand is a function in a separate module and a line in :data:`COMMANDS`. It takes its arguments and returns the
+exit code.
 """
 
 import io
@@ -28,7 +29,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "explain": ("ENV [flags]", explain),
     "list": ("[algorithms|presets|spaces]", list_known),
 }
-"""Name → its arguments and the function; a new command adds its line here."""
+"""Name → arguments, as the overview shows them, and function. A new command adds its line here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; see :mod:`algorithms.cli.exits`.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    if os.getcwd() not in sys.path:  # a script has its own folder there instead; last, so that it hides nothing
-        sys.path.append(os.getcwd())  # for modules beside the user: my_envs:MyEnv-v0
+    if os.getcwd() not in sys.path:  # an installed script has only its own folder there; last, to hide no package
+        sys.path.append(os.getcwd())  # for user modules, as in my_envs:MyEnv-v0
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an arrow that the locale cannot write is a question mark
+            stream.reconfigure(errors="replace")  # a character that the locale lacks is printed as a question mark
     return exit_code_of(lambda: _run(args), debug="--debug" in args)
 
 

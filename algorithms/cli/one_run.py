@@ -1,4 +1,4 @@
-"""A run from the shell, and what it prints."""
+"""Train one run from the shell, and print its progress and result."""
 
 import math
 import shlex
@@ -22,12 +22,12 @@ from catalog.settings import setting, settings_of
 DEFAULT_STEPS = 200_000
 """Env steps of a run without a preset."""
 NEW_RUN_DIR = "runs/<algo>-<env>-<time>"
-"""Default of ``--run-dir``: a new folder of this name."""
+"""Default of ``--run-dir``: a new folder with such a name."""
 
 
 class TrainFlags(CommandFlags):
-    """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or a class or factory of
-    yours as my_module:name."""
+    """Train an algorithm on an environment; every setting is a flag. ENV is a Gymnasium id, or your class or
+    factory as my_module:name."""
 
     num_env_steps: int | None = setting(
         None,
@@ -51,12 +51,12 @@ class TrainFlags(CommandFlags):
     )
     preset: str = setting(
         "auto",
-        "Settings to begin with, as measured on an environment: auto takes those of ENV, if there are any, none the "
-        "defaults, an id those of that env; `rlmodule list presets` shows all. A flag that is typed wins.",
+        "Measured settings to begin with: auto takes those of ENV or else the defaults, none takes the defaults, an id "
+        "takes those of that env; `rlmodule list presets` lists them. Flags override the preset.",
     )
     load: str | None = setting(
         None,
-        "Go on with a run: its folder, or a checkpoint in it. It keeps its settings but for the flags that are typed; "
+        "Continue a run: its folder, or a checkpoint in it. It keeps its settings, except for the flags you type; "
         "leave out ALGO and ENV.",
     )
     allow: list[str] | None = setting(None, ALLOW)
@@ -65,16 +65,16 @@ class TrainFlags(CommandFlags):
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What a command line asks to train.
+    """The training that a command line asks for.
 
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
         flags: The command's own flags.
         num_env_steps: Env steps to sample.
-        begun_with: What the settings began with: a preset, the defaults or a checkpoint, in words.
-        checkpoint: The run to go on with; None begins one.
+        begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
+        checkpoint: The checkpoint to continue; None starts a new run.
         allow: Modules that the checkpoint may import.
-        seeds: Those of several runs; empty for a single one.
+        seeds: Seeds of several runs; empty for a single run.
     """
 
     config: AlgorithmConfig
@@ -86,12 +86,12 @@ class TrainPlan:
     seeds: tuple[int, ...]
 
     def say(self, text: str) -> None:
-        """Print a line, unless the command is to be quiet."""
+        """Print a line, unless ``--quiet`` is set."""
         if not self.flags.quiet:
             print(text, flush=True)
 
     def build(self) -> Algorithm:
-        """Build the algorithm, new or as the checkpoint has it."""
+        """Build a new algorithm, or load it from the checkpoint."""
         if self.checkpoint is None:
             return self.config.build()
         settings = {name: vars(self.config)[name] for name in settings_of(type(self.config))}
@@ -100,12 +100,12 @@ class TrainPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        exit_code: Of the command, if this is its only run.
-        final_return: Mean return of the last evaluation; NaN if there is none.
-        env_steps: Env steps sampled, before a checkpoint too.
+        exit_code: Exit code of the command, if this is its only run.
+        final_return: Mean return of the last evaluation; NaN without one.
+        env_steps: Env steps sampled, including those before the checkpoint.
         seconds: Wall time of the training.
     """
 
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def train_once(plan: TrainPlan) -> int:
-    """Train one run to its end, print how it went and what to do next, and return the exit code."""
+    """Train one run, print its result and the next commands, and return the exit code."""
     config, say = plan.config, plan.say
     if config.num_env_runners or config.num_learners:
         workers = f"{config.num_env_runners} env runners and {config.num_learners} learners"
@@ -143,7 +143,7 @@ def train_once(plan: TrainPlan) -> int:
 
 @contextmanager
 def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
-    """Make a folder where ``run_dir`` is :data:`NEW_RUN_DIR`, and remove it if it stays empty."""
+    """Create the folder if ``run_dir`` is :data:`NEW_RUN_DIR`, and remove it at the end if it is empty."""
     if config.run_dir != NEW_RUN_DIR:
         yield
         return
@@ -157,7 +157,7 @@ def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
 
 
 def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
-    """Train, evaluate, and print how it went."""
+    """Train, evaluate and print the result."""
     say, target, first_step = plan.say, plan.flags.target_return, algorithm.env_steps
     progress = not plan.flags.quiet
     session = TrainingSession(algorithm, plan.num_env_steps, target, progress=progress, evaluate_at_end=True)
@@ -185,7 +185,7 @@ def carry_out(plan: TrainPlan, algorithm: Algorithm) -> Outcome:
 
 
 def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
-    """Format how to look at the run, go on with it and act with it."""
+    """Return the text with the commands and the code to evaluate, continue and use the run."""
     allow, run = allow_flag(algorithm.config), str(folder.path)
     acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
@@ -206,7 +206,7 @@ and in Python:
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
-    """Return the flag by which a command that loads the run may import the modules that its settings name."""
+    """Return the flag ``--allow`` with the modules that the settings of the run need; empty if they need none."""
     modules = config.modules_to_allow()
     return ["--allow", *modules] if modules else []
 

@@ -1,4 +1,4 @@
-"""``rlmodule plot``: learning curves of runs, compared over their seeds."""
+"""``rlmodule plot``: draw and compare learning curves, averaged over seeds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ from catalog.settings import setting
 
 
 class PlotFlags(CommandFlags):
-    """Draw the learning curve of each RUN: the mean of its seeds in a band of their spread. A RUN is a run folder, or a
-    folder that holds a run folder for each seed."""
+    """Draw the learning curve of each RUN: the mean of its seeds, with a band for their spread. RUN is a run folder, or
+    a folder with a run folder for each seed."""
 
     by: Literal["steps", "time"] = setting("steps", "The x axis: env steps, or the time that training took.")
     out: str = setting("plot.png", "The picture: .png, .pdf or .svg.")
     metric: str | None = setting(None, "A path in progress.jsonl or its end, such as entropy; None takes the returns.")
-    labels: list[str] | None = setting(None, "A name for each RUN; None names them by what differs between them.")
-    title: str | None = setting(None, "Title of the picture; None says what ran.")
+    labels: list[str] | None = setting(None, "A name for each RUN; None names them by their differences.")
+    title: str | None = setting(None, "Title of the picture; None names the algorithm and env.")
 
 
 def plot(args: Sequence[str]) -> int:

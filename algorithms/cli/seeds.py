@@ -1,4 +1,4 @@
-"""The same run with several seeds: each in a process of its own, one after the other or side by side."""
+"""Train a run with several seeds, each in a separate process: one after the other or in parallel."""
 
 import dataclasses
 import math
@@ -30,10 +30,10 @@ _STOPPED = "\nStopped by Ctrl-C: runs finish their iteration and save. Ctrl-C ag
 
 
 def seeds_of(text: str | None) -> tuple[int, ...]:
-    """Return the seeds that ``--seed`` lists: ``7``, ``1..5``, ``1,3,7``; none for None.
+    """Return the seeds in the text of ``--seed``: ``7``, ``1..5`` or ``1,3,7``; empty for None.
 
     Raises:
-        UsageError: If they cannot be understood, or one is listed twice.
+        UsageError: If the text is malformed, or lists a seed twice.
     """
     if text is None:
         return ()
@@ -48,14 +48,14 @@ def seeds_of(text: str | None) -> tuple[int, ...]:
 
 
 def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
-    """Train one run for each of ``plan.seeds``, and print how they ended together.
+    """Train a run for each of ``plan.seeds``, and print a table of their results.
 
     Args:
-        plan: What to train.
-        args: The arguments that ``plan`` was made of, from which each process makes it again.
+        plan: The training.
+        args: The arguments of the command, from which each process makes its plan.
 
     Returns:
-        0 if all of them succeeded, 130 or 143 if they were stopped, and else 1.
+        The exit code: 0 if all runs succeeded, 130 or 143 if a signal stopped them, else 1.
     """
     config, say, jobs = plan.config, plan.say, plan.flags.jobs
     config.spaces_of()  # an error of the env is printed once, not by every run
@@ -90,22 +90,25 @@ def _draw(folder: Path, plan: TrainPlan) -> None:
 
 
 class Runs:
-    """The processes of the seeds of a plan.
+    """Runs a process for each seed of a plan.
 
-    A terminal sends Ctrl-C to all processes, but theirs is blocked. Here, the first one, like a SIGTERM, asks them to
-    finish their iteration and save; the second one kills them.
+    A terminal sends Ctrl-C to all processes, but these block it. The first Ctrl-C or SIGTERM asks them to finish
+    their iteration and save. A second Ctrl-C kills them.
+
+    Attributes:
+        ended: Seed → exit code and result of each run that has ended; the result is None if the run failed.
     """
 
     def __init__(self, plan: TrainPlan, args: list[str]) -> None:
         self.plan, self.args = plan, args
         self.ended: dict[int, tuple[int, Outcome | None]] = {}
         self._running: dict[int, SpawnProcess] = {}
-        self._one_at_a_time = threading.Lock()  # a process that starts looks for others that have ended
+        self._one_at_a_time = threading.Lock()  # starting a process also reaps others: not at once with join()
         self._stopped_by: signal.Signals | None = None
 
     def finish(self) -> None:
-        """Run them all, or those that have begun before a signal asks to stop."""
-        resource_tracker.ensure_running()  # unblocks Ctrl-C in the thread that starts it
+        """Train all seeds; after a signal, start no further ones."""
+        resource_tracker.ensure_running()  # now, as it unblocks Ctrl-C in the thread that starts it
         blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # which new processes inherit
         with (
             stop_requests(self._on_signal),
@@ -116,13 +119,13 @@ class Runs:
 
     @property
     def exit_code(self) -> int:
-        """That of the command."""
+        """The exit code of the command."""
         if self._stopped_by is not None:
             return INTERRUPTED if self._stopped_by is signal.SIGINT else TERMINATED
         return OK if all(code == OK for code, _ in self.ended.values()) else FAILED
 
     def table(self) -> Iterator[str]:
-        """Format how each ended, and their mean."""
+        """Yield the lines of the table: the result of each run, and their mean."""
         yield f"\n{'seed':>6}  {'return':>10}  {'steps':>12}  {'time':>8}"
         known = list[float]()
         for seed in sorted(self.plan.seeds):
@@ -141,12 +144,12 @@ class Runs:
 
     @property
     def best(self) -> int | None:
-        """The seed of the run with the highest final return; of those without one, the first that has ended well."""
+        """The seed of the run with the highest final return; else the first that ended with a result; else None."""
         finals = {seed: outcome.final_return for seed, (_, outcome) in self.ended.items() if outcome is not None}
         return max(sorted(finals), key=lambda seed: (not math.isnan(finals[seed]), finals[seed]), default=None)
 
     def _run(self, seed: int) -> None:
-        """Run one seed to its end, unless a signal came before."""
+        """Train one seed, unless a signal asked to stop before."""
         if self._stopped_by is not None:
             return
         plan, context = self.plan, multiprocessing.get_context("spawn")
@@ -157,13 +160,13 @@ class Runs:
         with self._one_at_a_time:
             process.start()
         self._running[seed] = process
-        if self._stopped_by is not None:  # meanwhile
+        if self._stopped_by is not None:  # the signal came before the process was in _running
             process.terminate()
         sender.close()
         if lines is None or output is None:
             plan.say(f"\nSeed {seed}")
         else:
-            output.close()  # so that the lines have an end
+            output.close()  # the lines end when no process holds the pipe open for writing
             with open(lines.fileno(), encoding="utf-8", errors="replace", closefd=False) as text:
                 for line in filter(str.strip, text):
                     print(f"[seed {seed}] {line.rstrip()}", file=sys.stderr, flush=True)
@@ -180,7 +183,7 @@ class Runs:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again = self._stopped_by is not None
         self._stopped_by = self._stopped_by or signal.Signals(number)
-        if number == signal.SIGINT and not again:  # not print(): this may run in the middle of another one
+        if number == signal.SIGINT and not again:  # not print(), which is not reentrant
             os.write(2, _STOPPED.encode())
         for process in [*self._running.values()]:
             if again and number == signal.SIGINT:
@@ -221,11 +224,11 @@ def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection)
 
 
 def _end_with_parent() -> None:
-    """Ask the run to save and end when the process that started it is gone."""
+    """Wait for the end of the parent process, and ask the run to save and end then."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # which led to it
+    for stream in (1, 2):  # they may be pipes to the parent
         os.dup2(nowhere, stream)
     os.kill(os.getpid(), signal.SIGTERM)

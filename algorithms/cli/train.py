@@ -1,4 +1,4 @@
-"""``rlmodule train``: what is to be trained, from the command line."""
+"""``rlmodule train``: make a training plan from the command line, and carry it out."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,18 +34,19 @@ def train(args: Sequence[str]) -> int:
     run_dir = plan.config.run_dir
     if plan.checkpoint is None and run_dir not in (None, NEW_RUN_DIR):
         for folder in [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [run_dir]:
-            RunFolder(folder, env_steps=0).undo()  # refuses a folder before envs and workers start
+            RunFolder(folder, env_steps=0).undo()  # raises for a folder in use before envs and workers start
     return train_seeds(plan, args) if plan.seeds else train_once(plan)
 
 
 def train_plan(args: Sequence[str]) -> TrainPlan:
-    """Return what the arguments of ``rlmodule train`` ask for.
+    """Return the plan for the arguments of ``rlmodule train``.
 
     Raises:
-        UsageError: If algorithm, environment, preset or a flag are unknown, or a value does not fit.
+        UsageError: If the algorithm, environment, preset or a flag is unknown, or a value does not fit its flag.
         FileNotFoundError: If there is no checkpoint to load.
         SystemExit: After --help.
     """
+    # The algorithm decides which settings are flags, and --load with --allow decides the algorithm: read these first.
     early = parse_early(TrainFlags, args)
     allow = modules_in(early.allow)
     checkpoint = None if early.load is None else find_checkpoint(early.load)
@@ -67,7 +68,7 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         preset, begun = _preset(algo, env, flags.preset)
         config = algo(**(preset.settings if preset else {})).update({"env": env})
     else:
-        with allowing(allow):  # what was typed is not looked for in the checkpoint
+        with allowing(allow):  # typed settings replace saved ones, which may then stay unreadable
             given = {name: value for name, value in typed.items() if name in known}
             config, begun = algo.from_dict(content["config"], allow=allow, **given), str(checkpoint)
         if run_dir == NEW_RUN_DIR:
@@ -82,13 +83,14 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
         raise UsageError(
             "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
         )
+    # Typed flags are applied last: they override the preset and the checkpoint.
     steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
     config = apply(typed, config).update({"run_dir": run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {}))
     return TrainPlan(config, flags, steps, begun, checkpoint, allow, seeds if len(seeds) > 1 else ())
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:
-    """Return the preset that ``--preset`` chooses, and a line about it."""
+    """Return the preset that ``--preset`` chooses, and a text that describes it."""
     defaults = f"the defaults of {algo().algo_class.__name__}"
     env_id = env if chosen == "auto" else chosen
     preset = None if chosen == "none" else find_preset(algo.presets, env_id)

@@ -1,4 +1,4 @@
-"""Read what is typed after a flag: a number, a word, JSON, or a name in a module."""
+"""Convert the words after a flag to a value: a number, a string, JSON, or an object in a module."""
 
 import collections.abc
 import importlib
@@ -20,15 +20,15 @@ _CODE = (type, collections.abc.Callable)
 
 
 def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
-    """Read the value of a flag.
+    """Convert the words after a flag to a value.
 
     Args:
-        flag: The flag, as errors name it.
-        hint: The annotation that the value has to fit. Ranges and the items of JSON are checked later.
-        texts: What was typed: one word per item of a list, and one word for anything else.
+        flag: The flag, for errors.
+        hint: Annotation of the value. The caller checks ranges and the items of JSON.
+        texts: The words: one per item of a list, one for any other value.
 
     Raises:
-        UsageError: If the value cannot be read.
+        UsageError: If the words do not fit ``hint``.
     """
     item = item_of(hint)
     if [*texts] == ["None"] and NoneType in union_members(hint):
@@ -37,7 +37,7 @@ def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
 
 
 def item_of(hint: Any) -> Any:
-    """Return the annotation of the items of a list that is typed as several words; None for anything else."""
+    """Return the annotation of the items, if the value is a list that is typed as several words; else None."""
     kind, *others = (part for part in union_members(hint) if part is not NoneType)
     items = get_args(kind)
     if others or get_origin(kind) not in _LISTS or items[1:] not in ((), (Ellipsis,)):
@@ -46,14 +46,14 @@ def item_of(hint: Any) -> Any:
 
 
 def imported(where: str, path: str) -> Any:
-    """Import what ``my_module:name`` or ``my_package.module:Class.method`` names.
+    """Import the object ``my_module:name`` or ``my_package.module:Class.method``, or the module ``my_module``.
 
     Args:
-        where: What asks, as errors name it.
+        where: The flag or argument, for errors.
         path: Module, colon, name.
 
     Raises:
-        UsageError: If there is no such thing; names the closest.
+        UsageError: If the module cannot be imported, or has no such name; suggests the closest.
     """
     module_name, _, qualname = path.partition(":")
     try:
@@ -75,13 +75,13 @@ def imported(where: str, path: str) -> Any:
 
 
 def environment(text: str) -> Any:
-    """Return the env that ENV names: an id as it is, the class or factory of ``my_module:name``.
+    """Return the env for the argument ENV: an id unchanged, or the class or factory ``my_module:name``.
 
-    Gymnasium writes ``my_module:MyEnv-v0`` for an id that the module registers when it is imported. A name that could
-    be either is the id, if it is registered then.
+    In Gymnasium, ``my_module:MyEnv-v0`` is an id that the module registers. If the module both registers an id and
+    defines a class of this name, the id wins.
 
     Raises:
-        UsageError: If there is no such class or factory, or the module cannot be imported.
+        UsageError: If the module cannot be imported, or has no such class or factory.
     """
     module_name, colon, name = text.partition(":")
     if not colon:

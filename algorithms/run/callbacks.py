@@ -1,4 +1,4 @@
-"""Callbacks: code of the user's that a run calls as it goes, as functions or as one class.
+"""Callbacks: user code that a run calls at certain events, as functions or as one class.
 
 ::
 
@@ -10,7 +10,7 @@
 
     config.callbacks(Watch)
 
-All arguments go by keyword, and what is returned is ignored. What is not listened to costs nothing.
+A run passes all arguments by keyword, and ignores the return value. Events without a callback cost nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """What ``on_episode_end`` is told.
+    """A finished episode, as ``on_episode_end`` receives it.
 
     Attributes:
-        episode_return: Sum of its rewards.
-        length: Its steps.
-        env_index: Which of the environments played it.
-        info: The ``info`` of its last step.
+        episode_return: Sum of the rewards.
+        length: Number of steps.
+        env_index: Index of the environment that played it.
+        info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
     """
 
@@ -54,7 +54,7 @@ class FinishedEpisode:
 
 
 def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
-    """The episodes that ended in ``rollout``, in order of time; with ``info`` if its runner recorded it."""
+    """Return the episodes that ended in ``rollout``, in order of time; with ``info`` if the runner recorded it."""
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
     infos = stats.get("episode_infos", [{}] * len(returns))
@@ -65,16 +65,16 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
 
 
 class Callbacks:
-    """What a run calls as it goes; override what is of interest. One object is made for each run, without arguments.
+    """Base class for callbacks: override the events you need. Each run makes one instance, without arguments.
 
     Raises:
-        TypeError: When a subclass is defined, if a method's name begins with ``on_`` and is none of these, or it cannot
-            be called with the arguments of its callback.
+        TypeError: When a subclass is defined, if the name of a method begins with ``on_`` but is no callback, or if the
+            method does not accept the arguments of its callback.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in dir(cls):  # which has the methods of a mixin too
+        for name in dir(cls):  # not vars(cls), as a mixin may define callbacks too
             if name.startswith("on_") and name not in CALLBACKS:
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
                 remedy = remedy_for("setting", name) or remedy
@@ -83,44 +83,44 @@ class Callbacks:
                 check_callback(name, getattr(object.__new__(cls), name))
 
     def on_environment_created(self, *, env: VectorEnv[Any, Any, Any], in_evaluation: bool) -> None:
-        """A vector of environments was made, for training or to evaluate in; the algorithm is not complete yet."""
+        """Handle a new vector of environments, for training or evaluation. The algorithm is not complete yet."""
 
     def on_sample_end(self, *, algorithm: Algorithm, rollout: Rollout) -> None:
-        """A rollout was sampled for training, and is not learned from yet; what it holds must not be changed."""
+        """Handle a rollout that was sampled for training, before the update. Do not change it."""
 
     def on_episode_end(self, *, algorithm: Algorithm, episode: FinishedEpisode) -> None:
-        """An episode ended, in training or in an evaluation; called once its rollout is complete."""
+        """Handle the end of an episode, in training or evaluation; called when its rollout is complete."""
 
     def on_evaluate_end(self, *, algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
-        """An evaluation is over; what is added to ``evaluation`` is reported with it."""
+        """Handle the end of an evaluation. What you add to ``evaluation`` is reported with it."""
 
     def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:
-        """An iteration is over; what is added to ``result`` is returned by ``train()`` and logged."""
+        """Handle the end of an iteration. What you add to ``result`` is logged, and returned by ``train()``."""
 
     def on_checkpoint(self, *, algorithm: Algorithm, path: Path) -> None:
-        """A checkpoint was written, and is complete at ``path``."""
+        """Handle a new checkpoint, which is complete at ``path``."""
 
 
 CALLBACKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 """The names of all callbacks."""
 
 CALLBACK_SETTINGS = ("callbacks_class", *CALLBACKS)
-"""Settings of the section ``callbacks``; a run does the same work if all of them are None."""
+"""Settings of the section ``callbacks``. Without them, a run trains in the same way."""
 
 
 def overrides(callbacks_class: type[Callbacks] | None, name: str) -> bool:
-    """Whether a class has a callback ``name`` of its own; makes no object of it."""
+    """Return whether a class overrides the callback ``name``, without making an instance."""
     return callbacks_class is not None and getattr(callbacks_class, name) is not getattr(Callbacks, name)
 
 
 class CallbackCaller:
-    """Calls what listens.
+    """Calls the callbacks of a config, and makes the instance of its ``callbacks_class``.
 
     Args:
-        config: Whose callbacks to call; makes an object of its ``callbacks_class``.
+        config: The settings with the callbacks.
 
     Attributes:
-        listen_to_rollouts: Whether any of them wants rollouts, or the episodes that ended in them.
+        listen_to_rollouts: Whether a callback needs rollouts, or the episodes that ended in them.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
@@ -138,20 +138,22 @@ class CallbackCaller:
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
 
     def listens(self, name: str) -> bool:
-        """Whether anything is to be called."""
+        """Return whether the event ``name`` has a callback."""
         return bool(self._listeners[name])
 
     def call(self, name: str, **arguments: Any) -> None:
-        """Call all that listens to ``name``, the class first.
+        """Call the callbacks of the event ``name``, the method of the class first.
 
         Raises:
-            RuntimeError: If one raises; names it, and has the error as its cause.
+            RuntimeError: If a callback raises; names the callback, and has its error as the cause.
         """
         _call_all(name, self._listeners[name], arguments)
 
     def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Rollout]) -> None:
-        """Call ``on_sample_end`` and ``on_episode_end``. If one raises, new episodes start: the rollouts are lost to a
-        replay, which must not take the next ones for their continuation.
+        """Call ``on_sample_end`` and ``on_episode_end``.
+
+        If one raises, start new episodes. The rollouts do not reach the replay buffer then, and it must not join the
+        next rollouts to earlier ones.
 
         Raises:
             RuntimeError: See :meth:`call`.
@@ -163,16 +165,16 @@ class CallbackCaller:
                     for episode in finished_episodes(rollout, in_evaluation=False):
                         self.call("on_episode_end", algorithm=algorithm, episode=episode)
         except BaseException:
-            with suppress(Exception):  # the first error is the one to raise
+            with suppress(Exception):  # the error of the callback is the one to raise
                 algorithm.env_runner_group.reset()
             raise
 
     def show_result(self, algorithm: Algorithm, result: dict[str, Any]) -> None:
-        """Call ``on_train_result`` with ``result``, which also gets what was logged so far.
+        """Add the values logged so far to ``result``, and call ``on_train_result`` with it.
 
         Raises:
             RuntimeError: See :meth:`call`.
-            ValueError: If a section is gone that the run needs.
+            ValueError: If a callback removes the section ``env_runners``.
         """
         result |= algorithm.metrics.logged_means()
         self.call("on_train_result", algorithm=algorithm, result=result)
@@ -183,8 +185,9 @@ class CallbackCaller:
             )
 
     def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
-        """Return what a runner, maybe in another process, calls with its vector env: it calls a copy of what listens.
-        None if nothing does."""
+        """Return the function that env runners call with a new vector env; None if no callback needs it.
+
+        Runners in other processes call a pickled copy."""
         listeners = self._listeners["on_environment_created"]
         call = partial(_call_all, "on_environment_created", listeners)
         return (lambda env: call({"env": env, "in_evaluation": in_evaluation})) if listeners else None
@@ -202,10 +205,10 @@ def _call_all(name: str, listeners: list[tuple[str, Callable[..., Any]]], argume
 
 
 def check_callback(name: str, listener: Callable[..., Any]) -> None:
-    """Check that ``listener`` can be called with the arguments of the callback ``name``.
+    """Check that ``listener`` accepts the arguments of the callback ``name``.
 
     Raises:
-        TypeError: If it cannot; names both.
+        TypeError: If it does not, or is an ``async def``.
     """
     _, *names = inspect.signature(vars(Callbacks)[name]).parameters
     try:
@@ -218,11 +221,11 @@ def check_callback(name: str, listener: Callable[..., Any]) -> None:
     except TypeError as error:
         got = f"{_described(listener)}: {error}"
     expected = f"a def that takes {', '.join(names)} by keyword"
-    raise TypeError(f"callback {name}: expected {expected}, got {got}. Name them so.")
+    raise TypeError(f"callback {name}: expected {expected}, got {got}. Use these parameter names.")
 
 
 def _described(listener: Callable[..., Any]) -> str:
-    """Name and place of a function, as an error tells them."""
+    """Return the name, file and line of a function, for errors."""
     function = inspect.unwrap(listener)
     function = function.__func__ if inspect.ismethod(function) else function
     if not inspect.isfunction(function):

@@ -1,4 +1,4 @@
-"""What the checkpoint of an algorithm holds: writes it, and builds the algorithm from it again."""
+"""Write the checkpoint of an algorithm, and load the algorithm from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _saved: WeakSet[Algorithm] = WeakSet()
 
 
 def save_algorithm(algorithm: Algorithm, path: str | os.PathLike[str]) -> Path:
-    """See :meth:`algorithms.Algorithm.save`."""
+    """Write a checkpoint; see :meth:`algorithms.Algorithm.save`."""
     if algorithm not in _saved:
         _saved.add(algorithm)
         _warn_of_script(algorithm.config)
@@ -57,7 +57,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Read what :meth:`algorithms.Algorithm.save` wrote.
 
     Raises:
-        FileNotFoundError, ValueError: If there is none, it is damaged, or something else wrote it.
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If it is damaged, or is not the checkpoint of an algorithm.
     """
     content = load_checkpoint(folder)
     if missing := {"algorithm", "run_seed", "config", "modules", "state"} - content.keys():
@@ -69,7 +70,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
-    """See :meth:`algorithms.Algorithm.from_checkpoint`."""
+    """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
     config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
@@ -77,7 +78,7 @@ def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: 
         _write_only_where_it_lies(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
-    if config.seed != content["run_seed"]:  # the saved state of evaluations is that of another seed
+    if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
         content["state"]["evaluation"] = None
     algorithm = config.build()
     try:
@@ -95,7 +96,7 @@ def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: 
 
 
 def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:
-    """Continue a run in the folder that holds its checkpoint, and in no other that the file may name."""
+    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write."""
     folder = run_folder_of(checkpoint)
     if folder is None:
         lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"

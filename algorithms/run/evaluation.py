@@ -1,4 +1,4 @@
-"""Evaluation: play episodes in environments of their own, to measure the policy."""
+"""Evaluation: play episodes in separate environments, to measure the policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from algorithms.config import AlgorithmConfig
 
 FRAGMENT = 64
-"""Steps of each env per call of the runner; where episodes are counted, a few are played in vain at the end."""
+"""Steps of each env per call of the runner. An evaluation of episodes wastes at most these at its end."""
 
 
 def evaluation_config(
@@ -37,8 +37,8 @@ def evaluation_config(
     """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` are settings.
 
     Raises:
-        TypeError, ValueError: If an argument does not fit its setting, both lengths are given, videos have no folder,
-            or their folder no videos.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range, both lengths are given, or only one of videos and their folder is.
     """
     changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
@@ -70,11 +70,11 @@ def evaluation_config(
 
 
 class Evaluation:
-    """Plays with an algorithm's current weights. Its environments are made when they are first needed.
+    """Plays episodes with an algorithm's current weights. Makes its environments when it first needs them.
 
     Args:
-        algorithm: Whose policy it measures.
-        callbacks: Told of the environments and of every episode.
+        algorithm: The algorithm whose policy it measures.
+        callbacks: Called for new environments and finished episodes.
     """
 
     def __init__(self, algorithm: Algorithm, callbacks: CallbackCaller) -> None:
@@ -96,7 +96,7 @@ class Evaluation:
         return self._made
 
     def run(self, config: AlgorithmConfig, video_dir: str | os.PathLike[str] | None, progress: bool) -> dict[str, Any]:
-        """Record and play what ``config`` asks for.
+        """Record videos and play episodes, as ``config`` asks.
 
         Returns:
             See :meth:`algorithms.Algorithm.evaluate`.
@@ -105,7 +105,7 @@ class Evaluation:
         if algorithm.is_stopped:
             raise already_stopped(algorithm, "evaluate")
         with algorithm.metrics.logging_apart():
-            # videos first, as they may fail
+            # videos first, as they may fail, and playing takes long
             videos = self._record(config, video_dir, progress) if config.evaluation_num_videos else []
             evaluation: dict[str, Any] = {"env_runners": self._play(config, progress)}
             evaluation |= ({"videos": videos} if videos else {}) | algorithm.metrics.logged_means()
@@ -132,13 +132,13 @@ class Evaluation:
             )
 
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, float]:
-        """Play episodes, or steps of all envs together, rounded up to whole steps of each.
+        """Play a number of episodes, or of steps, and return the summary of the finished episodes.
 
-        Where episodes are counted, every env plays an equal share of them, its first ones, so that short episodes are
-        not counted more often than long ones. Within steps, the episodes that end in them count.
+        Of episodes, every env counts an equal share, its first ones: counting whichever ends first would favour short
+        episodes. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
 
         Raises:
-            RuntimeError: If episodes do not end.
+            RuntimeError: If an episode does not end.
         """
         runner, count = self._group.local_runner, config.evaluation_duration
         in_episodes, envs = config.evaluation_duration_unit == "episodes", runner.num_envs
@@ -151,19 +151,19 @@ class Evaluation:
             while any(wanted) if in_episodes else steps < count:
                 rows = FRAGMENT if in_episodes else min(FRAGMENT, -(-(count - steps) // envs))
                 rollout = runner.sample(rows, explore=config.evaluation_explore)
-                steps += rollout.num_env_steps  # fewer than rows, where a vector env resets in a step of its own
+                steps += rollout.num_env_steps  # less than rows * envs if resets take a step
                 since_end += rows
                 for episode in finished_episodes(rollout, in_evaluation=True):
                     if wanted[episode.env_index]:
                         wanted[episode.env_index] -= 1
                         counted.append(episode)
-                        since_end = 0  # where an episode never ends, those of other envs may do so all the time
+                        since_end = 0  # counted episodes only: one endless env must not hide behind the others
                 if in_episodes and since_end > LIMIT:
                     got = f"none that counts in the last {LIMIT:,} steps of each of {envs} envs"
                     remedy = "evaluate a number of steps: evaluation_duration_unit='timesteps'"
                     raise never_ends("evaluate()", got, remedy)
                 done = len(counted) if in_episodes else min(steps, count)
-                also = f", {steps:,} steps" if in_episodes else ""  # an episode may be long
+                also = f", {steps:,} steps" if in_episodes else ""  # so that a line changes during long episodes
                 show(done, f"evaluated {done:,}/{count:,} {unit}{also}")
         if self._callbacks.listens("on_episode_end"):
             for episode in counted:
@@ -172,11 +172,11 @@ class Evaluation:
         return summary | {"num_episodes": len(counted), "num_env_steps": steps}
 
     def get_state(self) -> dict[str, Any] | None:
-        """State of the env runners; None if there are none yet."""
+        """Return the state of the env runners; None if there was no evaluation yet."""
         return None if self._made is None else self._made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore what :meth:`get_state` gave, also of another number of envs."""
+        """Restore what :meth:`get_state` returned; the number of envs may differ."""
         if state is not None:
             self._group.set_state(state)
         else:
@@ -184,6 +184,6 @@ class Evaluation:
             self._made = None
 
     def stop(self) -> None:
-        """Close its envs."""
+        """Close the envs."""
         if self._made is not None:
             self._made.stop()

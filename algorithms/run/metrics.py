@@ -1,4 +1,4 @@
-"""What a run counts: env steps, finished episodes, seconds per phase."""
+"""Counters of a run: env steps, finished episodes, seconds per phase."""
 
 import math
 import numbers
@@ -15,7 +15,7 @@ from torch import Tensor
 from rlmodule.data.rollout import Rollout
 
 RUNNER_PHASES = ("env_step", "forward", "bookkeeping")
-"""Phases of sampling, whose seconds a rollout brings along."""
+"""Phases of sampling; rollouts hold the seconds of each."""
 
 COUNTERS = ("iterations", "seconds", "env_steps", "episodes", "best_evaluation", "last_evaluation")
 """Attributes of :class:`RunMetrics` that a checkpoint holds."""
@@ -36,7 +36,7 @@ class RunMetrics:
         self.best_evaluation: float | None = None
         """The greatest mean return of an evaluation so far."""
         self.last_evaluation: float | None = None
-        """That of the last one."""
+        """The mean return of the last evaluation."""
         self._logged: dict[str, tuple[float, int]] = {}  # sum and number
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
@@ -47,7 +47,7 @@ class RunMetrics:
         self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """Count what a runner measured while it made ``rollout``."""
+        """Add the steps, episodes and seconds of ``rollout``."""
         steps, stats = rollout.num_env_steps, rollout.stats
         self._steps_now += steps
         self.env_steps += steps
@@ -59,19 +59,19 @@ class RunMetrics:
             self._timers[phase] += stats.get(phase, 0.0)
 
     def log_value(self, name: str, value: float | np.generic | np.ndarray | Tensor) -> None:
-        """Report a number of your own.
+        """Log a custom number.
 
-        The mean of what was logged under a name in an iteration stands under ``custom_metrics`` of its result; what was
-        logged in an evaluation stands there in the result of the evaluation. What is logged between iterations belongs
-        to the next one, and is not part of a checkpoint.
+        The section ``custom_metrics`` of a result has the mean of the values logged under each name in that iteration.
+        Values logged during an evaluation are in the result of the evaluation instead. Values logged between iterations
+        belong to the next one, and are not part of a checkpoint.
 
         Args:
-            name: Its name; ``"a/b"`` puts it into a group in TensorBoard.
-            value: A number, or a tensor or array of one. NaN and infinities are taken as they are, so the mean is NaN
-                or infinite too, which loggers leave out.
+            name: Its name; ``"a/b"`` makes a group in TensorBoard.
+            value: A number, or a tensor or array with one element. NaN and infinities make the mean NaN or infinite;
+                loggers leave such means out.
 
         Raises:
-            TypeError: If the value is no number.
+            TypeError: If the value is not a number.
         """
         if isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1:
             value = value.item()
@@ -84,7 +84,7 @@ class RunMetrics:
         self._logged[name] = total + float(value), count + 1
 
     def logged_means(self) -> dict[str, dict[str, float]]:
-        """The section ``custom_metrics`` as of now; nothing if nothing was logged."""
+        """Return the section ``custom_metrics``; an empty dict if nothing was logged."""
         means = {name: total / number for name, (total, number) in self._logged.items()}
         return {"custom_metrics": means} if means else {}
 
@@ -96,7 +96,7 @@ class RunMetrics:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the seconds of what runs inside as part of the run."""
+        """Add the seconds of the ``with`` block to those of the run."""
         start = perf_counter()
         try:
             yield
@@ -105,7 +105,7 @@ class RunMetrics:
 
     @contextmanager
     def logging_apart(self) -> Iterator[None]:
-        """Keep what is logged inside, and not taken there, out of the iteration's means."""
+        """Log to a separate set of values, so that an evaluation does not change the means of the iteration."""
         before, self._logged = self._logged, {}
         try:
             yield
@@ -120,8 +120,9 @@ class RunMetrics:
                 self.best_evaluation = mean
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
-        """The result of an iteration that took ``seconds``: the counters, and ``sections``, of which the ``timers`` are
-        added to those of sampling. Starts the next iteration."""
+        """Return the result of an iteration that took ``seconds``, and start the next one.
+
+        The result has the counters and ``sections``, whose ``timers`` are added to those of sampling."""
         self.iterations += 1
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():
@@ -142,12 +143,12 @@ class RunMetrics:
         return result | sections
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and window, JSON-able."""
+        """Return the counters and the recent episodes as JSON values."""
         counters = {name: vars(self)[name] for name in COUNTERS}
         return counters | {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave."""
+        """Restore what :meth:`get_state` returned."""
         vars(self).update({name: state[name] for name in COUNTERS})
         for window, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             window.clear()
@@ -155,7 +156,7 @@ class RunMetrics:
 
 
 def episode_summary(returns: Collection[float], lengths: Collection[float]) -> dict[str, float]:
-    """Mean, least and greatest return and mean length; NaN before the first episode ends."""
+    """Return the mean, least and greatest return and the mean length; NaN if there are no episodes."""
     returns, lengths = returns or (math.nan,), lengths or (math.nan,)
     return {
         "episode_return_mean": sum(returns) / len(returns),
@@ -166,7 +167,7 @@ def episode_summary(returns: Collection[float], lengths: Collection[float]) -> d
 
 
 def evaluation_return(result: Mapping[str, Any]) -> float | None:
-    """The mean return of the evaluation in ``result``; None if there is none, or one of a callback's own making."""
+    """Return the mean return of the evaluation in ``result``; None if it has none, or a callback replaced it."""
     evaluation = result.get("evaluation")
     played = evaluation.get("env_runners") if isinstance(evaluation, Mapping) else None
     mean = played.get("episode_return_mean") if isinstance(played, Mapping) else None

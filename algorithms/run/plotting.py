@@ -1,6 +1,6 @@
-"""Learning curves: of one run, and of several compared by mean and spread over their seeds.
+"""Draw learning curves: of one run, or of several runs as mean and spread over their seeds.
 
-A picture is drawn without pyplot, which would choose a backend for the user's own figures.
+This module does not use pyplot, as that would set the backend for the user's own figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from algorithms.loggers.base import STEPS, numbers_of
 from algorithms.loggers.jsonl import read_rows
-from algorithms.run.saved_settings import learning_settings, read_about, setting_text
+from algorithms.run.saved_settings import folders_below, learning_settings, read_about, setting_text
 from algorithms.run.text import duration_text, return_text, table_text
 from catalog.errors import closest
 
@@ -33,20 +33,20 @@ METRIC_TEXTS = {
     EVALUATION_RETURN: "mean episode return, evaluation",
     TRAINING_RETURN: "mean episode return, training",
 }
-"""What a reader sees instead of these paths."""
+"""Labels of these metrics in a picture."""
 SECONDS = "time_total_s"
-"""The metric that counts a run's seconds."""
+"""The metric with the seconds of training."""
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-"""Distinct with any kind of colour vision: the palette of Okabe and Ito (2008)."""
+"""The palette of Okabe and Ito (2008), which colour-blind readers can distinguish."""
 FEWEST_SEEDS = 5
-"""Seeds from which on a band is a confidence interval. That of two seeds is 18 times as wide as their range."""
+"""Least number of seeds for a confidence band. With two seeds, the interval is 18 times as wide as their range."""
 LABEL_WIDTH = 78
-"""Letters in a line of the legend."""
+"""Characters in a line of the legend."""
 STUDENT_T = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216)
 """Quantiles of Student's distribution at 0.975, for 1, 2, … degrees of freedom."""
 MOST_DIFFERENCES = 3
-"""Settings in a label; runs that differ in more are called by their folders."""
+"""Most settings in a label; runs that differ in more settings are labelled by their folders."""
 
 By = Literal["steps", "time"]
 Floats = npt.NDArray[np.float64]
@@ -61,7 +61,7 @@ class Series:
         run: The run folder.
         x: ``[P]`` env steps, or seconds of training, increasing.
         y: ``[P]`` values.
-        last: The iteration of the last of them, as progress.jsonl has it.
+        last: The row of progress.jsonl with the last value.
     """
 
     run: Path
@@ -72,18 +72,18 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean over seeds, and how far they spread.
+    """Mean of a metric over seeds, and its spread.
 
     Attributes:
-        path: The folder that was named.
+        path: The folder that was passed.
         metric: Path in progress.jsonl.
-        label: Its name in the picture.
-        x: ``[P]`` env steps or seconds: wherever a seed has a value, as far as all of them reach.
-        mean: ``[P]`` mean of the seeds, each joined by lines between its own values.
+        label: Name in the legend.
+        x: ``[P]`` env steps or seconds: every place where a seed has a value, within the range of all seeds.
+        mean: ``[P]`` mean of the seeds, each interpolated linearly between its values.
         margin: ``[P]`` half the width of the 95 % confidence interval of the mean; None for one seed.
-        band: ``[2, P]``, below and above: the interval within what any seed had, or, below :data:`FEWEST_SEEDS`, the
-            range of the seeds; None for one seed.
-        seeds: The series that were averaged.
+        band: ``[2, P]`` lower and upper bound: the confidence interval, clipped to the values of the seeds; below
+            :data:`FEWEST_SEEDS` seeds, their range; None for one seed.
+        seeds: The averaged series.
         waiting: Run folders in which the metric has no value yet.
     """
 
@@ -110,16 +110,16 @@ def plot_runs(
     """Draw one curve for each of ``runs``: the mean of its seeds in a band of their spread.
 
     Args:
-        runs: Run folders, or folders that hold run folders, one for each seed, at most two levels down.
+        runs: Run folders, or folders with a run folder for each seed, at most two levels down.
         out: Picture to write, ``.png``, ``.pdf`` or ``.svg``.
         by: The x axis: env steps, or time.
-        metric: Path in progress.jsonl, or its last parts; None takes the return of evaluations if all runs have
-            several, and else that of training.
-        labels: Names for the curves; None names them by what differs between them.
-        title: Title; None names what all runs have in common.
+        metric: Path in progress.jsonl, or its last parts. None takes the evaluation return if all runs have several
+            evaluations, else the training return.
+        labels: Names for the curves; None names them by their differences.
+        title: Title; None names the algorithm and env that all runs share.
 
     Returns:
-        The curves, in the order of ``runs``, without those of paths that hold no finished iteration.
+        The curves, in the order of ``runs``; without those that have no finished iteration.
 
     Raises:
         FileNotFoundError: If one of ``runs`` does not exist.
@@ -147,13 +147,13 @@ def plot_runs(
 
 
 def table_of(curves: Sequence[Curve]) -> str:
-    """Format where each curve ends and how high it got, by the means, and what it took."""
+    """Format a table of the final and highest mean of each curve, its env steps and its time."""
     lines = [("", "seeds", "final, 95 % CI", "highest", "env steps", "time")]
     for curve in curves:
         final = return_text(curve.mean[-1])
         if curve.margin is not None:
             final += f" ± {return_text(curve.margin[-1])}"
-        steps = min(seed.last[STEPS] for seed in curve.seeds)  # which all have reached
+        steps = min(seed.last[STEPS] for seed in curve.seeds)  # reached by all seeds
         highest, time = return_text(curve.mean.max()), fmean(seed.last[SECONDS] for seed in curve.seeds)
         lines.append((curve.label, str(len(curve.seeds)), final, highest, f"{steps:,}", duration_text(time)))
     return table_text(lines, "<>>>>>", indent="")
@@ -163,14 +163,14 @@ def table_of(curves: Sequence[Curve]) -> str:
 
 
 class _Group:
-    """The seeds of one of the runs to compare.
+    """The runs of one experiment, which differ only in their seeds.
 
     Attributes:
-        path: The folder that was named.
-        rows: Run folder → what its progress.jsonl holds; empty if there is no run.
-        algorithm, env: What ran; both empty if no run.json says so.
-        settings: Those that change what is learned; empty if no run.json lists them.
-        metrics: Name of each number in any row → how often it occurs.
+        path: The folder that was passed.
+        rows: Run folder → the rows of its progress.jsonl; empty if there is no run.
+        algorithm, env: Their names; empty without a run.json.
+        settings: Settings that affect learning; empty without a run.json.
+        metrics: Name of each number in any row → number of rows that have it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,10 +191,10 @@ class _Group:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """List ``path`` itself if it is a run folder, else those at most two levels below it.
+    """Return ``[path]`` if it is a run folder, else the run folders at most two levels below it.
 
     Raises:
-        FileNotFoundError: If there is nothing at ``path``.
+        FileNotFoundError: If ``path`` does not exist.
     """
     if not path.exists():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -204,17 +204,17 @@ def run_folders(path: Path) -> list[Path]:
         )
     if (path / "progress.jsonl").is_file():
         return [path]
-    return sorted(file.parent for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/progress.jsonl"))
+    return folders_below(path, "progress.jsonl")
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the settings that do not have one value in all of ``settings``; what is missing is None."""
+    """Return the names of the settings whose values differ; a missing setting counts as None."""
     names = dict.fromkeys(name for one in settings for name in one)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
 def _labels(groups: Sequence[_Group]) -> list[str]:
-    """Name each group by algorithm, env and settings, as far as they differ, or by its folder if that is not enough."""
+    """Return a label per group: the algorithm, env and settings that differ, or its folder if that is ambiguous."""
     labels = []
     for group in groups:
         alike = [other for other in groups if (other.algorithm, other.env) == (group.algorithm, group.env)]
@@ -230,7 +230,7 @@ def _labels(groups: Sequence[_Group]) -> list[str]:
 
 
 def _common_title(groups: Sequence[_Group]) -> str:
-    """Return what is the same in all runs: algorithm and env, one of them, or nothing."""
+    """Return the algorithm and env that all groups share; empty if they share neither."""
     algorithms, envs = {group.algorithm for group in groups}, {group.env for group in groups}
     return " on ".join(name for names in (algorithms, envs) if len(names) == 1 for name in names)
 
@@ -239,11 +239,11 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
     """Return the metric's full path.
 
     Raises:
-        ValueError: If there is none of this name, or several.
+        ValueError: If no metric, or more than one, matches.
     """
     if metric is None:
         trained = all(TRAINING_RETURN in group.metrics for group in groups)
-        # one evaluation of each seed, as at the end of every run from a shell, is a dot and no curve
+        # one evaluation per seed, as after every run from the shell, is a dot and not a curve
         evaluated = all(group.metrics[EVALUATION_RETURN] > len(group.rows) for group in groups)
         metric = EVALUATION_RETURN if evaluated or not trained else TRAINING_RETURN
     known = {name: None for group in groups for name in group.metrics}
@@ -286,7 +286,7 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
 
 
 def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
-    """Return a run's values of ``metric``; None if it has none yet. The last one at a place counts."""
+    """Return a run's values of ``metric``; None if it has none yet. Of several at one step, the last counts."""
     points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if isinstance(row.get(metric), int | float)}
     if not points:
         return None
@@ -295,15 +295,15 @@ def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
 
 
 def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Interpolate series at the same places: wherever one of them has a value, within the range of all.
+    """Interpolate series on a common grid: every ``x`` of any series, within the range of all.
 
-    On this grid the mean of lines that join the values is exact, since it bends nowhere else.
+    The mean of piecewise linear series is linear between these points, so the grid loses nothing.
 
     Args:
         series: Pairs of ``x`` and ``y``, each ``[P]``, ``x`` increasing.
 
     Returns:
-        The grid ``[G]``, empty if there is no place within the range of all, and values ``[S, G]``.
+        The grid ``[G]``, empty if the ranges do not overlap, and values ``[S, G]``.
     """
     low, high = max(x[0] for x, _ in series), min(x[-1] for x, _ in series)
     grid = np.unique(np.concatenate([x for x, _ in series]))
@@ -312,13 +312,13 @@ def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Flo
 
 
 def mean_and_margin(values: Floats) -> tuple[Floats, Floats | None]:
-    """Mean and half the width of its 95 % confidence interval, ``t * s / sqrt(S)`` with Student's t at S - 1.
+    """Return the mean and half the width of its 95 % confidence interval: ``t * s / sqrt(S)``, Student's t at S - 1.
 
     Args:
         values: ``[S, G]``, a row for each seed.
 
     Returns:
-        Two arrays ``[G]``; None for the second if there is one seed.
+        Two arrays ``[G]``; the second is None for one seed.
     """
     count = len(values)
     margin = student_t(count - 1) * values.std(0, ddof=1) / math.sqrt(count) if count > 1 else None
@@ -328,7 +328,7 @@ def mean_and_margin(values: Floats) -> tuple[Floats, Floats | None]:
 def student_t(freedom: int) -> float:
     """Return the ``t`` for which 95 % of Student's distribution lie between ``-t`` and ``t``, to four decimals.
 
-    Beyond the table it is the expansion in ``1 / freedom`` about the normal quantile (Abramowitz and Stegun 1964,
+    Beyond the table, expand in ``1 / freedom`` about the normal quantile (Abramowitz and Stegun 1964,
     26.7.5).
     """
     if freedom <= len(STUDENT_T):
@@ -343,9 +343,9 @@ def draw_run(rows: Rows, out: Path, title: str, target_return: float | None = No
     """Draw the returns of one run, in training and in evaluations, against env steps.
 
     Args:
-        rows: What progress.jsonl holds.
+        rows: The rows of progress.jsonl.
         out: Picture to write.
-        title: What ran.
+        title: Title.
         target_return: A return to mark; None marks none.
     """
     figure, axes = _picture(title, "env steps", "mean episode return")
@@ -383,7 +383,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
 
 
 def _picture(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Make a picture without curves yet."""
+    """Make an empty picture."""
     from cycler import cycler
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

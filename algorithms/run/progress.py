@@ -1,4 +1,4 @@
-"""Showing how far a long action is: a live bar on a terminal, else a plain line now and then."""
+"""Show the progress of a long action: a live bar on a terminal, else a line from time to time."""
 
 import os
 import sys
@@ -8,21 +8,21 @@ from time import perf_counter
 from typing import TypeAlias
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Least time between two lines of progress where there is no terminal."""
+"""Least time between two lines of progress without a terminal."""
 SECONDS_BETWEEN_REDRAWS = 0.2
 
 Show: TypeAlias = Callable[[int, str], None]
-"""Shows progress: how much is done and a line of facts."""
+"""Shows progress; takes the amount done and a line of text."""
 
 
 def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "") -> AbstractContextManager[Show]:
-    """What shows the progress of an action on stderr.
+    """Return a context that yields a function to show progress on stderr.
 
     Args:
-        total: How much there is to do.
+        total: The amount to do.
         enabled: False shows nothing.
-        lines: Whether to print lines where there is no terminal; False shows nothing there.
-        waiting: The facts before any are known.
+        lines: Whether to print lines if stderr is not a terminal.
+        waiting: Text of the bar before the first call.
     """
     if enabled and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return _live(total, waiting)
@@ -31,7 +31,7 @@ def display(total: int, *, enabled: bool, lines: bool = True, waiting: str = "")
 
 @contextmanager
 def _lines() -> Iterator[Show]:
-    """A line on stderr every :data:`SECONDS_BETWEEN_LINES` at most, and the last one."""
+    """Print a line at most every :data:`SECONDS_BETWEEN_LINES`, and the last one."""
     shown_at, waiting = perf_counter(), ""
 
     def show(done: int, facts: str) -> None:
@@ -50,13 +50,13 @@ def _lines() -> Iterator[Show]:
 
 @contextmanager
 def _live(total: int, waiting: str) -> Iterator[Show]:
-    """A bar with the facts beside it."""
+    """Show a bar and a text next to it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = BarColumn(bar_width=None), TextColumn("{task.fields[facts]}", markup=False)
     drawn_at = 0.0
-    # drawn between iterations, not by a thread that would take time from them
+    # without auto_refresh, whose thread would take time from training
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, expand=True) as bar:
         task = bar.add_task("", total=total, facts=waiting)
         bar.refresh()

@@ -1,15 +1,15 @@
-"""The folder of a run: its log, its learning curve, and the checkpoints to go on from.
+"""The folder of a run: its log, its learning curve and its checkpoints.
 
 ::
 
-    run.json              what ran: algorithm, env, seed, settings
+    run.json              algorithm, env, seed and settings
     progress.jsonl        one line per iteration, and one for an evaluation at the end: the result as flat JSON
-    events.out.tfevents…  the same for TensorBoard
+    events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
-    checkpoint/           what Algorithm.save wrote last
-    best_checkpoint/      the same, of the best evaluation
-    videos/               of evaluations
-    .lock                 held while a run trains in it
+    checkpoint/           the last checkpoint
+    best_checkpoint/      the checkpoint of the best evaluation
+    videos/               videos of evaluations
+    .lock                 locked while a run trains in the folder
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED_IN_A_ROW = 3
-"""Checkpoints in a row that may fail while a run trains; the last of them ends it."""
+"""Number of checkpoints in a row that fail before the run ends with an error."""
 
 logger = logging.getLogger(__name__)
 
 
 def checkpoint_in(path: str | os.PathLike[str], *, best_first: bool = False) -> Path:
-    """Return the checkpoint folder in ``path`` if that is the folder of a run, else ``path``.
+    """Return the checkpoint in ``path`` if that is a run folder, else ``path``.
 
     Args:
-        path: The folder of a run, or a checkpoint.
-        best_first: Whether a run's best checkpoint is wanted rather than its last one, if it has one.
+        path: A run folder, or a checkpoint.
+        best_first: Prefer the best checkpoint of a run to its last one.
     """
     for name in ("best_checkpoint", "checkpoint") if best_first else ("checkpoint",):
         if (Path(path) / name / "checkpoint.json").is_file():
@@ -61,19 +61,19 @@ def checkpoint_in(path: str | os.PathLike[str], *, best_first: bool = False) -> 
 
 
 def run_folder_of(checkpoint: Path) -> Path | None:
-    """Return the folder of a run that ``checkpoint`` lies in; None if it lies in none."""
+    """Return the run folder that holds ``checkpoint``; None if it is not in one."""
     folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
     return folder if (folder / "run.json").is_file() else None
 
 
 def lock_folder(folder: Path) -> BaseFileLock:
-    """Lock ``folder`` for the run that writes into it, by the kernel's lock on its file ``.lock``.
+    """Lock ``folder`` for the run that writes to it, by a kernel lock on its file ``.lock``.
 
-    The lock is free when it is released or collected, or when the process dies. Where the file system has no such
-    locks, nothing is refused.
+    The lock ends when it is released or garbage collected, or when the process dies. A file system without locks is
+    used unlocked.
 
     Raises:
-        BlockingIOError: If another run holds it, also one of this process.
+        BlockingIOError: If another run, also of this process, holds the lock.
         OSError: If the folder cannot be written to.
     """
     from filelock import FileLock, Timeout
@@ -92,23 +92,23 @@ def lock_folder(folder: Path) -> BaseFileLock:
     except OSError as error:
         if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
             raise
-    with suppress(OSError):  # Windows lets nobody write to a locked file
+    with suppress(OSError):  # Windows refuses writes to a locked file
         path.write_text(str(os.getpid()))
     return lock
 
 
 class RunFolder:
-    """A folder that one run writes to, and no other until :meth:`release`.
+    """The folder of a run, locked until :meth:`release`.
 
-    A run that goes on (from its checkpoint, or by a second ``learn``) appends to what is there.
+    A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder.
 
     Args:
-        path: The folder; made if there is none.
-        env_steps: Env steps the algorithm has sampled so far; 0 is a new run.
-        run: Algorithm and seed of the run: ``PPO with seed 1``.
+        path: The folder; created if it does not exist.
+        env_steps: Env steps that the algorithm has sampled so far; 0 for a new run.
+        run: Algorithm and seed of the run, as in ``PPO with seed 1``.
 
     Raises:
-        OSError: If the folder cannot be made or written to.
+        OSError: If the folder cannot be created or written to.
         FileExistsError: If it holds another run.
         BlockingIOError: If a run is training in it.
     """
@@ -145,23 +145,23 @@ class RunFolder:
             )
 
     def release(self) -> None:
-        """Let another run write into it."""
+        """Unlock the folder."""
         self._lock.release()
 
     def undo(self) -> None:
-        """Remove what was written since, and the folder if it is new: the run could not begin. Then release it."""
+        """Remove what was written since, and the folder if it is new, and unlock it; for a run that cannot start."""
         for path in {*self.path.iterdir()} - self._found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.release()
-        with suppress(OSError):  # somebody else put something there
+        with suppress(OSError):  # another process has written there
             for folder in self._made:
                 folder.rmdir()
 
     def write_learning_curve(self, title: str, target_return: float | None = None) -> None:
-        """Draw learning_curve.png from progress.jsonl, if there is one.
+        """Draw learning_curve.png from progress.jsonl, if that has rows.
 
         Args:
-            title: What ran.
+            title: Title of the picture.
             target_return: A return to mark; None marks none.
         """
         if self.progress.exists() and (rows := read_rows(self.progress)):
@@ -169,15 +169,15 @@ class RunFolder:
 
 
 class RunReport:
-    """Writes the log of a run and, in its folder, the checkpoints asked for.
+    """Writes the log of a run and its checkpoints.
 
     Args:
-        algorithm: The run.
+        algorithm: The algorithm that trains.
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-        ImportError: If a logger, or recording, needs a package that is not installed.
-        RuntimeError: If videos are asked for and the env cannot be rendered.
+        ImportError: If a logger or a video needs a package that is not installed.
+        RuntimeError: If videos are set and the env cannot be rendered.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -208,21 +208,23 @@ class RunReport:
                 replace_file(self.folder.about, json.dumps(about, indent=1) + "\n")
             undone.pop_all()
         self._checkpoint_is_last = False
-        """Whether ``checkpoint/`` was written after what was logged last."""
+        """Whether ``checkpoint/`` is newer than the last row of the log."""
         self._failed_in_a_row, self._failed = 0, 0  # checkpoints
 
     def write(self, result: dict[str, Any]) -> None:
-        """Log one iteration's result, or that of the run's last evaluation, and write the checkpoints that are due: of
-        several equally good evaluations the last is the best. ``result`` gets ``num_checkpoints_failed`` if any did.
+        """Log the result of an iteration, or of the evaluation at the end, and write the checkpoints that are due.
+
+        Among equal evaluations, the last counts as the best. If checkpoints failed, add ``num_checkpoints_failed`` to
+        ``result``.
 
         Raises:
-            OSError: If a checkpoint cannot be written, and neither could the two before it; the others are warned of.
+            OSError: If :data:`MOST_FAILED_IN_A_ROW` checkpoints in a row fail; each earlier failure is a warning.
             RuntimeError: If a logger fails; names it.
         """
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
         self._checkpoint_is_last = False
         mean = evaluation_return(result)
-        if self.folder is not None:  # first what must not be lost, should a logger fail
+        if self.folder is not None:  # before the loggers, which may fail
             keeps_best = algorithm.config.keep_best_checkpoint
             if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
                 self._best = mean  # which NaN never is
@@ -233,7 +235,7 @@ class RunReport:
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _saved(self, path: Path) -> bool:
-        """Save there, and return whether that worked: a full disk must not end a run that may free it again."""
+        """Save a checkpoint, and return whether that worked: a disk that is full for a while must not end the run."""
         try:
             self._algorithm.save(path)
         except OSError as error:
@@ -246,7 +248,7 @@ class RunReport:
         return True
 
     def write_checkpoint(self) -> Path:
-        """The folder's checkpoint of what was logged last; written, unless it was already."""
+        """Write ``checkpoint/``, unless it is current, and return its path."""
         assert self.folder is not None
         if not self._checkpoint_is_last:
             self._algorithm.save(self.folder.checkpoint)
@@ -254,7 +256,7 @@ class RunReport:
         return self.folder.checkpoint.absolute()
 
     def close(self) -> None:
-        """Write what is left, and let another run into the folder.
+        """Close the loggers, and unlock the folder.
 
         Raises:
             RuntimeError: If a logger fails; names it.
@@ -267,7 +269,7 @@ class RunReport:
 
 
 def best_return_in(checkpoint: Path) -> float:
-    """Read the mean return for which a best_checkpoint was kept; one that cannot be read is no bar."""
+    """Return the mean return of the evaluation that a best_checkpoint belongs to; ``-inf`` if it cannot be read."""
     try:
         saved = json.loads((checkpoint / "checkpoint.json").read_text(encoding="utf-8"))
         mean = saved["state"]["state"]["metrics"]["last_evaluation"]
@@ -277,24 +279,24 @@ def best_return_in(checkpoint: Path) -> float:
 
 
 def run_name(algorithm: Algorithm) -> str:
-    """Algorithm and env, as a reader names them: ``PPO on CartPole-v1``."""
+    """Return the algorithm and env as text: ``PPO on CartPole-v1``."""
     return f"{type(algorithm).__name__} on {env_name(algorithm.config.env)}"
 
 
 def env_name(env: Any) -> str:
-    """An id as it is, a class or function by its name, any other factory by its class."""
+    """Return the name of an env: an id, the name of a class or function, or the class of another factory."""
     if isinstance(env, str):
         return env
     return env.__name__ if isinstance(env, type | FunctionType) else type(env).__name__
 
 
 def new_run_dir(algorithm: str, env: Any) -> Path:
-    """Make the folder ``runs/<algorithm>-<env>-<time>`` for a run; no two get the same, even if they start at once.
+    """Create the folder ``runs/<algorithm>-<env>-<time>``, with a number if another run has created it already.
 
     Raises:
-        OSError: If it cannot be made.
+        OSError: If it cannot be created.
     """
-    # what has a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0, becomes a dash
+    # replace characters with a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0
     env_part = re.sub(r"[^\w.-]+", "-", env_name(env)).strip("-.")
     base = path = Path("runs") / f"{algorithm.lower()}-{env_part}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in count(2):

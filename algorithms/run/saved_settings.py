@@ -1,7 +1,7 @@
-"""Read settings as a file holds them, without importing what they name.
+"""Read saved settings as plain JSON, without importing the code that they name.
 
-:class:`algorithms.settings.encoding.Decoder` restores the objects themselves. This is for looking at them, or comparing
-runs, where the code that they name may be missing or not be trusted.
+:class:`algorithms.settings.encoding.Decoder` restores the objects. This module only shows and compares settings, so it
+works for code that is missing or not trusted.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from rlmodule.modules.spec import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"
 ASIDE = ("evaluation", "callbacks", "reporting", "checkpointing", "debugging")
-"""Sections of settings that do not change what is learned, except for chance."""
+"""Sections whose settings do not affect learning, except through random numbers."""
 
 
 def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting by name, and those of the nets by path: ``model_config.fcnet_hiddens``.
+    """Return all settings by name, and the model settings by path: ``model_config.fcnet_hiddens``.
 
     Args:
-        algorithm: Name of the algorithm; if it is one of ours, model settings that nobody wrote get their defaults.
-        config: What ``config.to_dict()`` gave.
+        algorithm: Name of the algorithm. If it is registered, missing model settings get its defaults.
+        config: What ``config.to_dict()`` returned.
 
     Returns:
-        JSON values; classes and functions are import paths, what could not be saved is its description.
+        JSON values; import paths for classes and functions, descriptions for objects that were not saved.
     """
     found = {name: _plain(value) for name, value in config.items()}
     spec, model = found.pop(SPEC, None) or _plain(encode(RLModuleSpec())), found.pop(MODEL, None)
     if isinstance(spec, Mapping):
-        model = model or spec.get(MODEL)  # a config has them in one of the two places
+        model = model or spec.get(MODEL)  # a valid config has them in only one of the two places
         found |= {f"{SPEC}.{name}": value for name, value in spec.items() if name != MODEL}
     else:
         found[SPEC] = spec
@@ -47,12 +47,12 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_settings(algorithm: str) -> dict[str, Any]:
-    """:func:`plain_settings` of a new config; empty for an algorithm that is not registered here."""
+    """Return :func:`plain_settings` of a new config; empty if the algorithm is not registered."""
     return plain_settings(algorithm, config_class(algorithm)().to_dict()) if algorithm in ALGORITHMS else {}
 
 
 def learning_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of :func:`plain_settings` that change what is learned: without seed, evaluation, logs and the like."""
+    """Return the settings of :func:`plain_settings` that affect learning: without seed, evaluation, logs and so on."""
     known = settings_of(config_class(algorithm)) if algorithm in ALGORITHMS else {}
     aside = {name for name, item in known.items() if item.section in ASIDE}
     aside |= {"seed", "run_dir", f"{SPEC}.inference_only"}
@@ -60,12 +60,12 @@ def learning_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, An
 
 
 def setting_text(value: Any) -> str:
-    """A setting's value as a reader sees it."""
+    """Format a plain setting."""
     return value if isinstance(value, str) else repr(value)
 
 
 def _plain(value: Any) -> Any:
-    """One of the forms of :mod:`algorithms.settings.encoding` as plain JSON."""
+    """Convert a form of :mod:`algorithms.settings.encoding` to plain JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:
@@ -82,10 +82,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def folders_below(path: Path, file: str) -> list[Path]:
+    """Return the folders that hold ``file``, at most two levels below ``path``, in order."""
+    return sorted(found.parent for pattern in ("*", "*/*") for found in path.glob(f"{pattern}/{file}"))
+
+
 def read_about(run: Path) -> dict[str, Any] | None:
-    """Read the run.json of a folder; None if there is none that can be read."""
+    """Read the run.json of a folder; None if it is missing or damaged."""
     try:
         about = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run that is just beginning has none
+    except (OSError, ValueError):  # a run that is starting has not written it yet
         return None
     return about if isinstance(about, dict) and about.keys() >= {"algorithm", "name", "seed", "config"} else None

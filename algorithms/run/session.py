@@ -1,4 +1,4 @@
-"""TrainingSession: what ``Algorithm.learn`` does around ``train()``: when to stop, what to show, what to save."""
+"""TrainingSession: the loop of ``Algorithm.learn``, which decides when to stop, what to show and what to save."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class TrainingSession:
     """Calls ``algorithm.train()`` until the steps are sampled, the target is reached, or a signal or callback stops it.
 
     Args:
-        algorithm: What to train.
+        algorithm: The algorithm to train.
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
         progress: Show a live display on a terminal, else a plain line now and then, on stderr.
-        evaluate_at_end: Whether to evaluate once more if the last iteration did not, no signal stopped the run, and
-            episodes end. It is logged as a row of its own, and may be the best.
+        evaluate_at_end: Evaluate after the last iteration, unless that did, a signal stopped the run, or no episode
+            has ended. The evaluation is logged as a separate row, and may become the best.
 
     Attributes:
         reached: Whether ``target_return`` was reached.
-        evaluation: That of the last iteration, or the one at the end; None if there is none.
-        seconds: Wall time of the training, without what is written at its end.
+        evaluation: The evaluation of the last iteration or at the end; None if neither took place.
+        seconds: Wall time of the training, without the files written at its end.
         stopped_by: The signal that ended the run early; None if none did.
         checkpoint: The checkpoint that was saved, if any.
 
     Raises:
-        TypeError, ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number.
+        TypeError, ValueError: Unless ``num_env_steps`` is an int >= 1 and ``target_return`` a finite number or None.
     """
 
     algorithm: Algorithm
@@ -70,13 +70,13 @@ class TrainingSession:
 
         Raises:
             OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
-            RuntimeError: If an iteration samples no env step, or, after saving, if an evaluation at the end fails.
-            KeyboardInterrupt: At once on the second Ctrl-C; nothing more is saved.
+            RuntimeError: If an iteration samples no env step, or the evaluation at the end fails (after saving).
+            KeyboardInterrupt: On the second Ctrl-C, at once and without saving.
             SystemExit: With code 143, after saving, if a SIGTERM ended the run.
         """
         if self.algorithm.is_stopped:
             raise already_stopped(self.algorithm, "learn")
-        folder = self.algorithm.report.folder  # opened before any step is spent
+        folder = self.algorithm.report.folder  # opened before the first step, as it may raise
         self.algorithm.learning_stopped = False
         with stop_requests(self._on_signal):
             with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
@@ -123,7 +123,7 @@ class TrainingSession:
         return "  ".join([*facts, f"{duration_text(left)} left"])
 
     def _save(self, folder: RunFolder | None) -> None:
-        """Write what remains of the run; the checkpoint first, which must not be lost."""
+        """Write the checkpoint and then, as it matters less, the learning curve."""
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
@@ -133,9 +133,9 @@ class TrainingSession:
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
-        """Find the evaluation of the run's end, or make it. The run is saved before: it may take long, or fail."""
+        """Set ``evaluation``, and evaluate if needed. The run is saved before, as evaluations may take long or fail."""
         self.evaluation = result.get("evaluation")
-        ended = result["env_runners"]["num_episodes_lifetime"]  # else an evaluation might wait for an end forever
+        ended = result["env_runners"]["num_episodes_lifetime"]  # without any, an evaluation might never end
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
             return
         metrics = self.algorithm.metrics
@@ -155,19 +155,19 @@ class TrainingSession:
     # --- signals ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A second SIGTERM changes nothing: `timeout` and the like send it twice, and whoever will not wait has SIGKILL.
+        # A second SIGTERM changes nothing, as `timeout` may send two. To end at once, there is SIGKILL.
         if self.stopped_by is not None and number == signal.SIGINT:
             raise KeyboardInterrupt(f"saved {self.checkpoint}" if self.checkpoint is not None else "not saved")
         if self.stopped_by is None:
             self.stopped_by = signal.Signals(number)
             again = " Ctrl-C again stops at once, without saving." if number == signal.SIGINT else ""
-            # not print(): the handler may run in the middle of another one
+            # not print(), which is not reentrant: the handler may interrupt one
             os.write(2, f"\nFinishing this iteration, then saving.{again}\n".encode())
 
 
 @contextmanager
 def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them; only the main thread may."""
+    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them. Other threads cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

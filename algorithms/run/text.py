@@ -1,4 +1,4 @@
-"""Numbers and tables as a reader sees them."""
+"""Format numbers and tables as text."""
 
 import math
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ def return_text(value: float) -> str:
         return f"{value:.3g}"
     digits, _, power = f"{value:.2e}".partition("e")
     decimals = max(0, 2 - int(power)) if value else 0
-    return f"{float(f'{digits}e{power}') + 0.0:,.{decimals}f}"  # never -0
+    return f"{float(f'{digits}e{power}') + 0.0:,.{decimals}f}"  # + 0.0 turns -0 into 0
 
 
 def duration_text(seconds: float) -> str:
-    """Format a time as minutes and seconds, ``0:07``, from an hour on with hours, ``1:02:07``."""
+    """Format a time as minutes and seconds, ``0:07``, or with hours, ``1:02:07``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def table_text(rows: Sequence[Sequence[str]], sides: str, indent: str = "  ") -> str:
-    """Format rows as lines, each column as wide as it needs.
+    """Format rows as lines with aligned columns.
 
     Args:
         rows: The cells of each line; at least one row.
-        sides: "<" or ">" for each column: the side on which its cells are aligned.
-        indent: What each line begins with.
+        sides: "<" or ">" for each column: align its cells left or right.
+        indent: Start of each line.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -1,7 +1,7 @@
-"""Set how many threads torch computes on, of which each thread of the process has its own count, and give it back."""
+"""Set the number of threads that torch computes on, and restore it. Each thread of a process has its own number."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -10,20 +10,21 @@ from torch import nn
 from rlmodule.seeding import int_seed
 
 SMALL_NET = 1_000_000
-"""Parameters below which one thread is faster than handing the work out to several."""
+"""Parameters below which one thread is faster than several."""
 
 
 class Threads:
-    """torch's threads, as one run sets them: where it is built, and in whichever thread it computes (:meth:`used`).
+    """Sets torch's number of threads for a run: in the thread that builds it. Other threads use :func:`computing_on`.
 
     Args:
-        asked: How many; None chooses by the size of ``module``, which the run trains.
+        asked: The number of threads; None chooses it by the size of ``module``.
+        module: The module that the run trains.
 
     Attributes:
-        count: How many the run computes on.
+        count: Number of threads of the run.
     """
 
-    _last: ClassVar[tuple[int, int]] = (0, 0)  # found and set by the last run, which may never have been stopped
+    _last: ClassVar[tuple[int, int]] = (0, 0)  # before and after the last run set it, as that run may never be stopped
 
     def __init__(self, asked: int | None, module: nn.Module) -> None:
         now, (found, by_a_run) = torch.get_num_threads(), Threads._last
@@ -33,18 +34,15 @@ class Threads:
         Threads._last = self._found, self.count
         torch.set_num_threads(self.count)
 
-    def used(self) -> AbstractContextManager[None]:
-        """Compute on the run's number of threads in the thread that calls."""
-        return _computing_on(self.count)
-
     def close(self) -> None:
-        """What there was before, unless somebody has changed it since."""
+        """Restore the number of threads before the run, unless it has changed since."""
         if torch.get_num_threads() == self.count:
             torch.set_num_threads(self._found)
 
 
 @contextmanager
-def _computing_on(count: int) -> Iterator[None]:
+def computing_on(count: int) -> Iterator[None]:
+    """Let the calling thread compute on ``count`` threads."""
     found = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -55,10 +53,10 @@ def _computing_on(count: int) -> Iterator[None]:
 
 @contextmanager
 def building(run_seed: int) -> Iterator[None]:
-    """Draw the weights of new modules from the run's seed, and leave torch's generator and threads as they were.
+    """Draw the weights of new modules from the run's seed, and restore torch's generator and threads.
 
-    One thread, as orthogonal weights differ by their number, which another run in this process may have changed.
+    Use one thread: orthogonal weights depend on the number of threads, which another run may have changed.
     """
-    with _computing_on(1), torch.random.fork_rng(devices=[]):
+    with computing_on(1), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int_seed(run_seed, "module"))
         yield

@@ -1,7 +1,7 @@
-"""Episodes to look at: recorded, or shown in a window.
+"""Record episodes as videos, or show them in a window.
 
-They are played one after the other in an env of their own, made to be rendered, from seeds of their own. Nothing is
-measured by them and nothing of a run changes.
+The episodes are played one after the other in a separate env, with separate seeds. They change nothing in a run, and
+its metrics do not count them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Env: TypeAlias = gym.Env[Any, Any]
 
 MODE = "rgb_array"
-"""The render mode: pictures, which go into a video or a window."""
+"""The render mode: ``render()`` returns an array."""
 FRAMES = 3_000
-"""Frames of a video, the first of its episode. They are in memory until it is written, 0.7 MB each at 600 x 400."""
+"""Most frames in a video; later ones are left out. They are kept in memory, 0.7 MB each at 600 x 400."""
 FPS = 30
-"""Frames per second where the env's metadata has no ``render_fps``."""
+"""Frames per second if the env's metadata has no ``render_fps``."""
 LIMIT = 200_000
-"""Steps without the end of an episode after which no end is waited for."""
+"""Steps without the end of an episode after which playing stops with an error."""
 
 
 def record_videos(
@@ -50,22 +50,22 @@ def record_videos(
     """Play episodes in one env made to be rendered, and write each as an MP4 into ``folder``.
 
     Args:
-        policy: Whose module acts; nothing is drawn from its generator.
-        config: Which env, with what config. An id and a class are made with ``render_mode="rgb_array"``, a factory
-            finds it in its ``env_config``.
+        policy: The policy to play; its random generator is not used.
+        config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory finds that in its
+            ``env_config``.
         num_episodes: Episodes to record.
-        seed: Of the videos; each episode has a seed of its own, by its number.
-        folder: Made if there is none. A video is called ``episode-<number>-return-<return>.mp4``, and takes the place
-            of one of the same name.
+        seed: Seed of the videos; each episode derives its own from it.
+        folder: Created if it does not exist. The videos are named ``episode-<number>-return-<return>.mp4``, and replace
+            files of the same name.
         explore: Whether to sample actions instead of taking the most likely ones.
-        show: Called with how many are written.
+        show: Called with the number of written videos.
 
     Returns:
-        ``path``, ``episode_return`` and ``episode_len`` of each.
+        ``path``, ``episode_return`` and ``episode_len`` of each video.
 
     Raises:
-        ImportError: If there is no package to write videos with, or to render with; says how to install it.
-        RuntimeError: If the env cannot be made to be rendered, or an episode does not end within :data:`LIMIT` steps.
+        ImportError: If a package to write videos or to render is missing; says how to install it.
+        RuntimeError: If the env cannot be rendered, or an episode does not end within :data:`LIMIT` steps.
         OSError: If ``folder`` cannot be written to.
     """
     write = _writer()
@@ -89,10 +89,10 @@ def watch(
     """Show episodes in a window, at the env's own speed: the same episodes that :func:`record_videos` records.
 
     Args:
-        policy: See :func:`record_videos`, as for the following.
-        config: Which env.
+        policy: The policy to play; its random generator is not used.
+        config: The config with the env; see :func:`record_videos`.
         num_episodes: Episodes to show.
-        seed: Of the episodes.
+        seed: Seed of the episodes.
         explore: Whether to sample actions instead of taking the most likely ones.
 
     Returns:
@@ -106,7 +106,7 @@ def watch(
 
 
 def check_recording(config: AlgorithmConfig) -> None:
-    """Raise what :func:`record_videos` would, before a run begins, which should not end at its first video.
+    """Check before a run starts that its videos can be recorded.
 
     Raises:
         ImportError, RuntimeError: See :func:`record_videos`.
@@ -117,7 +117,7 @@ def check_recording(config: AlgorithmConfig) -> None:
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """Return the error for episodes that do not end; ``instead`` is what to do but limit their length."""
+    """Return the error for episodes that do not end; ``instead`` is the remedy other than to limit their length."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
@@ -125,7 +125,7 @@ def never_ends(where: str, got: str, instead: str) -> RuntimeError:
 
 
 def _writer() -> Any:
-    """Return what makes a video of a list of frames."""
+    """Return the class that makes a video from a list of frames."""
     try:
         from moviepy import ImageSequenceClip
     except ImportError as error:
@@ -136,8 +136,8 @@ def _writer() -> Any:
 
 
 def _play(env: Env, policy: Policy, seed: int, explore: bool, frames: list[Any] | None = None) -> tuple[float, int]:
-    """Play one episode, with its first pictures added to ``frames``; return its return and length."""
-    # a policy of its own, since the state of the other's generator is part of its run
+    """Play one episode, add its first :data:`FRAMES` frames to ``frames``, and return its return and length."""
+    # a separate policy, as the generator of the other one is part of the state of its run
     policy = Policy(policy.module, torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
     state, reward, episode_return, ended = None, None, 0.0, False
@@ -158,15 +158,15 @@ def _play(env: Env, policy: Policy, seed: int, explore: bool, frames: list[Any] 
 
 @contextmanager
 def _rendering(config: AlgorithmConfig, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
-    """Make one env of ``settings`` that has rendered a picture, in what ``wrap`` makes of it; close it in the end."""
+    """Make an env, check that it renders, apply ``wrap``, and close it at the end."""
     where = f"videos of env {env_name(config.env)}"
     with warnings.catch_warnings(), ExitStack() as opened:
-        # errors of ours say it; MuJoCo looks for a display with glfw
+        # our own errors say more; MuJoCo looks for a display with glfw
         for library in ("gymnasium", "glfw"):
             warnings.filterwarnings("ignore", module=library)
         try:
             env = config.make_env(render_mode=MODE)
-            opened.callback(lambda: env.close())  # that of wrap, once there is one
+            opened.callback(lambda: env.close())  # a closure, as wrap may replace env below
             got = _misfit(env)
         except Exception as error:
             raise _cannot_render(where, error) from error
@@ -182,7 +182,7 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[Env], Env] = lambda env:
 
 
 def _misfit(env: Any) -> str:
-    """Render one frame of ``env``, before an episode is played, and describe what is wrong; nothing if all is well."""
+    """Render a frame of ``env``, and describe why it cannot be recorded; empty if it can."""
     if not isinstance(env, gym.Env):
         return type(env).__name__
     if env.render_mode != MODE:
@@ -223,7 +223,7 @@ def _window(env: Env) -> Env:
 
 @contextmanager
 def _in_memory() -> Iterator[None]:
-    """Keep SDL, with which pygame draws, from looking for a display: without one it would complain on stderr."""
+    """Keep SDL, which pygame draws with, from looking for a display: without one, it would print errors."""
     chosen = os.environ.get("SDL_VIDEODRIVER")
     os.environ["SDL_VIDEODRIVER"] = chosen or "dummy"
     try:

@@ -1,4 +1,4 @@
-"""Errors for wrong calls of an algorithm, most of them written as another library would have it."""
+"""Errors for wrong calls of an algorithm, most of them calls in the style of another library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from catalog.migration import remedy_for
 
 
 def explain_unknown(owner: Any, name: str) -> Any:
-    """``__getattr__`` of algorithms and their classes: explain ``algo.predict`` and ``PPO.load``."""
+    """Raise for an unknown attribute, such as ``algo.predict`` or ``PPO.load``; the ``__getattr__`` of algorithms."""
     cls = owner if isinstance(owner, type) else type(owner)
-    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError, which says more
+    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
         return (type if owner is cls else object).__getattribute__(owner, name)
     public = [one for one in known if not one.startswith("_")]
     remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and argu
 else:
 
     class AlgorithmType(ABCMeta):
-        """Explains how to make an algorithm where ``PPO.load(path)`` or ``PPO("MlpPolicy", env)`` is called."""
+        """Metaclass whose errors for ``PPO.load(path)`` and ``PPO("MlpPolicy", env)`` show how to make an algorithm."""
 
         __getattr__ = explain_unknown
 
@@ -43,7 +43,7 @@ else:
 
 
 def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str, object]) -> TypeError:
-    """The error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
+    """Return the error for ``learn(10_000)`` and ``learn(total_timesteps=10_000)``."""
     steps = args[0] if args else foreign.get("total_timesteps", "...")
     remedies = (f"Call learn(num_env_steps={steps}).", *(remedy_for("learn", name) for name in foreign))
     got, remedy = ", ".join([*map(repr, args), *(f"{name}=" for name in foreign)]), " ".join(filter(None, remedies))
@@ -51,7 +51,7 @@ def wrong_learn(algorithm: object, args: Sequence[object], foreign: Mapping[str,
 
 
 def no_sections(algorithm: object, got: object) -> TypeError:
-    """The error for a ``training_step`` that returns ``got``."""
+    """Return the error for a ``training_step`` that returns ``got``."""
     return TypeError(
         f"{type(algorithm).__name__}.training_step(): expected a dict of sections of the result, "
         f"got {type(got).__name__}. Return {{'learners': ...}}."
@@ -59,7 +59,7 @@ def no_sections(algorithm: object, got: object) -> TypeError:
 
 
 def already_stopped(algorithm: object, method: str) -> RuntimeError:
-    """The error for a call of ``method`` after ``algorithm.stop()``."""
+    """Return the error for a call of ``method`` after ``algorithm.stop()``."""
     return RuntimeError(
         f"{type(algorithm).__name__}.{method}(): expected a run that goes on, got one that was "
         "stopped. Build another, or load one: from_checkpoint(path). Callbacks end learn() by "

@@ -1,4 +1,4 @@
-"""What every config of an algorithm can do with its settings: copy, freeze, and be written to JSON and read back."""
+"""Base class of the configs of algorithms: copies, freezes, and converts settings to JSON and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     class on_the_class(classmethod):
-        """A class method that makes a new config, and so refuses to be called on one, which it would leave alone."""
+        """A class method that makes a new config. Calling it on a config raises, as it would not change that config."""
 
         def __get__(self, instance: object, owner: type | None = None) -> Any:
             if instance is not None:
@@ -27,7 +27,7 @@ else:
 
 
 class SettingsBase(Settings):
-    """What every config of an algorithm can do; its sections say what can be set.
+    """Base class of the configs of algorithms.
 
     ``config.name = value`` and the section methods check name, type and range at once.
 
@@ -54,18 +54,18 @@ class SettingsBase(Settings):
 
     @classmethod
     def overrides(cls, **values: Any) -> dict[str, Any]:
-        """``values`` as a dict for :meth:`update`, checked as if they were set."""
+        """Check ``values`` as if they were set, and return them as a dict for :meth:`update`."""
         return cls._checked(values, f"{cls.__name__}.overrides()")
 
     def copy(self) -> Self:
-        """A deep copy that can be changed, also of a frozen config; :func:`mutable_copy` says what is shared."""
-        made = object.__new__(type(self))  # an __init__ of a subclass may set what was changed since, or take nothing
+        """Return a deep copy that can be changed, even of a frozen config; :func:`mutable_copy` says what it shares."""
+        made = object.__new__(type(self))  # the __init__ of a subclass may take no arguments, or overwrite settings
         for name in settings_of(type(self)):
             object.__setattr__(made, name, mutable_copy(getattr(self, name)))
         return made
 
     def freeze(self) -> Self:
-        """Refuse all later changes, also inside lists, dicts and dataclasses (which become copies); returns itself."""
+        """Refuse all later changes, also inside lists, dicts and dataclasses (which become copies), and return self."""
         for name in settings_of(type(self)):
             object.__setattr__(self, name, frozen_copy(getattr(self, name)))
         object.__setattr__(self, "_frozen", True)
@@ -77,17 +77,17 @@ class SettingsBase(Settings):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, allow: Sequence[str] | None = None, **objects: Any) -> Self:
-        """The config that :meth:`to_dict` wrote; a setting that is missing keeps its default.
+        """Return the config that :meth:`to_dict` wrote. A setting that is missing from ``data`` keeps its default.
 
         Args:
-            data: The dict.
-            allow: Which import paths to follow besides those of this library's classes that fit the setting: module
-                names or full paths, with everything below them. None trusts ``data`` and follows all of them.
-            **objects: Settings to take from here instead, such as ``env=`` for one that was a lambda.
+            data: What :meth:`to_dict` returned.
+            allow: Import paths that ``data`` may use in addition to this library's own classes: modules or full paths,
+                with everything below them. None trusts ``data`` and imports whatever it names.
+            **objects: Settings that replace those in ``data``, such as ``env=`` for an env that was a lambda.
 
         Raises:
             TypeError: For unknown settings.
-            ValueError: For import paths that are not allowed, or objects that have to be passed again; names all.
+            ValueError: For import paths that are not allowed, and objects that were not saved; names all of them.
         """
         where = f"{cls.__name__}.from_dict()"
         cls._refuse_unknown([*data, *objects], where)
@@ -99,8 +99,8 @@ class SettingsBase(Settings):
         return cls()._set({**read, **objects}, where)
 
     def modules_to_allow(self) -> dict[str, list[str]]:
-        """The modules that ``allow`` has to name where :meth:`from_dict` reads this config from a file, each with the
-        settings that need it."""
+        """Return the modules that :meth:`from_dict` needs in ``allow`` to read this config, each with the settings that
+        need it."""
         decoder, known = Decoder(type(self).__name__, ()), settings_of(type(self))
         for name, value in self.to_dict().items():
             decoder.read(value, name, known[name].hint)

@@ -1,6 +1,6 @@
-"""Settings as JSON and back, without loss and without pickle.
+"""Convert settings to JSON and back, without loss and without pickle.
 
-Besides what JSON knows, a value is one object with one reserved key::
+A value that JSON has no form for is written as an object with a reserved key::
 
     {"__import__": "module:qualname"}                       a class or function
     {"__dataclass__": "module:qualname", "fields": {...}}   an instance of a dataclass
@@ -34,10 +34,16 @@ from catalog.model_config import DefaultModelConfig
 from catalog_rl import PACKAGES
 
 
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """Return the members of an annotation if it is a union, else the annotation itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
 def encode(value: Any) -> Any:
-    """``value`` as ``json.dumps`` takes it; see the module for the forms."""
+    """Convert ``value`` to what ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
     if isinstance(value, np.generic):
         value = value.item()
+    # Exact types only: a subclass, such as an IntEnum, may hold more than its JSON form.
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -47,6 +53,7 @@ def encode(value: Any) -> Any:
     if type(value) is tuple:
         return {"__tuple__": [encode(item) for item in value]}
     if isinstance(value, dict):
+        # a key that begins with __ would read as one of the reserved keys
         if all(type(key) is str and not key.startswith("__") for key in value):
             return {key: encode(item) for key, item in value.items()}
         return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
@@ -65,10 +72,10 @@ def encode(value: Any) -> Any:
 
 
 class NotReadable(ValueError):
-    """A config names objects that its file alone does not restore.
+    """Raised for a saved config that names objects which cannot be restored from the file alone.
 
     Attributes:
-        modules: Those that may not be imported, each with the settings that name it.
+        modules: The modules to allow, each with the settings that need it.
     """
 
     def __init__(self, message: str, modules: Mapping[str, Sequence[str]]) -> None:
@@ -78,14 +85,14 @@ class NotReadable(ValueError):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in a config a value stands.
+    """The place of a value in a config.
 
     Attributes:
-        setting: The config's setting, which may be passed again.
+        setting: The setting of the config.
         path: The setting and the keys that lead from it to the value, for errors.
-        name: The innermost setting that holds the value, of the config or of the nets.
-        hint: The annotation that the value has to fit.
-        below: Annotations of values further inside, by key at any depth.
+        name: The innermost setting that holds the value: a setting of the config or of the networks.
+        hint: The annotation that the value must fit.
+        below: Annotations of nested values, by key at any depth.
     """
 
     setting: str
@@ -96,17 +103,17 @@ class _Place:
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The members of the annotation if it is a union, else itself."""
+        """The members of the annotation if that is a union, else the annotation itself."""
         return union_members(self.hint)
 
     @property
     def bases(self) -> list[type]:
-        """The classes of which it takes subclasses."""
+        """The classes in ``type[...]``: a value may be a subclass of one of them."""
         named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
         return [object if base is Any else get_origin(base) or base for base in named]
 
     def item(self, key: Any = None) -> _Place:
-        """The place of an item of this list or dict."""
+        """Return the place of an item of this list or dict."""
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
@@ -115,16 +122,16 @@ class _Place:
 
 
 class Decoder:
-    """Reads what :func:`encode` wrote.
+    """Decodes what :func:`encode` wrote.
 
-    The annotation of a setting decides what a file may name there: where it asks for ``type[Learner]``, one of this
-    library's learners. Any other import path is followed only if ``allow`` names it, and what it leads to must fit the
-    annotation, too. So nothing is called that is not of the kind the setting is for.
+    A file must not run arbitrary code, so the annotation of each setting limits what the file may name there. A setting
+    of type ``type[Learner]`` takes this library's learners. Any other class needs an entry in ``allow``, and must be a
+    learner, too.
 
     Args:
-        where: The config, as errors name it.
-        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) to follow, with everything below them; None
-            trusts the file and follows all.
+        where: Name of the config in errors.
+        allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the file may use, with everything below
+            them; None trusts the file and imports whatever it names.
     """
 
     def __init__(self, where: str, allow: Sequence[str] | None) -> None:
@@ -133,21 +140,21 @@ class Decoder:
         self._missing: list[tuple[_Place, str, bool]] = []  # a description, and whether that is an import path
 
     def read(self, data: Any, setting: str, hint: Any = Any) -> Any:
-        """The value of ``setting``, annotated as ``hint``; call :meth:`refuse_missing` before using it.
+        """Decode the value of ``setting``. Call :meth:`refuse_missing` before using it.
 
         Raises:
-            ValueError: If a form is unknown or malformed, or an import path that may be followed leads nowhere or to
-                something that does not fit.
+            ValueError: If a form is unknown or malformed, or an allowed import path does not exist or leads to a value
+                that does not fit ``hint``.
         """
         return self._read(data, _Place(setting, setting, setting, hint))
 
     @property
     def modules_to_allow(self) -> dict[str, list[str]]:
-        """The modules that what was read names, and that may not be imported, each with the settings that name it."""
+        """The modules that were named but not allowed, each with the settings that name it."""
         found: dict[str, list[str]] = {}
-        for place, told, is_path in self._missing:
+        for place, text, is_path in self._missing:
             if is_path:
-                names = found.setdefault(told.partition(":")[0], [])
+                names = found.setdefault(text.partition(":")[0], [])
                 names += [] if place.setting in names else [place.setting]
         return found
 
@@ -155,29 +162,26 @@ class Decoder:
         """Raise :class:`NotReadable` if objects could not be restored; it names all of them."""
         if not self._missing:
             return
-        place, told, is_path = self._missing[0]
-        where, got, it = f"{self._where}.{place.path}", repr(told), "it"
-        kinds = " or ".join(base.__name__ for base in place.bases if _is_ours(base.__module__))
-        expected = f"{f'a {kinds} of this library or ' if kinds else ''}an import path that you allow"
-        if not is_path:
-            expected, got = "the object itself, which could not be written down", f"only its description {told!r}"
-        if len(self._missing) > 1:
-            where, expected, it = self._where, "import paths of this library's classes or that you allow", "them"
-            got = " and ".join(f"{told!r} ({place.path})" for place, told, _ in self._missing)
-        names = list(dict.fromkeys(place.setting for place, *_ in self._missing))
-        remedy = f"ass {it} again by keyword ({', '.join(f'{name}=...' for name in names)})."
+        kinds = {True: "an import path that you allow", False: "the object itself, which could not be written down"}
+        expected = " or ".join(dict.fromkeys(kinds[is_path] for *_, is_path in self._missing))
+        paths = " and ".join(place.path for place, *_ in self._missing)
+        got = " and ".join(repr(text) for _, text, _ in self._missing)
+        names = dict.fromkeys(place.setting for place, *_ in self._missing)
+        remedy = f"ass it again by keyword ({', '.join(f'{name}=...' for name in names)})."
         modules = self.modules_to_allow
-        gone = any(is_path and _is_of_another_script(told) for _, told, is_path in self._missing)
+        gone = any(is_path and _is_of_another_script(text) for _, text, is_path in self._missing)
         if allow := [module for module in modules if not (gone and module == "__main__")]:
-            remedy = f"If you trust {it}, pass allow={allow}, or p{remedy}"
+            remedy = f"If you trust it, pass allow={allow}, or p{remedy}"
         else:
-            remedy = f"It was in a script, which this is not: p{remedy}" if is_path else f"P{remedy}"
+            remedy = f"It was in a script, which this is not: p{remedy}" if gone else f"P{remedy}"
         if optional := [f"{name}=None" for name in names if name.startswith(("on_", "callbacks_"))]:
             remedy += f" To do without callbacks: {', '.join(optional)}."
-        raise NotReadable(f"{where}: expected {expected}, got {got}. {remedy}", modules)
+        raise NotReadable(f"{self._where}.{paths}: expected {expected}, got {got}. {remedy}", modules)
 
     def _read(self, data: Any, place: _Place) -> Any:
         if DefaultModelConfig in place.kinds:
+            # Model settings may also be a plain dict, which names no dataclass. The hints apply at any depth, as
+            # leaf_overrides and functions hold such dicts in turn.
             place = replace(place, below=_hints_of(DefaultModelConfig))
         match data:
             case list():
@@ -189,18 +193,20 @@ class Decoder:
             case {"__items__": list(pairs)} if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
                 keys = [self._read(key, replace(place, name="", hint=Any)) for key, _ in pairs]
                 items = [(key, self._read(item, place.item(key))) for key, (_, item) in zip(keys, pairs, strict=True)]
-                return self._made(lambda: dict(items), place, data)
+                return self._build(lambda: dict(items), place, data)
             case {"__float__": str(text)}:
-                return self._made(lambda: float(text), place, data)
+                return self._build(lambda: float(text), place, data)
             case {"__import__": str(path)}:
                 return self._object(path, place, place.bases)
             case {"__dataclass__": str(path), "fields": dict(values)}:
                 return self._dataclass(path, values, place)
             case {"__space__": str(name), **rest} if name in _SPACES:
                 parts = {key: self._read(item, replace(place, hint=Any)) for key, item in rest.items()}
-                return self._made(lambda: _decode_space(_SPACES[name], parts), place, data)
+                return self._build(lambda: _decode_space(_SPACES[name], parts), place, data)
+            # Note it and go on, so that one error names all that is missing.
             case {"__pass_again__": what}:
                 self._missing.append((place, str(what), False))
+            # After all known forms: a form of a later version, or a malformed one, must not pass as a plain dict.
             case dict() if any(key.startswith("__") for key in data):
                 raise self._unreadable(place, "a form this version knows", repr(data))
             case dict():
@@ -210,7 +216,7 @@ class Decoder:
         return None
 
     def _text(self, text: str, place: _Place) -> str:
-        """``text``, after checking what is imported by it: a net, a distribution, or the module of an env's id."""
+        """Return ``text`` after checking what it imports: a network, a distribution, or the module of an env id."""
         if self._allow is None:
             return text
         if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
@@ -237,7 +243,7 @@ class Decoder:
             raise self._unreadable(place, f"the fields of {cls.__name__}", str(error)) from error
 
     def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
-        """The class or function at ``path`` if it may be imported and fits; else None, and it is missing."""
+        """Import the class or function at ``path``; if that is not allowed, note it as missing and return None."""
         allowed = self._is_allowed(path)
         if not allowed and not (_is_ours(path) or path.startswith(_ACTIVATIONS)):
             self._missing.append((place, path, True))
@@ -245,7 +251,7 @@ class Decoder:
         found = self._imported(path, place)
         kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
         if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
-            # Of our classes only those of a kind of ours: a place for the user's envs or nets takes none of them.
+            # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
             self._missing.append((place, path, True))
             return None
         is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
@@ -267,7 +273,7 @@ class Decoder:
                 there = f"Or run from the folder that {top}.py is in, or set PYTHONPATH to that."
                 unreadable = ValueError(f"{unreadable} {there}")
             raise unreadable from error
-        # Only where it is defined: a name that a module merely imports must not be a way out of it.
+        # An allowed module must not give access to everything that it imports.
         if _import_path(found) != path:
             raise self._unreadable(place, "the path of a class or function, where it is defined", repr(path))
         return found
@@ -276,10 +282,10 @@ class Decoder:
         prefixes = self._allow
         return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
 
-    def _made(self, make: Callable[[], Any], place: _Place, data: Any) -> Any:
-        """What ``make`` makes of ``data``, which may be malformed in any way."""
+    def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
+        """Call ``make``, and raise a readable error if ``data`` is malformed."""
         try:
-            return make()
+            return build()
         except Exception as error:
             got = f"{data!r} ({type(error).__name__}: {error})"
             raise self._unreadable(place, "what a form of this version holds", got) from error
@@ -299,21 +305,21 @@ def _is_ours(path: str) -> bool:
 
 
 def _is_of_another_script(path: str) -> bool:
-    """Whether ``path`` leads into a script other than the one that runs, from which nothing can be imported."""
+    """Return whether ``path`` is in another script than the running one, so that it cannot be imported."""
     module, _, qualname = path.partition(":")
     return module == "__main__" and qualname.partition(".")[0] not in vars(sys.modules["__main__"])
 
 
 @functools.cache
 def _hints_of(cls: type) -> Mapping[str, Any]:
-    """The annotations of a dataclass's fields."""
-    dist = str | type[Distribution]  # which cannot be imported where the model settings are written
+    """Return the annotations of a dataclass's fields."""
+    dist = str | type[Distribution]  # DefaultModelConfig cannot import Distribution, so its own annotation is wider
     narrower = {"custom_action_dist": dist | Mapping[str, dist] | None} if cls is DefaultModelConfig else {}
     return get_type_hints(cls) | narrower
 
 
 def _import_path(thing: Any) -> str | None:
-    """``module:qualname`` if it leads back to ``thing``, a class or function; None for lambdas, locals and the like."""
+    """Return ``module:qualname`` of a class or function; None if that path does not lead to it, as for a lambda."""
     if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
         return None
     found: Any = sys.modules.get(str(thing.__module__))
@@ -332,16 +338,16 @@ _SPACES: dict[str, type[gym.Space[Any]]] = {
     cls.__name__: cls
     for cls in (Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 }
-"""Spaces that are written as the arguments that make them. Subclasses are not among them, as they may hold more."""
+"""Spaces that are saved as their constructor arguments. Subclasses are excluded, as they may hold more."""
 
 
 def _arguments_of(cls: type[gym.Space[Any]]) -> list[str]:
-    """The names of the arguments that make a space, which are also those of its attributes."""
+    """Return the names of a space's constructor arguments, which are also the names of its attributes."""
     return [name for name in inspect.signature(cls).parameters if name not in ("seed", "spaces_kwargs")]
 
 
 def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
-    """Arrays become nested lists or, bounds that are all alike, one number."""
+    """Encode a space. Arrays become nested lists; bounds that are equal everywhere become one number."""
     parts: dict[str, Any] = {}
     for name in _arguments_of(type(space)):
         value = getattr(space, name)

@@ -174,9 +174,7 @@ def test_all_modules_of_a_checkpoint_are_asked_for_at_once(
     for command in (["evaluate"], ["train", "--load"]):
         assert main([*command, "run"]) == 1
         assert capsys.readouterr().err.count("In a shell, type --allow two_envs two_nets; ") == 1
-    with pytest.raises(
-        ValueError, match=r"'two_envs:Env' \(env\) and 'two_nets:Mine' .*allow=\['two_envs', 'two_nets'\]"
-    ):
+    with pytest.raises(ValueError, match=r"'two_envs:Env' and 'two_nets:Mine'\. .*allow=\['two_envs', 'two_nets'\]"):
         Algorithm.from_checkpoint("run/checkpoint")
     allowed = ["--allow", "two_envs", "two_nets"]
     assert measured(capsys, "run", *allowed, "--episodes", "2")["env_runners"]["num_episodes"] == 2

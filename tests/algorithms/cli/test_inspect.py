@@ -241,7 +241,7 @@ def test_the_checkpoints_below_a_folder_are_named(
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}/checkpoint").symlink_to(trained / "checkpoint")
     named = ", ".join(str(tmp_path / f"seed-{seed}" / "checkpoint") for seed in (1, 2))
-    assert refusal(capsys, tmp_path).endswith(f"There are {named}.")
+    assert refusal(capsys, tmp_path).endswith(f"Pass one of those below it: {named}.")
 
 
 def test_a_checkpoint_without_its_tensors(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

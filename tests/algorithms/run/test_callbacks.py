@@ -504,9 +504,10 @@ def test_callbacks_that_cannot_be_had_again_are_named_at_once(tmp_path: Path) ->
         Algorithm.from_checkpoint(tmp_path / "c")
     place = __name__
     assert str(caught.value) == (
-        "PPOConfig: expected import paths of this library's classes or that you allow, got "
-        f"'{place}.test_callbacks_that_cannot_be_had_again_are_named_at_once.<locals>.<lambda>' (on_episode_end) and "
-        f"'{place}:announce' (on_train_result). If you trust them, pass allow=[{place!r}], or pass them again by "
+        "PPOConfig.on_episode_end and on_train_result: expected the object itself, which could not be written down or "
+        f"an import path that you allow, got '{place}."
+        "test_callbacks_that_cannot_be_had_again_are_named_at_once.<locals>.<lambda>' and "
+        f"'{place}:announce'. If you trust it, pass allow=[{place!r}], or pass it again by "
         "keyword (on_episode_end=..., on_train_result=...). To do without callbacks: on_episode_end=None, "
         "on_train_result=None."
     )
