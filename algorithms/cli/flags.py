@@ -89,7 +89,7 @@ def parse(
         _show_help(prog, words, sections, kebab(topic.strip("-")))
     typed, others = _found(args, sections)
     if unknown := [word.partition("=")[0] for word in others if word.startswith("--")]:
-        hint = hint_for(unknown[0], [_typed(item) for section in sections.values() for item in section.settings])
+        hint = hint_for(unknown[0], [_flag_of(item) for section in sections.values() for item in section.settings])
         raise UsageError(f"{prog}: expected one of its flags, got {unknown[0]!r}. {prog} --help lists them.{hint}")
     if len(others) not in count:
         raise UsageError(
@@ -149,7 +149,7 @@ def kebab(name: str) -> str:
     return name.strip("_").replace("_", "-")
 
 
-def _typed(item: Setting) -> str:
+def _flag_of(item: Setting) -> str:
     return f"--{kebab(item.name)}"
 
 
@@ -178,9 +178,9 @@ def _field(item: Setting) -> tuple[str, Any, Any]:
         return item.name, Annotated[bool, mark], bool(default)
 
     def value_of(texts: list[str]) -> Any:
-        value = read(_typed(item), item.hint, texts)
+        value = read(_flag_of(item), item.hint, texts)
         try:
-            return item.check(value, _typed(item))
+            return item.check(value, _flag_of(item))
         except (TypeError, ValueError) as error:  # which tyro would print in a box
             raise UsageError(str(error)) from None
 
@@ -198,13 +198,15 @@ def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[s
     """Return the values of the flags in ``args``, by the names of their settings, and the words of no flag."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
     words = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
-    known = {_typed(item): item for section in sections.values() for item in section.settings}
+    known = {_flag_of(item): item for section in sections.values() for item in section.settings}
     known |= {f"--no-{kebab(item.name)}": item for item in known.values() if _is_switch(item)}
+    # tyro does not say which flags were typed, keeps the last value of a flag that is typed twice, and prints its own
+    # message for a missing value. So look at the words first.
     typed: dict[str, Setting] = {}
     for word, following in zip_longest(words, words[1:], fillvalue="--"):
         if (item := known.get(word.partition("=")[0])) is None:
             continue
-        flag = _typed(item)
+        flag = _flag_of(item)
         if item.name in typed:
             raise UsageError(f"{flag}: expected once, got it again. Type all its words after one.")
         takes_one = not _is_switch(item) and item_of(item.hint) is None
@@ -249,7 +251,7 @@ def _show_help(prog: str, words: str, sections: Mapping[str, Section], topic: st
         )
         for title, section in zip(titles, [*sections.values()][1:], strict=True):
             print(f"  {title}: {section.doc}")
-            names = " ".join(map(_typed, section.settings))
+            names = " ".join(map(_flag_of, section.settings))
             print(textwrap.fill(names, 100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False))
     raise SystemExit(0)
 
