@@ -144,13 +144,14 @@ class Summer:
 
 def learners(repeats: int = 20) -> Numbers:
     """By number of parameters: ms of two learners for the sum of one gradient step, `ms 10000` …"""
-    from benchmarks.workers import worker_group
+    from benchmarks.workers import values_of, worker_group
 
     workers = worker_group(2, Summer)
     try:
-        place = workers.values(workers.call("serve", workers=[0]))[0]
-        workers.values(workers.call("connect", 2, *place))
-        return {f"ms {number}": max(workers.values(workers.call("sum_s", number, repeats))) * 1e3 for number in SIZES}
+        (place,) = values_of(workers, "serve", {0: ()})
+        values_of(workers, "connect", dict.fromkeys(range(2), (2, *place)))
+        seconds = {number: values_of(workers, "sum_s", dict.fromkeys(range(2), (number, repeats))) for number in SIZES}
+        return {f"ms {number}": max(each) * 1e3 for number, each in seconds.items()}
     finally:
         workers.stop()
 
@@ -178,7 +179,7 @@ def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
     from benchmarks.catalog import in_turn
     from benchmarks.jobs import JOBS
     from benchmarks.ours_ppo import config
-    from benchmarks.workers import Instant, worker_group
+    from benchmarks.workers import Instant, values_of, worker_group
     from rlmodule import Rollout
     from rlmodule.distributed.serialization import pack, unpack
 
@@ -202,7 +203,7 @@ def constants(num_workers: int = 8, repeats: int = 50) -> Numbers:
         cpus = []
         for _ in range(2 + repeats):
             cpu = time.process_time()
-            workers.values(workers.call("nothing"))
+            values_of(workers, "nothing", dict.fromkeys(range(num_workers), ()))
             cpus.append(time.process_time() - cpu)
     finally:
         workers.stop()

@@ -26,7 +26,7 @@ from benchmarks.catalog import in_turn
 from benchmarks.jobs import JOBS
 from benchmarks.ours_ppo import config
 from rlmodule import RLModule, RLModuleSpec, Rollout
-from rlmodule.distributed.ray_workers import RayWorkers
+from rlmodule.distributed.ray_workers import Answer, RayWorkers
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 
 LONG_FRAGMENT = 512  # vector steps
@@ -79,6 +79,13 @@ def worker_group(size: int, factory: Callable[[int, int], Any]) -> RayWorkers:
     return RayWorkers("worker", size, factory, num_cpus=SHARE_OF_CPU, timeout_s=60.0, max_restarts=0)
 
 
+def values_of(workers: RayWorkers, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+    """Call ``method`` of the workers that ``args`` has arguments for, and return the values."""
+    answers = workers.call(method, args)
+    assert all(answer.failure is None for answer in answers), answers
+    return [answer.value for answer in answers]
+
+
 def spec_of_size(num_parameters: int) -> RLModuleSpec:
     """A module that acts by two layers of one width, of about so many parameters."""
     linear = NUM_INPUTS + 4  # per unit: its inputs, two biases, two outputs
@@ -90,8 +97,12 @@ def spec_of_size(num_parameters: int) -> RLModuleSpec:
 
 def send(workers: RayWorkers, module: RLModule) -> int:
     """Let all workers take the module's weights over, and wait until they have; returns the bytes of one copy."""
-    shared = workers.share(module.get_state())
-    workers.values(workers.call("take", shared=shared))
+    shared, answers = workers.share(module.get_state()), list[Answer]()
+    for worker in range(workers.size):
+        workers.submit(worker, "take", shared=shared)
+    while len(answers) < workers.size:
+        answers += workers.collect()
+    assert all(answer.failure is None for answer in answers), answers
     return shared.num_bytes
 
 

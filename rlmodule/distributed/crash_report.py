@@ -1,4 +1,4 @@
-"""CrashReport: how a process ended, written by itself as far as it can, for the process that started it."""
+"""CrashReport: a file in which a process reports how it ended, for the process that started it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import psutil
 from rlmodule.distributed.processes import SHARED_FOLDER, file_prefix
 
 _PATIENCE = 20
-"""Hundredths of a second for an answer."""
+"""Hundredths of a second in which a process must answer."""
 _CALL = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _HOST = re.compile(r"^(call|make) \(.*ray_actor\.py:\d+\)$")
 
 
 class CrashReport:
-    """A file in which another process on this machine reports its end.
+    """The reader of the file in which another process on this machine reports how it ended.
 
     Attributes:
-        path: For :func:`write_crash_report`, which unlinks it, so that no file is left whichever process is killed.
+        path: Path of the file, for :func:`write_crash_report` in that process. It removes the name of the file, so
+            that nothing is left even if both processes are killed.
     """
 
     def __init__(self) -> None:
@@ -32,13 +33,15 @@ class CrashReport:
         self._file = os.fdopen(handle)
 
     def read(self) -> str:
-        """The report; empty if there is none."""
+        """Return the report; empty if the process wrote none."""
         self._file.seek(0)
         return self._file.read().strip()
 
     def ask_where(self, process: psutil.Process) -> list[str]:
-        """Ask ``process``, on this machine, which calls its worker is in, most recent first: ``step (/a/file.py:12)``.
-        Empty if it does not answer, such as one that was stopped."""
+        """Return the calls that the worker in ``process`` is in, most recent first: ``step (/a/file.py:12)``.
+
+        Empty if the process does not answer, for example because SIGSTOP stopped it.
+        """
         self._file.seek(0, os.SEEK_END)
         text = ""
         with suppress(psutil.NoSuchProcess):
@@ -50,29 +53,33 @@ class CrashReport:
                 break
         for thread in text.split("\n\n"):
             calls = [f"{name} ({path}:{line})" for path, line, name in _CALL.findall(thread)]
+            # the worker runs in the thread with a call of RayActor, whose own calls are left out
             inside = [i for i, call in enumerate(calls) if _HOST.search(call)]
             if inside:
                 return calls[: inside[0]]
         return []
 
     def close(self) -> None:
+        """Close the file, and remove its name if the other process has not done so."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
         self._file.close()
 
 
 def write_crash_report(path: str) -> None:
-    """Have this process write to the file at ``path`` where it was when it crashed, or with which code it called
-    ``os._exit``. Does nothing if the file is on another machine."""
+    """Let this process report how it ends in the file at ``path``: its calls in a crash, or the code of ``os._exit``.
+
+    Does nothing if the file does not exist, which is so on another machine.
+    """
     try:
         file = os.open(path, os.O_WRONLY)
     except OSError:
         return
-    with suppress(FileNotFoundError):  # closed, or taken for a leftover by a process that cannot see its owner
+    with suppress(FileNotFoundError):  # the reader closed it, or remove_leftovers() ran in another container
         os.unlink(path)
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR2, file)  # answers even while the GIL is held
-    os.register_at_fork(after_in_child=faulthandler.disable)  # the end of a child process is not reported
+    os.register_at_fork(after_in_child=faulthandler.disable)  # a child's end is none of this process
     pid, end = os.getpid(), os._exit
 
     def report_and_exit(status: int) -> None:

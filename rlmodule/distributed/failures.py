@@ -1,4 +1,4 @@
-"""Failures of workers in other processes: what is known of one, the error it raises, and when to restart."""
+"""Failures of workers in other processes: their description, the error they raise, and the delay of a restart."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any, Literal
 from rlmodule.envs.checks import EnvError
 
 LONGEST_TEXT = 20_000
-"""Characters of an error that are sent between processes."""
+"""Characters of a message or traceback that are sent to another process at most."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Seconds before the first restart in a row, which triple from one restart to the next, and their maximum."""
+"""Seconds before the first restart in a row, and the most before any. They triple with each restart."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a worker did not answer. Plain data, since the driver may lack the class of the exception.
+    """The failure of a worker, as plain data: the driver may lack the class of the exception.
 
     Attributes:
-        kind: It raised, its process died, it made no progress, or there was no room for its process.
+        kind: ``"raised"`` an exception, its process ``"died"``, ``"hung"`` without progress, or ``"unplaced"``: the
+            cluster had no room for its process.
         type: Name of the exception's class.
-        message: Its text.
-        traceback: As the worker's process would have printed it; empty if there was none.
-        place: Where an env raised, as far as it is known: ``env``, ``seed``, ``step``, ``action``.
+        message: Message of the exception.
+        traceback: Traceback in the worker's process; empty if it has none.
+        place: Where an env raised, as far as that is known: ``env``, ``seed``, ``step``, ``action``.
         final: Whether the worker will not be restarted.
     """
 
@@ -37,18 +38,18 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """What happened, possibly with a traceback after an empty line."""
+        """The failure in words; a traceback may follow after an empty line."""
         return f"{self.type}: {self.message}" if self.kind == "raised" else self.message
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe what was raised as plain data."""
+    """Describe an exception as plain data."""
     try:
         message = str(error) or "(no message)"
-    except Exception:  # an exception of the user's own class may have a __str__ that fails
+    except Exception:  # __str__ of a user's exception class may raise
         message = "(no message: its __str__ raises)"
     name, message = type(error).__name__, message[:LONGEST_TEXT]
-    if isinstance(error, EnvError):  # its text already has the traceback of the env
+    if isinstance(error, EnvError):  # its message ends with the traceback of the env
         return Failure("raised", name, message, place=error.place)
     return Failure("raised", name, message, "".join(traceback.format_exception(error))[-LONGEST_TEXT:])
 
@@ -57,8 +58,8 @@ class WorkerFailed(RuntimeError):
     """A worker in another process failed, and the run cannot continue without it.
 
     Attributes:
-        name: Which worker, such as ``env runner 1``.
-        failure: What happened.
+        name: Name of the worker, such as ``env runner 1``.
+        failure: Its failure.
     """
 
     def __init__(self, name: str, failure: Failure, remedy: str) -> None:
@@ -73,14 +74,11 @@ class WorkerFailed(RuntimeError):
 
 
 def restart_delay(failures: int, max_in_a_row: int) -> float | None:
-    """Seconds to wait before a restart.
+    """Return the seconds to wait before a worker is restarted; None if it is not restarted.
 
     Args:
-        failures: How often the worker has failed in a row.
-        max_in_a_row: Restarts in a row, without an answer in between; 0 for none at all.
-
-    Returns:
-        The delay; None if the last failure ends it.
+        failures: Failures of the worker in a row, without an answer in between.
+        max_in_a_row: Restarts in a row that are allowed.
     """
     if failures > max_in_a_row:
         return None

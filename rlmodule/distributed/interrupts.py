@@ -1,4 +1,4 @@
-"""Ctrl-C without half-done work: it waits for the end of what must be whole, and interrupts what only waits."""
+"""Delay Ctrl-C to the end of work that must not be half done, and let it interrupt a wait within that work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _HeldBack:
-    """Handles Ctrl-C in place of ``handler``: notes it, until :meth:`let_through`."""
+    """A handler of Ctrl-C that replaces ``handler`` and remembers Ctrl-C until :meth:`let_through`."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._handler, self._heard = handler, False
@@ -20,7 +20,7 @@ class _HeldBack:
         self._heard = True
 
     def let_through(self) -> None:
-        """Give the place back, and handle what was noted."""
+        """Restore the handler, and call it if there was a Ctrl-C."""
         signal.signal(signal.SIGINT, self._handler)
         heard, self._heard = self._heard, False
         if heard:
@@ -29,13 +29,13 @@ class _HeldBack:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, or to the next part of it that is :func:`interruptible`."""
+    """Delay Ctrl-C to the end of the block, or to the next :func:`interruptible` part of it."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, _HeldBack) or not callable(handler) or not _in_main_thread():
         yield
         return
     held = _HeldBack(handler)
-    # before, Ctrl-C raises with nothing changed; from here on it is noted
+    # a Ctrl-C before this line raises with nothing changed yet; a later one is held
     signal.signal(signal.SIGINT, held)
     try:
         yield
@@ -45,7 +45,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block, which only waits."""
+    """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block; it must change nothing."""
     held = signal.getsignal(signal.SIGINT)
     if not isinstance(held, _HeldBack) or not _in_main_thread():
         yield

@@ -14,24 +14,24 @@ from torch import Tensor
 from rlmodule.collective import Collective, CollectiveError
 
 _SENT_TO_ALL = 2**20
-"""Bytes, over all receivers, up to which learners on CPUs send a tensor to each other directly. Gloo's own collectives
-take 1.6 times as long with two processes, and 2.6 times with three, in which its threads wait for each other."""
+"""Bytes, over all receivers, up to which learners on the CPU send a tensor to each other directly. For such tensors,
+gloo's own collectives take 1.6 times as long with two processes, and 2.6 times with three."""
 
 
 class Rendezvous:
-    """Where learners find each other, as long as this object exists. Each connecting needs a new one.
+    """The server at which learners meet to connect. It serves as long as this object exists, for one connection.
 
     Args:
-        host: Address of this machine to listen on; processes of other machines cannot reach ``"127.0.0.1"``.
+        host: Address of this machine to listen on; other machines cannot reach ``"127.0.0.1"``.
 
     Attributes:
-        host, port: For :class:`ProcessGroupCollective`.
+        host, port: Its address, for :class:`ProcessGroupCollective`.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-        listener = socket.create_server((host, 0))  # our own, since the store's would listen on every address
+        listener = socket.create_server((host, 0))  # the store by itself would listen on every address
         self.host, self.port = host, int(listener.getsockname()[1])
         self._store = TCPStore(
             host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
@@ -68,7 +68,7 @@ class ProcessGroupCollective(Collective):
         if self._is_exchanged(here):
             first, *others = self._gather(here)
             total = first.clone()
-            for part in others:  # by rank, and so to the same bits everywhere
+            for part in others:  # in the same order on every learner, for the same bits
                 total += part
             return tensor.copy_(total)
         self._attempt(lambda: self._members().allreduce([here]).wait())
@@ -85,14 +85,14 @@ class ProcessGroupCollective(Collective):
     def close(self) -> None:
         group, self._group = self._group, None
         if group is not None and self.device.type == "cuda":
-            group.abort()  # gloo's is closed with the last reference to it
+            group.abort()  # a gloo group closes with the last reference to it
 
     def _is_exchanged(self, here: Tensor) -> bool:
-        """Whether each learner sends it to each other one."""
+        """Return whether the learners send a tensor of this size to each other directly."""
         return self.device.type == "cpu" and here.nbytes * (self.size - 1) <= _SENT_TO_ALL
 
     def _gather(self, here: Tensor) -> list[Tensor]:
-        """Get the tensor of each learner, all of one shape, by rank."""
+        """Return the tensors of all learners, which have one shape, by rank."""
         parts = [torch.empty_like(here) for _ in range(self.size)]
         if not self._is_exchanged(here):
             self._attempt(lambda: self._members().allgather([parts], [here]).wait())
@@ -107,30 +107,36 @@ class ProcessGroupCollective(Collective):
                 while works:
                     works.pop(0).wait()
             finally:
-                works.clear()  # an error would keep them, and they keep the connection open
+                works.clear()  # the traceback of an error refers to them, and they keep the connection open
 
         self._attempt(exchange)
         return parts
 
     def _members(self) -> Any:
+        """Return the process group.
+
+        Raises:
+            RuntimeError: If it was closed.
+        """
         if self._group is None:
             raise RuntimeError("the connection was closed after an earlier error")
         return self._group
 
     def _meet(self, host: str, port: int) -> Any:
+        """Connect to the others at the rendezvous, and return the process group."""
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         timeout = timedelta(seconds=self._timeout_s)
         store = TCPStore(host, port, is_master=False, timeout=timeout)
         store.set_timeout(timeout)
-        # groups of our own, not torch's one global group, which may be somebody else's and cannot be made twice
+        # torch's global group may belong to the user, and exists once per process; these groups are independent of it
         if self.device.type == "cuda":
             from torch.distributed import ProcessGroupNCCL
 
-            if host == "127.0.0.1":  # all learners are on this machine, and NCCL need not listen to others
+            if host == "127.0.0.1":  # all learners are on this machine, so NCCL need not listen on the network
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             options = ProcessGroupNCCL.Options()
-            # NCCL then ends this process, which only waits; the driver has found the stuck one before
+            # After its timeout, NCCL ends this process. Twice the time lets the driver find the stuck learner first.
             options._timeout = 2 * timeout
             return ProcessGroupNCCL(store, self.rank, self.size, options)
         from torch.distributed import ProcessGroupGloo
@@ -141,25 +147,30 @@ class ProcessGroupCollective(Collective):
         return ProcessGroupGloo(store, self.rank, self.size, options)
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
+        """Return the result of ``action``; close the connection if it raises.
+
+        Raises:
+            CollectiveError: If it raises a ``RuntimeError``, as torch does when a learner is gone or late.
+        """
         try:
             return action()
         except RuntimeError as error:
             self.close()
             raise CollectiveError(
                 f"learner {self.rank} of {self.size}: expected the others to join within "
-                f"{self._timeout_s:g} s, got {_first_sentence(error)}. Look at what happened to "
-                "the others. All must connect again."
+                f"{self._timeout_s:g} s, got {_first_sentence(error)}. Find the error of the learner "
+                "that failed first, then let all connect again."
             ) from error
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """The first sentence of a message of gloo or NCCL, without the line of their source."""
+    """Return the first sentence of an error of gloo or NCCL, without its place in their source code."""
     first, *_ = str(error).splitlines() or [type(error).__name__]
     return first.rpartition("] ")[2].partition(". ")[0].rstrip(".")
 
 
 def _address_towards(host: str, port: int) -> str:
-    """The address of this machine as ``host`` sees it."""
+    """Return the address of this machine on the network that leads to ``host``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         return probe.getsockname()[0]

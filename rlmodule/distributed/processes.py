@@ -1,4 +1,4 @@
-"""This machine, and the files in it that processes leave behind."""
+"""Files that processes of this machine share, and the removal of those that killed processes left."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SHARED_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir
 
 
 def file_prefix() -> str:
-    """Return the beginning of the names of files that this process makes for those it starts, which remove them."""
+    """Return the prefix of the names of shared files of this process; it includes the process id."""
     return f"rlmodule-{os.getpid()}-"
 
 
 def remove_leftovers() -> None:
-    """Remove such files of processes that have ended: a killed process cannot do it."""
+    """Remove the shared files of processes that have ended; a process that was killed could not remove its own."""
     for path in Path(SHARED_FOLDER).glob("rlmodule-*"):
         found = re.match(r"rlmodule-(\d{1,9})-", path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
-            with suppress(OSError):  # another user's, or removed by another process
+            with suppress(OSError):  # it belongs to another user, or is already removed
                 path.unlink()

@@ -1,9 +1,8 @@
-"""RayActor: hosts a worker in a process of its own and answers in plain data, whatever the worker does."""
+"""RayActor: hold a worker in another process, and answer calls with plain data even when the worker raises."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,14 +13,13 @@ from rlmodule.distributed.serialization import Packed, pack, unpack
 
 
 class RayActor:
-    """Holds one worker. Its methods run one after the other, except :meth:`settle` and :meth:`progress`, which run
-    in a thread of their own.
+    """The Ray actor that holds one worker of :class:`RayWorkers`.
 
-    :meth:`make` and :meth:`call` return, packed, a :class:`Failure` or None, whether the worker made progress, and the
-    value.
+    :meth:`make` and :meth:`call` run one after the other, and :meth:`settle` and :meth:`progress` in a second thread.
+    The first two return a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
 
     Args:
-        name: Of the worker; Ray puts it before what this process prints.
+        name: Name of the worker; Ray prints it in front of each line that this process prints.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,33 +29,35 @@ class RayActor:
     def __repr__(self) -> str:
         return self._name
 
-    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int, str, str]:
-        """Have the end of this process reported in a file; return its pid, its node and the node's address."""
+    def settle(self, report_path: str) -> tuple[int, str, str]:
+        """Let this process report its end in a file; return its id, the id of its node and the node's address."""
+        import ray
+
         write_crash_report(report_path)
-        return os.getpid(), *place()
+        return os.getpid(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
-        """Make the worker, in place of one that raised if there is one."""
+        """Build the worker; stop an earlier one of this process, which raised, first."""
         torch.set_num_threads(num_threads)
         try:
             if self._worker is not None:
                 failed, self._worker = self._worker, None
                 failed.stop()
-                del failed
+                del failed  # its memory is free before the next worker needs as much
             self._worker = unpack(factory)(index, incarnation)
         except BaseException as error:
             return pack((failure_of(error), False, None))
         return pack((None, False, None))
 
     def call(self, method: str, args: Packed, *shared: Packed) -> Packed:
-        """Call a method of the worker; ``shared`` are further arguments, each packed on its own."""
+        """Call a method of the worker; ``shared`` holds further arguments, each packed separately."""
         try:
             before = self._worker.progress
             value = getattr(self._worker, method)(*unpack(args), *map(unpack, shared))
             return pack((None, self._worker.progress != before, value))
-        except BaseException as error:  # including sys.exit(): the process is not the worker's to end
+        except BaseException as error:  # even sys.exit() in a worker does not end the process
             return pack((failure_of(error), False, None))
 
     def progress(self) -> int:
-        """A number that changes as long as the worker makes progress."""
+        """Return a number that changes while the worker makes progress."""
         return self._worker.progress

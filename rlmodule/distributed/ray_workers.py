@@ -1,6 +1,6 @@
-"""RayWorkers: plain objects in processes of their own, on this machine or on others, called by index.
+"""RayWorkers: start objects in other processes, call them by index, and restart those that fail.
 
-Workers are started, watched and restarted from here; each lives in a :class:`RayActor`.
+Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on another one of the cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,26 +29,28 @@ from rlmodule.distributed.serialization import check_portable, num_bytes, pack, 
 from rlmodule.settings import LearnerSettings, RunnerSettings
 
 OLDEST_RAY = (2, 55)
-"""Before it, a Ray cluster could be taken over by a web page (CVE-2026-27482, CVE-2026-41486)."""
+"""The first version in which a web page cannot take control of a cluster (CVE-2026-27482, CVE-2026-41486)."""
 
 MAX_IN_FLIGHT = 2
-"""Calls that a worker may have: the one it is at, and the next, so that it never waits for its caller."""
+"""Unanswered calls that a worker may have: one that runs, and one that waits so that the worker is never idle."""
 
 PLACING_TIMEOUT_S, SPAWNING_TIMEOUT_S = 20.0, 120.0
-"""Seconds that a worker may wait for its CPUs and GPUs; and, once it has them, for a process, and then to be made: a
-busy machine takes long to start one and import what it needs."""
+"""Seconds in which Ray must reserve the CPUs and GPUs of a worker; then those in which its process must start, and as
+many in which the worker must be built. A busy machine is slow to start a process and to import packages."""
 
 STOP_TIMEOUT_S, KILL_TIMEOUT_S = 4.0, 1.0
-"""Seconds that a worker has to close what it holds, and then to end by itself."""
+"""Seconds in which a worker must return from ``stop()``, and then those in which its process must end."""
 
 logger = logging.getLogger(__name__)
 
 
 def start_ray() -> None:
-    """Connect to the Ray that ``RAY_ADDRESS`` names, or start one on this machine; do nothing if it is connected.
+    """Connect to the cluster at ``RAY_ADDRESS``, or start Ray on this machine if that is not set.
+
+    A second call does nothing.
 
     Raises:
-        ImportError: If Ray is missing or too old.
+        ImportError: If Ray is not installed, or its version is too old.
         ConnectionError: If the cluster does not answer, or asks for a token.
     """
     version = importlib.metadata.version("ray")
@@ -58,14 +60,14 @@ def start_ray() -> None:
             f"ray: expected version {oldest} or later, got {version}. Run: pip install "
             f'"ray>={oldest}", or set num_env_runners=0 and num_learners=0.'
         )
-    # not what Ray finds running on this machine, which may be somebody else's
+    # Without an address, ray.init() would join any cluster that runs on this machine, even another user's.
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
-        # Ray starts workers at a niceness of 15, at which they get next to nothing of cores that others use
+        # Ray's default niceness of 15 leaves workers almost no time on a core that another program uses.
         os.environ.setdefault("RAY_worker_niceness", "0")
         if "ray" not in sys.modules:
-            # Ray's switch for one machine alone: its processes then listen on 127.0.0.1. Ray reads it when it is
-            # imported, and its processes when they start, which must agree.
+            # With 0, Ray's processes listen on 127.0.0.1 alone. Ray reads this when it is imported and again in each
+            # process that it starts. Both must read the same value, so it is too late once Ray is imported.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
     from ray.exceptions import RayError
@@ -78,25 +80,27 @@ def start_ray() -> None:
         if address == "local":
             raise
         got = (str(error).splitlines() or ["(no message)"])[0].rstrip(".")
-        remedy = "`ray status` shows whether it runs; without RAY_ADDRESS, a Ray of its own starts on this machine."
+        remedy = "`ray status` shows whether it runs. Unset RAY_ADDRESS to start Ray on this machine instead."
         if "authentication" in f"{error} {error.__cause__}".lower():
-            got = "one that asks for its token"
-            remedy = "In the shell of the script: export RAY_AUTH_MODE=token, with the cluster's token in "
-            remedy += "~/.ray/auth_token. `ray start` asks for tokens wherever it finds that file."
+            got = "one that asks for a token"
+            remedy = "Put the cluster's token in ~/.ray/auth_token and run: export RAY_AUTH_MODE=token. A cluster asks "
+            remedy += "for a token if `ray start` found that file on its machine."
         raise ConnectionError(
-            f"RAY_ADDRESS={address}: expected a Ray cluster that lets this process in, got {got}. {remedy}"
+            f"RAY_ADDRESS={address}: expected a Ray cluster that accepts this process, got {got}. {remedy}"
         ) from None
 
 
 def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
-    """Check that the cluster has what workers ask for, whether it is free or not; start Ray if there are any.
+    """Check that the cluster is large enough for the workers; start Ray if there are any.
+
+    Resources that others use at the moment count as well.
 
     Args:
-        settings: The settings that ask for it, for the error.
-        *workers: How many of each kind, and what one of the kind asks for, which it must find on one node.
+        settings: The settings that ask for the workers; they begin the error.
+        *workers: For each kind of worker, how many and the resources of one, which one node must have.
 
     Raises:
-        ValueError: If the cluster has less; names what is asked for and what there is.
+        ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
     """
     asked = [(number, each) for number, each in workers if number]
     if asked:
@@ -107,7 +111,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
 
 
 def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> None:
-    """Check that the cluster has what all workers of a run ask for together; see :func:`check_resources`."""
+    """Check that the cluster is large enough for all workers of a run together; see :func:`check_resources`."""
     check_resources(
         f"num_env_runners={runners.num_env_runners}, num_learners={learners.num_learners}",
         (runners.num_env_runners, {"CPU": runners.num_cpus_per_env_runner}),
@@ -117,46 +121,45 @@ def check_resources_of(runners: RunnerSettings, learners: LearnerSettings) -> No
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one call.
+    """The answer to one call of :class:`RayWorkers`.
 
     Attributes:
-        worker: Who was called.
-        ticket: What :meth:`RayWorkers.submit` returned for the call.
-        value: What the method returned; its arrays may be read-only. None if it failed.
-        failure: Why there is no value; None if there is one.
+        worker: Index of the worker.
+        value: The value that the method returned; its arrays may be read-only. None if the call failed.
+        failure: Why the call failed; None if it did not.
     """
 
     worker: int
-    ticket: int
     value: Any = None
     failure: Failure | None = None
 
 
 @dataclass
 class _State:
-    """What is known of one worker.
+    """The state of one worker, as the driver knows it.
 
     Attributes:
-        room: What Ray has set aside for it, as a placement group; None if it needs none.
-        actor: Its :class:`RayActor`; None while there is none.
-        incarnation: How often it was restarted.
-        calls: Tickets of the calls it has not answered and references to their replies, oldest first.
-        is_made: Whether it was made; if not, the only call is that which makes it.
-        placed: Reference to where its process is; None once that is known.
-        process: Its own, if that runs on this machine.
-        address: Of the machine it is on.
-        failures: In a row, without an answer in between.
-        restart_at: When it is to be restarted.
-        is_gone: Whether it never will be.
-        asked: Reference to its progress, if it was asked.
-        progress, sign_of_life_at: What it said, None before the first time, and when that last changed.
-        crash_report: How its process ended.
+        room: The placement group with the CPUs and GPUs that Ray reserved for it; None if it needs no group.
+        actor: Its :class:`RayActor`; None while it has no process.
+        incarnation: How often it was restarted; -1 before it is first started.
+        calls: References to the replies of its unanswered calls, oldest first.
+        is_made: Whether the worker object was built. If not, its only call is the one that builds it.
+        placed: Reference to the place of its process (pid, node, address); None once that was read.
+        process: Its process; None if that runs on another machine.
+        address: Address of its machine.
+        failures: Failures in a row, without an answer in between.
+        restart_at: Time at which it is restarted; None if no restart is planned.
+        is_gone: Whether it failed and will not be restarted.
+        asked: Reference to the progress it was asked for; None if it was not asked.
+        progress: The last progress it reported; None before the first report.
+        sign_of_life_at: When the progress last changed.
+        crash_report: The file in which its process reports how it ended.
     """
 
     room: Any = None
     actor: Any = None
     incarnation: int = -1
-    calls: deque[tuple[int, Any]] = field(default_factory=deque)
+    calls: deque[Any] = field(default_factory=deque)
     is_made: bool = False
     placed: Any = None
     process: psutil.Process | None = None
@@ -174,47 +177,56 @@ class _State:
         return self.is_made and self.restart_at is None
 
     def how_it_died(self, error: Exception) -> str:
-        """Describe the end of a process that this one could not wait for."""
+        """Describe how the process ended, for a call that failed with ``error``; only Ray knows its exit status."""
         report = "" if self.crash_report is None else self.crash_report.read()
         if self.process is None and not report:  # on another machine, or lost before it said where it is
             return f"its process ended ({(str(error).splitlines() or [''])[-1].strip()})"
-        return f"its process ended by {report or 'SIGKILL, as the system sends it when memory runs out, or the like'}"
+        # a crash and os._exit() leave a report; a process that gets SIGKILL cannot write one
+        return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
 
     def hang(self, timeout_s: float) -> Failure:
-        """Describe a process that makes no progress, and where it is if it can say so."""
+        """Describe the failure of a worker that made no progress, and the calls it is in if its process can say so."""
         where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
         message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
         calls = "".join(f"\n  {call}" for call in where)
-        return Failure("hung", "TimeoutError", message, f"It is in, most recent call first:{calls}" if where else "")
+        return Failure("hung", "TimeoutError", message, f"Its calls, most recent first:{calls}" if where else "")
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """A packed value: a reference to it in Ray's store, or the value itself if it is small."""
+    """A packed value for several workers.
+
+    Attributes:
+        ref: The value itself if it is small, else a reference to it in Ray's store.
+        num_bytes: Its size.
+    """
 
     ref: Any
     num_bytes: int
 
 
 class RayWorkers:
-    """Workers of one kind in processes of their own, called by index.
+    """Workers of one kind, each in another process, called by index.
+
+    A worker is any object with a ``progress`` that changes while it works, and a method ``stop()``.
 
     Args:
-        name: What one of them is called in errors.
-        size: How many.
-        factory: Makes one from its index and the number of times that it was made before; sent by pickle.
-        num_cpus, num_gpus: What Ray sets aside for each.
-        num_threads: Threads of torch in each; None for as many as it has whole CPUs, and at least one.
-        timeout_s: Seconds without progress after which one counts as hung.
-        max_restarts: How often one that failed is restarted, in a row without an answer in between.
+        name: Name of one worker in errors, such as ``env runner``.
+        size: Number of workers.
+        factory: ``factory(index, incarnation)`` builds a worker in its process; incarnation 0 is the first, and each
+            restart adds 1. It is pickled.
+        num_cpus, num_gpus: CPUs and GPUs that Ray reserves for each worker.
+        num_threads: Threads of torch in each worker; None takes its whole CPUs, at least 1.
+        timeout_s: Seconds without progress after which a worker counts as hung.
+        max_restarts: Restarts of one worker in a row, without an answer in between.
 
     Attributes:
-        num_restarts: Restarts so far.
-        num_bytes_shared: Bytes of shared arguments that were sent, counted for each worker.
+        num_restarts: Restarts so far, of all workers.
+        num_bytes_shared: Bytes of shared arguments sent so far, summed over the workers that received them.
 
     Raises:
-        ValueError: If the cluster has not as many CPUs or GPUs.
-        WorkerFailed: If one cannot be made.
+        ValueError: If the cluster is too small.
+        WorkerFailed: If a worker cannot be built.
         TypeError: If the factory cannot be pickled.
     """
 
@@ -242,15 +254,14 @@ class RayWorkers:
         self._timeout_s, self._max_restarts = timeout_s, max_restarts
         self._poll_s = min(1.0, timeout_s / 4)
         options: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "concurrency_groups": {"control": 1}}
-        kind = type(name.title().replace(" ", ""), (RayActor,), {})  # whose name is that of the process
+        kind = type(name.title().replace(" ", ""), (RayActor,), {})  # Ray names the process after it
         self._actor_class: Any = ray.remote(**options)(kind)
         rooms: list[Any] = []
         self._rooms, self._give_back = rooms, weakref.finalize(self, _give_back, rooms)
-        self._give_back.atexit = False  # Ray does it then
+        self._give_back.atexit = False  # when Python exits, Ray frees the rooms itself
         self._here = ray.get_runtime_context().get_node_id()
         self._states = [_State() for _ in range(size)]
-        self._kept: list[Answer] = []  # arrived while the caller waited for others
-        self._tickets = 0
+        self._kept: list[Answer] = []  # for collect(): they arrived during call() or wait_until_up()
         self._watched_at = time.monotonic()
         self._is_stopped = False
         self._is_built = False
@@ -265,10 +276,15 @@ class RayWorkers:
             raise
 
     def _wait_for_first(self) -> None:
+        """Wait until all workers are built.
+
+        Raises:
+            WorkerFailed: If one cannot be built.
+        """
         while not all(state.is_up for state in self._states):
             for answer in self._collect(None):
                 failure = answer.failure
-                assert failure is not None  # since nothing was called
+                assert failure is not None  # no call was submitted yet
                 if failure.final:
                     remedy = f"num_{self.name.replace(' ', '_')}s=0 debugs it in this process."
                     remedy = room_remedy(self.name) if failure.kind == "unplaced" else remedy
@@ -278,53 +294,59 @@ class RayWorkers:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def is_up(self, worker: int) -> bool:
-        """Whether the worker can be called now."""
+        """Return whether the worker is built and not about to restart."""
         return self._states[worker].is_up
 
     def is_gone(self, worker: int) -> bool:
-        """Whether it failed and will not be restarted."""
+        """Return whether the worker failed and will not be restarted."""
         return self._states[worker].is_gone
 
     def in_flight(self, worker: int) -> int:
-        """Calls it has not answered yet."""
+        """Return the number of unanswered calls of the worker."""
         state = self._states[worker]
         return len(state.calls) if state.is_made else 0
 
     def incarnation(self, worker: int) -> int:
-        """How often the worker was restarted."""
+        """Return how often the worker was restarted."""
         return self._states[worker].incarnation
 
     def raise_incarnation(self, worker: int, least: int) -> int:
-        """Count the worker as restarted at least so often, as in a run that continues; returns how often."""
+        """Raise the worker's count of restarts to ``least`` if it is lower, and return it.
+
+        A run that continues from a checkpoint does so: streams of earlier incarnations are not drawn again.
+        """
         state = self._states[worker]
         state.incarnation = max(state.incarnation, least)
         return state.incarnation
 
     def pids(self) -> list[int | None]:
-        """The processes of the workers; None for those that have none, or none on this machine."""
+        """Return the process ids of the workers; None for a worker without a process on this machine."""
         return [None if state.process is None else state.process.pid for state in self._states]
 
     @property
     def address(self) -> str:
-        """The address at which the other workers reach the first one: the loopback if all are on one machine."""
+        """The address at which the other workers reach worker 0; 127.0.0.1 if all are on one machine."""
         addresses = {state.address for state in self._states}
         return "127.0.0.1" if len(addresses) == 1 else self._states[0].address
 
-    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> int:
-        """Call ``worker.method(*args)`` without waiting.
+    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
+        """Call a method of a worker without waiting for the answer. A worker answers its calls in their order.
 
         Args:
-            worker: Which one; it must be up, with less than ``MAX_IN_FLIGHT`` calls in flight.
+            worker: Index of the worker; it must be up, with fewer than ``MAX_IN_FLIGHT`` unanswered calls.
             method: Name of the method.
-            *args: Its arguments.
-            shared: What :meth:`share` returned; its value becomes the last argument.
+            *args: Arguments of the method.
+            shared: A value that :meth:`share` prepared; it becomes the last argument.
 
-        Returns:
-            The ticket that the answer will have.
+        Raises:
+            RuntimeError: If the worker is not up, or has too many unanswered calls.
         """
         state = self._states[worker]
         if not self._takes_a_call(worker):
-            raise RuntimeError(f"{self.name} {worker} takes no call now: ask is_up() and in_flight() first")
+            raise RuntimeError(
+                f"RayWorkers.submit(): expected a worker that takes a call now, got {self.name} {worker}, which does "
+                "not. Check is_up() and in_flight() first."
+            )
         with uninterrupted():
             if not state.calls:
                 state.sign_of_life_at = time.monotonic()
@@ -332,26 +354,21 @@ class RayWorkers:
             if shared is not None:
                 self.num_bytes_shared += shared.num_bytes
                 refs = (shared.ref,)
-            return self._remote(state, state.actor.call, method, pack(args), *refs)
-
-    def _remote(self, state: _State, method: Any, *args: Any) -> int:
-        self._tickets += 1
-        state.calls.append((self._tickets, method.remote(*args)))
-        return self._tickets
+            state.calls.append(state.actor.call.remote(method, pack(args), *refs))
 
     def share(self, value: Any) -> _Shared:
-        """Prepare ``value`` to be sent to many workers; it is copied once."""
+        """Prepare ``value`` as an argument for many workers; it is packed once."""
         import ray
 
         packed = pack(value)
-        # what is small goes along with each call: Ray's store would take longer than the copies
+        # A small value is sent with each call: that is faster than a detour through Ray's store.
         return _Shared(packed if isinstance(packed, bytes) else ray.put(packed), num_bytes(packed))
 
     def collect(self, timeout: float | None = None) -> list[Answer]:
-        """Return the answers that have arrived, in that order; wait for the first, or for a worker to come up.
+        """Wait until an answer arrives or a worker is built, and return the answers in the order of their arrival.
 
         Args:
-            timeout: Seconds after which to return with nothing; None waits as long as there is something to wait for.
+            timeout: Seconds to wait at most; None waits until no worker has a call or is about to restart.
         """
         if not self._kept:
             with uninterrupted():
@@ -360,39 +377,34 @@ class RayWorkers:
         return kept
 
     def keep(self, answers: Iterable[Answer]) -> None:
-        """Have :meth:`collect` return these as well."""
+        """Let the next :meth:`collect` return these answers too."""
         self._kept.extend(answers)
 
-    def call(self, method: str, *args: Any, workers: Iterable[int] | None = None, shared: Any = None) -> list[Answer]:
-        """Call several workers, by default all that are up, and wait for their answers, in the order of the workers."""
-        called = [i for i in range(self.size) if self.is_up(i)] if workers is None else list(workers)
-        return self.answers([self.submit(worker, method, *args, shared=shared) for worker in called])
+    def call(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> list[Answer]:
+        """Call several workers and wait for their answers; :meth:`collect` returns answers to earlier calls.
 
-    def answers(self, tickets: Sequence[int]) -> list[Answer]:
-        """Wait for the answers to these calls, in the order of ``tickets``; keep others for :meth:`collect`."""
-        found: dict[int, Answer] = {}
+        Args:
+            method: Name of the method.
+            args: Its arguments by the index of the worker; see :meth:`submit`.
+
+        Returns:
+            The answers, in the order of ``args``.
+        """
+        for worker, given in args.items():
+            self.submit(worker, method, *given)
+        waiting, found = {worker: self.in_flight(worker) for worker in args}, dict[int, Answer]()
         with uninterrupted():
-            while len(found) < len(tickets):
+            while len(found) < len(args):
                 for answer in self._collect(None):
-                    if answer.ticket in tickets:
-                        found[answer.ticket] = answer
+                    waiting[answer.worker] = waiting.get(answer.worker, 0) - 1
+                    if waiting[answer.worker] == 0:  # the last of its calls, which is this one
+                        found[answer.worker] = answer
                     else:
                         self._kept.append(answer)
-        return [found[ticket] for ticket in tickets]
-
-    def values(self, answers: Sequence[Answer]) -> list[Any]:
-        """The values of ``answers``.
-
-        Raises:
-            WorkerFailed: If a call failed.
-        """
-        for answer in answers:
-            if answer.failure is not None:
-                raise WorkerFailed(f"{self.name} {answer.worker}", answer.failure, "See the traceback below.")
-        return [answer.value for answer in answers]
+        return [found[worker] for worker in args]
 
     def wait_until_up(self) -> None:
-        """Wait until all workers that are not gone take a call; keep answers for :meth:`collect`."""
+        """Wait until all workers that are not gone can be called; :meth:`collect` returns the answers that arrive."""
         with uninterrupted():
             while not all(self._takes_a_call(worker) or self.is_gone(worker) for worker in range(self.size)):
                 self._kept += self._collect(None)
@@ -403,7 +415,10 @@ class RayWorkers:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float | None) -> list[Answer]:
-        """See :meth:`collect`. Ctrl-C may interrupt it while it waits, before it has taken anything."""
+        """Do what :meth:`collect` does, without the answers that were kept.
+
+        Ctrl-C interrupts the wait alone, in which no answer has been removed from a worker's calls yet.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._forgive_unwatched_time()
@@ -419,7 +434,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Do not count time in which nobody collected progress."""
+        """Leave out of every worker's time without progress the time in which the caller did not ask for it."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
@@ -427,11 +442,11 @@ class RayWorkers:
                 state.sign_of_life_at = min(now, state.sign_of_life_at + away)
 
     def _wait(self, timeout: float) -> list[int]:
-        """The workers whose oldest call is answered, after ``timeout`` at the latest."""
+        """Return the workers whose oldest call is answered; wait for the first such worker for up to ``timeout`` s."""
         import ray
 
-        # a worker answers in order: only its oldest call need be looked at
-        oldest = {state.calls[0][1]: worker for worker, state in enumerate(self._states) if state.calls}
+        # A worker answers in order, so no later call of it can be answered yet.
+        oldest = {state.calls[0]: worker for worker, state in enumerate(self._states) if state.calls}
         with interruptible():
             if not oldest:
                 time.sleep(timeout)
@@ -442,10 +457,12 @@ class RayWorkers:
         return [oldest[ref] for ref in ready]
 
     def _take_reply(self, worker: int) -> list[Answer]:
-        """The answer to the oldest call, or to all calls if the worker failed; none to that which made it."""
+        """Return the answer to the worker's oldest call, or one to each call if its process ended.
+
+        The reply to the call that built the worker is no answer.
+        """
         state = self._states[worker]
-        ticket, reply = state.calls[0]
-        value, failure, made_progress = self._unpacked(state, reply)
+        value, failure, made_progress = self._unpacked(state, state.calls[0])
         if failure is not None and (failure.kind == "died" or not state.is_made):
             return self._lose(worker, failure)
         state.calls.popleft()
@@ -456,10 +473,10 @@ class RayWorkers:
             return []
         if made_progress:
             state.failures = 0
-        return [Answer(worker, ticket, value, failure)]
+        return [Answer(worker, value, failure)]
 
     def _unpacked(self, state: _State, reply: Any) -> tuple[Any, Failure | None, bool]:
-        """What a call returned, why it returned nothing, and whether the worker made progress."""
+        """Return the value of a call, the failure if it has none, and whether the worker made progress."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
@@ -467,7 +484,7 @@ class RayWorkers:
             packed: Any = ray.get(reply, timeout=self._timeout_s)
         except RayError as error:
             lines = str(error).strip().splitlines() or ["(no message)"]
-            # of other errors the answer alone is lost; what was raised in Ray's own code says why in its last line
+            # An error of Ray's own code is a traceback, whose last line gives the reason.
             message = lines[-1 if isinstance(error, RayTaskError) else 0].strip()
             if isinstance(error, OutOfMemoryError):
                 message = str(error)
@@ -477,22 +494,26 @@ class RayWorkers:
         try:
             failure, made_progress, value = unpack(packed)
             return value, failure, made_progress
-        except Exception as error:  # such as of a class that cannot be unpickled here
+        except Exception as error:  # for example, a class that cannot be unpickled here
             return None, failure_of(error), False
 
     def _note_place(self, state: _State) -> None:
-        """Note where a process is that has started."""
+        """Read the place of a process that has started."""
         import ray
 
         if state.placed is not None:
             pid, node, state.address = ray.get(state.placed)
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended
                 state.process = psutil.Process(pid) if node == self._here else None
             state.placed = None
         state.sign_of_life_at = time.monotonic()
 
     def _give_up_hung(self) -> list[Answer]:
-        """End workers that make no progress or find no room; ask busy ones for their progress."""
+        """End the workers that made no progress or got no room for too long; ask busy workers for their progress.
+
+        Returns:
+            The answers to the calls of the workers that were ended.
+        """
         import ray
         from ray.exceptions import RayError
 
@@ -503,7 +524,7 @@ class RayWorkers:
             now, waited = time.monotonic(), time.monotonic() - state.sign_of_life_at
             if state.placed is not None:
                 if ray.wait([state.placed], timeout=0)[0]:
-                    with contextlib.suppress(RayError):  # the call that makes it will fail as well
+                    with contextlib.suppress(RayError):  # the call that builds it fails too, and reports why
                         self._note_place(state)
                         waited = 0.0
                 elif waited > PLACING_TIMEOUT_S and not self._has_room(state):
@@ -511,7 +532,7 @@ class RayWorkers:
                     answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
                     continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
-                with contextlib.suppress(RayError):  # the call itself will fail as well
+                with contextlib.suppress(RayError):  # the call itself fails too, and reports why
                     progress: Any = ray.get(state.asked)
                     if state.progress not in (None, progress):
                         state.sign_of_life_at, waited = now, 0.0
@@ -525,7 +546,7 @@ class RayWorkers:
         return answers
 
     def _has_room(self, state: _State) -> bool:
-        """Whether CPUs and GPUs are set aside for it: then its process is on its way, however long that takes."""
+        """Return whether Ray has reserved the worker's CPUs and GPUs, and only its process has yet to start."""
         from ray.util import placement_group_table
 
         return state.room is None or placement_group_table(state.room)["state"] == "CREATED"
@@ -533,6 +554,7 @@ class RayWorkers:
     # --- starting, restarting and ending ------------------------------------------------------------------------------
 
     def _spawn(self, worker: int) -> None:
+        """Build the worker again, in its process if that still runs, else in a new one."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         state = self._states[worker]
@@ -546,27 +568,28 @@ class RayWorkers:
             name = f"{self.name} {worker}".replace(" ", "_")
             state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
             settle = state.actor.settle.options(concurrency_group="control")
-            state.placed = settle.remote(state.crash_report.path, _place)
-        self._remote(state, state.actor.make, self._factory, worker, state.incarnation, self._num_threads)
+            state.placed = settle.remote(state.crash_report.path)
+        state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
 
     def _set_aside(self) -> Any:
-        """Room for one worker until :meth:`stop`: nobody else takes it while the worker is restarted."""
+        """Reserve the CPUs and GPUs of one worker until :meth:`stop`, so that it still has them after a restart."""
         from ray.util import get_current_placement_group, placement_group
 
         asked = {name: number for name, number in self._resources.items() if number}
-        if not asked or get_current_placement_group() is not None:  # such as a trial of Tune, which has its own room
+        if not asked or get_current_placement_group() is not None:  # a trial of Ray Tune has its own room
             return None
         self._rooms.append(placement_group([asked]))
         return self._rooms[-1]
 
     def _spawn_due(self) -> None:
+        """Restart the workers whose delay is over."""
         for worker, state in enumerate(self._states):
             if state.restart_at is not None and state.restart_at <= time.monotonic():
                 self.num_restarts += 1
                 self._spawn(worker)
 
     def restart(self, worker: int, delay: float = 0.0) -> None:
-        """End the worker, drop its calls, and start another in its place after ``delay`` seconds."""
+        """End the worker's process, drop its calls, and start the worker again after ``delay`` seconds."""
         state = self._states[worker]
         with uninterrupted():
             self._end(state, at_once=True)
@@ -575,35 +598,42 @@ class RayWorkers:
             self._spawn_due()
 
     def restart_later(self, worker: int, failure: Failure) -> Failure:
-        """Restart the worker after a delay that grows with each failure in a row; returns ``failure``, final if it
-        failed too often and is gone."""
+        """Restart the worker after a delay that grows with each failure in a row.
+
+        Returns:
+            ``failure``, which is final if the worker failed too often and is not restarted.
+        """
         with uninterrupted():
             return self._lose(worker, failure)[0].failure or failure
 
     def _lose(self, worker: int, failure: Failure) -> list[Answer]:
-        """End a worker that failed and plan its restart, if there is one; returns the failure for each of its calls."""
+        """End a worker that failed, and plan its restart if it has one left.
+
+        Returns:
+            An answer with the failure for each of its calls, at least one.
+        """
         state = self._states[worker]
-        tickets = [ticket for ticket, _ in state.calls] or [0]
+        num_answers = max(1, len(state.calls))
         state.failures += 1
         may_help = self._is_built or failure.kind == "died"
         delay = restart_delay(state.failures, self._max_restarts) if may_help else None
-        # the first time that a worker raises, its process is still good for another one
+        # After the first error in a row, the next worker is built in the same process, which saves the start of one.
         if failure.kind != "raised" or state.failures > 1 or delay is None or not state.is_up or state.calls:
             self._end(state, at_once=failure.kind != "raised")
         state.is_gone = delay is None
         state.restart_at = None if delay is None else time.monotonic() + delay
         failure = replace(failure, final=state.is_gone)
-        if self._is_built or not failure.final:  # what ends build() is in its error
-            again = "" if delay is None else f", another one is made in {delay:.2g} s"
+        if self._is_built or not failure.final:  # a failure that ends build() is in the error of build()
+            again = "" if delay is None else f"; it restarts in {delay:.2g} s"
             again += ", in a new process" if again and state.actor is None else ""
             text = f"{failure.text}\n\n{failure.traceback}".strip()
-            if state.failures > 1:  # the first one had the traceback
+            if state.failures > 1:  # the first failure was logged with its traceback
                 text = failure.text.partition("\n")[0]
             logger.warning("%s %d failed%s: %s", self.name, worker, again, text)
-        return [Answer(worker, ticket, failure=failure) for ticket in tickets]
+        return [Answer(worker, failure=failure)] * num_answers
 
     def _end(self, state: _State, at_once: bool = False) -> None:
-        """Kill the process and forget its calls."""
+        """End the worker's process and forget its calls; with ``at_once``, wait until it has ended."""
         import ray
 
         if state.actor is None:
@@ -611,8 +641,8 @@ class RayWorkers:
         ray.kill(state.actor, no_restart=True)
         if state.process is not None and at_once:
             with contextlib.suppress(psutil.NoSuchProcess):
-                state.process.kill()  # one that is stopped or never returns to Python does not hear Ray
-            psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # so that its step counter stays as it is
+                state.process.kill()  # a process that is stopped or never returns to Python ignores ray.kill()
+            psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # from then on, its step counter does not change
         state.actor, state.is_made, state.placed, state.asked, state.process = None, False, None, None, None
         state.calls.clear()
         if state.crash_report is not None:
@@ -620,13 +650,13 @@ class RayWorkers:
             state.crash_report = None
 
     def stop(self) -> None:
-        """Call ``stop()`` of every worker and end the processes; a second call does nothing."""
+        """Call ``stop()`` of every worker and end the processes. A second call does nothing."""
         import ray
 
         if self._is_stopped:
             return
         self._is_stopped = True
-        if not ray.is_initialized():  # whoever ended Ray ended them
+        if not ray.is_initialized():  # ray.shutdown() has ended the processes
             return
         closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
         if closing:
@@ -640,14 +670,8 @@ class RayWorkers:
         self._give_back()
 
 
-def _place() -> tuple[str, str]:
-    """The node of this process, and its address."""
-    import ray
-
-    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
-
-
 def _give_back(rooms: Sequence[Any]) -> None:
+    """Free the CPUs and GPUs that Ray reserved."""
     import ray
     from ray.util import remove_placement_group
 

@@ -1,15 +1,15 @@
-"""Resources: what workers ask for and what the machines of a cluster have."""
+"""Resources: compare the CPUs and GPUs that workers ask for with those that a cluster has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 Resources = Mapping[str, float]
-"""Numbers by the name of a resource: ``CPU``, ``GPU``."""
+"""Name of a resource (``CPU``, ``GPU``) → its number."""
 
 
 def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: Sequence[Resources]) -> None:
-    """Check that the ``nodes`` of a cluster have what workers ask for; see :func:`check_resources`."""
+    """Check that the ``nodes`` of a cluster have the resources of ``workers``; see :func:`check_resources`."""
     for name in ("CPU", "GPU"):
         asked = sum(number * each.get(name, 0.0) for number, each in workers)
         present = sum(node.get(name, 0.0) for node in nodes)
@@ -18,7 +18,7 @@ def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: S
             if name == "CPU":
                 remedy = (
                     "Ask for fewer processes or for fractions, num_cpus_per_env_runner=0.5 and "
-                    f"num_cpus_per_learner=0.5, or begin with ray.init(num_cpus={asked:g}), as if there were so many."
+                    f"num_cpus_per_learner=0.5, or call ray.init(num_cpus={asked:g}) first, to share the CPUs."
                 )
             raise ValueError(
                 f"{settings}: expected at most the {present:g} {name}s of the cluster, got {asked:g} {name}s. {remedy}"
@@ -33,21 +33,21 @@ def check_room(settings: str, workers: Sequence[tuple[int, Resources]], nodes: S
 
 
 def no_room(asked: Resources, *, free: Resources, present: Resources) -> str:
-    """Describe what a worker that found no room asks for, and what is free."""
+    """Describe the failure of a worker that got no room: the resources it asks for, and those that are free."""
     named = [name for name, number in asked.items() if number]
     there = ", ".join(f"{free.get(name, 0.0):g} of {present.get(name, 0.0):g} {name}s" for name in named)
     return f"no room in time: it asks for {_listed(asked, asked)}, and {there} are free"
 
 
 def room_remedy(name: str) -> str:
-    """Say what to do if others hold what workers called ``name`` ask for."""
+    """Return the remedy if other programs hold the resources of the workers called ``name``."""
     name = name.replace(" ", "_")
     return (
-        f"Wait until what holds them has ended, lower num_{name}s, or ask for a fraction of a CPU, "
+        f"Wait until the programs that hold them have ended, lower num_{name}s, or ask for a fraction of a CPU, "
         f"num_cpus_per_{name}=0.5."
     )
 
 
 def _listed(numbers: Resources, asked: Resources) -> str:
-    """List those of ``numbers`` that are asked for."""
+    """Return the ``numbers`` of the resources in ``asked`` as text."""
     return ", ".join(f"{numbers.get(name, 0.0):g} {name}s" for name, number in asked.items() if number)

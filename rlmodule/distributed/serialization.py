@@ -1,4 +1,4 @@
-"""Values packed for other processes: a few bytes of structure, and their large arrays as they are in memory."""
+"""Pack values for other processes: a few bytes of structure, and the memory of the large arrays as it is."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 Packed = bytes | list[Any]
-"""Bytes if it is small; else the structure in bytes, then one array of uint8 for each large one, which Ray need not
-copy."""
+"""The bytes of a small value. For a large one, the bytes of its structure, and then each large array as one of uint8,
+which Ray need not copy."""
 
 SMALL, WHOLE = 512, 2**16
-"""Arrays of fewer bytes than ``SMALL`` are sent with the structure, and values of no more than ``WHOLE`` bytes as one
-piece: there, a copy is cheaper than a further piece."""
+"""Arrays of fewer than ``SMALL`` bytes are sent with the structure, and values of up to ``WHOLE`` bytes as one piece: a
+copy costs less than another piece there."""
 
 
 def pack(value: Any) -> Packed:
-    """Pack ``value``, made of tensors, arrays, plain values and objects of importable classes, for another process.
+    """Pack ``value`` for another process: a tree of tensors, arrays, plain values and objects that pickle can send.
 
     Raises:
-        Exception: What pickling raises for what cannot be sent.
+        Exception: The error of pickle for a value that it cannot send.
     """
     buffers: list[pickle.PickleBuffer] = []
     structure = io.BytesIO()
@@ -35,36 +35,40 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Unpack a value. Its large tensors and arrays are views of what arrived, maybe read-only: copy before writing."""
+    """Return the value that was packed. Its large arrays and tensors may be read-only memory: copy before writing."""
     structure, *arrays = pickle.loads(packed) if isinstance(packed, bytes) else packed
-    with warnings.catch_warnings():  # torch has no read-only tensors; our own code never writes into these
+    with warnings.catch_warnings():  # torch has no read-only tensors; this library never writes to these
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return pickle.loads(structure, buffers=arrays)
 
 
 def num_bytes(packed: Packed) -> int:
-    """The bytes to send."""
+    """Return the number of bytes of a packed value."""
     return len(packed) if isinstance(packed, bytes) else sum(memoryview(part).nbytes for part in packed)
 
 
 def check_portable(where: str, value: Any) -> None:
     """Check that ``value`` can be sent to another process.
 
+    Args:
+        where: The setting or object that has the value; it begins the error.
+        value: The value.
+
     Raises:
-        TypeError: If not; names the reason.
+        TypeError: If it cannot be pickled; gives the reason.
     """
     try:
         cloudpickle.dumps(value)
     except Exception as error:
         raise TypeError(
-            f"{where}: expected what can be sent to another process, got {value!r:.80}, which "
+            f"{where}: expected a value that can be sent to another process, got {value!r:.80}, which "
             f"cannot be pickled ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}). "
             "Open files, locks, sockets and the like inside the function that runs there."
         ) from error
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles tensors as arrays; torch itself writes each into a zip file."""
+    """A pickler that writes tensors as arrays, which costs less than the zip file that torch writes for each."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not Tensor and type(obj) is not torch.nn.Parameter:
@@ -76,7 +80,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer]) -> bool:
-    """Whether to write ``buffer`` into the structure (true) or to keep it apart (false), as pickle asks."""
+    """Return True to let pickle write ``buffer`` into the structure; else append it to ``buffers``."""
     if buffer.raw().nbytes < SMALL:
         return True
     buffers.append(buffer)
@@ -84,4 +88,5 @@ def _keep_apart(buffer: pickle.PickleBuffer, buffers: list[pickle.PickleBuffer])
 
 
 def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """Return the tensor that was written as ``array``."""
     return torch.from_numpy(array).view(dtype)

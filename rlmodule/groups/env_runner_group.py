@@ -1,4 +1,4 @@
-"""EnvRunnerGroup: the env runners of a run, in this process or each in one of its own."""
+"""EnvRunnerGroup: the env runners of a run, in this process or in others."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.settings import RunnerSettings
 
 State = dict[str, dict[str, Any]]
-"""By global index, the state of each env, whichever runner has it."""
+"""The state of each env, by the global index of the env."""
 
 
 class EnvRunnerGroup:
-    """The env runners of a run. :meth:`create` makes the group that the settings ask for.
+    """The env runners of a run. :meth:`create` builds the group for the settings.
 
-    This class has one runner, in this process. It acts with the tensors of the learner themselves, or with copies on
-    its own device. :class:`RemoteEnvRunnerGroup` has runners in processes of their own.
+    This class has one runner, in this process. The runner acts with the learner's own tensors, or with copies if it
+    acts on another device. :class:`RemoteEnvRunnerGroup` has runners in other processes.
 
-    Env ``i`` of runner ``k`` is env ``k * num_envs_per_env_runner + i`` of the run. Its random streams depend on that
-    number alone.
+    Env ``i`` of runner ``k`` has the global index ``k * num_envs_per_env_runner + i``. Its random streams depend on
+    that index alone.
 
     Args:
         settings, run_seed, role, on_env: See :meth:`create`.
 
     Raises:
-        ValueError: If the settings ask for runners in other processes, which :meth:`create` makes.
+        ValueError: If the settings ask for runners in other processes; call :meth:`create` for those.
 
     Attributes:
-        observation_space, action_space: Of one env.
-        module: What acts, with the weights of the learner's module; set by :meth:`build_modules`.
-        num_env_steps_lost: By cause, steps that envs made and that are in no rollout.
+        observation_space, action_space: Spaces of one env.
+        module: The module that acts, with the learner's weights; set by :meth:`build_modules`.
+        num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
     """
 
     observation_space: Space[Any]
     action_space: Space[Any]
     module: RLModule
+    _runner: Any = None  # the runner in this process
 
     def __init__(
         self, settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> None:
         self._settings = settings
         self.num_env_steps_lost: Counter[str] = Counter()
-        self._at_rest: State = {}  # saved states of envs that no runner of this group has
+        self._at_rest: State = {}  # states of envs that no runner of this group has
         self._version: tuple[int, ...] = ()
-        self._processes: Any = SimpleNamespace(num_restarts=0, num_bytes_shared=0)  # those of earlier parts of the run
+        # counts of earlier parts of the run, which may have had processes; RemoteEnvRunnerGroup has RayWorkers here
+        self._processes: Any = SimpleNamespace(num_restarts=0, num_bytes_shared=0)
         self._start(run_seed, role, on_env)
 
     def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
-        """Make the runners."""
+        """Build the runners."""
         if self._settings.num_env_runners:
             raise ValueError(
                 f"EnvRunnerGroup(): expected num_env_runners=0, got {self._settings.num_env_runners}. "
-                "Call EnvRunnerGroup.create(), which makes the group that this asks for."
+                "Call EnvRunnerGroup.create(), which builds the group for it."
             )
         self._runner = EnvRunner(self._settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
@@ -69,13 +71,16 @@ class EnvRunnerGroup:
     def create(
         settings: RunnerSettings, *, run_seed: int, role: str = "env", on_env: OnEnv | None = None
     ) -> EnvRunnerGroup:
-        """Make the group that ``settings.num_env_runners`` asks for: 0 is one runner in this process.
+        """Build the env runners of a run: one in this process if ``settings.num_env_runners`` is 0, else in others.
 
         Args:
-            settings: Which env, how many, how vectorised.
+            settings: The settings of the env and of its runners.
             run_seed: Seed of the run.
-            role: ``"env"`` or ``"evaluation_env"``.
-            on_env: Called with every vector env once it is made, in its process; if it raises, the env is closed.
+            role: Role of the random streams: ``"env"`` or ``"evaluation_env"``.
+            on_env: Called with every new vector env, in the process of its runner; if it raises, the env is closed.
+
+        Raises:
+            WorkerFailed: If a runner in another process cannot be built.
         """
         if settings.num_env_runners:
             from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
@@ -84,22 +89,22 @@ class EnvRunnerGroup:
         return EnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
 
     def build_modules(self, spec: RLModuleSpec, learner_module: RLModule) -> None:
-        """Have the runners act with the weights of ``learner_module``, which ``spec`` describes."""
+        """Let the runners act with the weights of ``learner_module``; ``spec`` describes it."""
         self.module = spec.build(inference_only=True)
         self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
 
     def _act_with(self, spec: RLModuleSpec) -> None:
-        """Have the runners act with the weights of :attr:`module`."""
+        """Let the runners act with the weights of :attr:`module`."""
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
 
     def _weights_changed(self, policy_version: int) -> bool:
-        """Whether the weights have changed since the last call."""
+        """Return whether the weights have changed since the last call."""
         before = self._version
-        self._version = policy_version, sum(x._version for x in self._tensors)  # as torch counts changes in place
+        self._version = policy_version, sum(x._version for x in self._tensors)  # torch counts changes in place there
         return self._version != before
 
     @property
@@ -107,19 +112,24 @@ class EnvRunnerGroup:
         """The runner in this process.
 
         Raises:
-            RuntimeError: If there is none.
+            RuntimeError: If the runners are in other processes.
         """
+        if self._runner is None:
+            raise RuntimeError(
+                "EnvRunnerGroup.local_runner: expected a runner in this process, got "
+                f"{self._settings.num_env_runners} runners in other processes. "
+                "Set num_env_runners=0, for example to debug an env."
+            )
         return self._runner
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Rollout]:
-        """Sample a rollout of ``num_steps`` rows per runner; returns them in order of their envs. There is none of a
-        runner that fails meanwhile, but at least one in all.
+        """Sample a rollout of ``num_steps`` rows from each runner, and return them in the order of their envs.
 
-        If it raises, which includes what the runner in this process raises, the steps of rollouts that are ready are
-        counted as lost, and new episodes start.
+        A runner that fails and restarts returns none, but the call returns at least one. On any error, the steps of
+        rollouts that are ready count as lost, and new episodes start. For the arguments, see :meth:`EnvRunner.sample`.
 
         Raises:
-            WorkerFailed: If a runner in another process fails for good and that is not ignored, or all have.
+            WorkerFailed: If a runner in another process fails for good, unless that is ignored and others are left.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
@@ -128,16 +138,16 @@ class EnvRunnerGroup:
         return [rollout]
 
     def reset(self) -> None:
-        """Have every runner begin new episodes with its next call."""
+        """Let every runner begin new episodes with its next rollout."""
         self._runner.reset()
 
     def report(self) -> dict[str, Any]:
-        """The runners' part of a result's ``workers``; nothing where no process can fail and no step was lost."""
+        """Return the runners' part of the ``workers`` section of a result; empty if nothing can fail or was lost."""
         can_lose = self.num_env_steps_lost or self._settings.restart_failed_sub_environments
         return self._lost_steps() if can_lose else {}
 
     def get_counters(self) -> dict[str, Any]:
-        """Return what was counted in the whole run, in this process or in others."""
+        """Return the counters of the whole run: lost env steps, restarts of runners, and bytes of weights sent."""
         return {
             "num_env_steps_lost": dict(self.num_env_steps_lost),
             "num_env_runner_restarts": self._processes.num_restarts,
@@ -145,28 +155,35 @@ class EnvRunnerGroup:
         }
 
     def set_counters(self, counters: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_counters` gave."""
+        """Restore the counters that :meth:`get_counters` returned."""
         self.num_env_steps_lost.clear()
         self.num_env_steps_lost.update(counters["num_env_steps_lost"])
         self._processes.num_restarts = counters["num_env_runner_restarts"]
         self._processes.num_bytes_shared = counters["num_weight_bytes_sent"]
 
     def get_state(self) -> State:
-        """Return the state of each env that the run has or ever had, by global index; wait for runners that
-        restart."""
+        """Return the state of each env that the run has or ever had, by the global index of the env.
+
+        Waits for runners that restart.
+        """
         return self._with_the_rest(self._runner.get_state())
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what :meth:`get_state` gave, even with another number of runners or envs: each env continues its own
-        random streams, new ones begin theirs, and the states of others are kept for when they return. Rollouts from
-        before are dropped."""
+        """Restore the state that :meth:`get_state` returned, even with another number of runners or envs.
+
+        Each env continues its random streams, and a new env begins its own. States of envs that no runner has are kept
+        for :meth:`get_state`. Rollouts that runners have begun are dropped.
+        """
         self._keep_the_rest(state, 1)
         envs = map(str, range(self._settings.num_envs_per_env_runner))
         self._runner.set_state({env: dict(state[env]) for env in envs if env in state})
 
     def _keep_the_rest(self, state: Mapping[str, Mapping[str, Any]], num_runners: int) -> None:
-        """Keep what none of ``num_runners`` continues: the states of envs that none has, and generators of envs that
-        are not the first of a runner."""
+        """Keep the part of ``state`` that none of ``num_runners`` runners continues.
+
+        That is the whole state of an env that no runner has, and the generator of an env that is not the first of its
+        runner: a runner uses the generator of its first env alone.
+        """
         num_envs, self._at_rest = self._settings.num_envs_per_env_runner, {}
         for env, one in state.items():
             if int(env) >= num_runners * num_envs:
@@ -175,15 +192,15 @@ class EnvRunnerGroup:
                 self._at_rest[env] = {"generator": one["generator"]}
 
     def _with_the_rest(self, state: Mapping[str, Mapping[str, Any]]) -> State:
-        """``state`` of the runners, and what :meth:`_keep_the_rest` kept."""
+        """Return ``state`` of the runners together with what :meth:`_keep_the_rest` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:
-        """Steps that were lost, as :meth:`report` has them."""
+        """Return the numbers of lost steps under the names of a result."""
         lost = self.num_env_steps_lost
         total = {"num_env_steps_lost_lifetime": sum(lost.values())}
         return total | {"num_env_steps_lost_by_cause": dict(lost)} if lost else total
 
     def stop(self) -> None:
-        """Close all envs, and end the processes."""
+        """Close all envs and end the processes of runners."""
         self._runner.stop()

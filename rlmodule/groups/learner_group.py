@@ -1,4 +1,4 @@
-"""LearnerGroup: the learners of a run, in this process or in processes of their own."""
+"""LearnerGroup: the learners of a run, in this process or in others."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ Reduce = Callable[[list[Any]], Any]
 
 
 class LearnerGroup:
-    """The learners of a run; :meth:`create` makes the group that the settings ask for.
+    """The learners of a run; :meth:`create` builds the group for the settings.
 
     With ``num_learners=0`` it is this class, with one learner in this process. Otherwise it is a
-    :class:`RemoteLearnerGroup` of as many processes on Ray, which take the same gradient steps, each on a part of the
-    data; all have the same weights at any time. :attr:`module` gets these after every update, by
+    :class:`RemoteLearnerGroup` with that many processes on Ray, which take the same gradient steps, each on a part of
+    the data. All have the same weights at any time. They are copied to :attr:`module` after every update, by
     :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
 
-    If a learner process dies or hangs, all are restarted with the state that :attr:`module` was last updated with, and
-    repeat the updates since then; nothing is lost.
+    If a learner process dies or hangs, all are restarted with the state that was last copied, and repeat the updates
+    since then; nothing is lost.
 
-    Updates take these arguments; those from batches have no ``num_epochs`` and ``minibatch_size``:
+    Updates have these arguments; updates from batches have no ``num_epochs`` and ``minibatch_size``:
         ``env_steps``: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
-        ``module_id``: Which module learns from the data.
-        ``num_epochs``: Passes over episodes; None takes the setting.
-        ``minibatch_size``: Rows of episodes in each gradient step of one learner; None takes the setting.
-        ``async_update``: Do not wait for learners in other processes: return a list of the results of earlier updates
-        that are done by now, each once. If two are still to do, the data is dropped and counted. A learner in this
-        process always updates at once, and the list has its result.
-        ``reduce_fn``: Makes one result of the list of those of all learners; by default the first is taken, since each
-        is about the data of all.
+        ``module_id``: Id of the module that learns.
+        ``num_epochs``: Passes over the data; None takes the setting.
+        ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
+        ``async_update``: Do not wait for learners in other processes. The call then returns a list of the results of
+        earlier updates that are done by now, each once. If two updates are not done yet, the data is dropped and
+        counted. A learner in this process updates at once, and the list has its result.
+        ``reduce_fn``: A function that turns the list of all learners' results into one result. By default, the first
+        result is returned, since each covers the data of all learners.
 
     Override points: none.
 
@@ -54,38 +54,40 @@ class LearnerGroup:
         settings, learner_class, spec, run_seed: See :meth:`create`.
 
     Raises:
-        ValueError: If the settings ask for learners in other processes, which :meth:`create` makes.
+        ValueError: If the settings ask for learners in other processes; call :meth:`create` for those.
 
     Attributes:
-        module: The modules, on the CPU of this process; a learner in this process and on the CPU trains these very
-            ones. Those of learners on a GPU or in other processes are copied here.
-        num_env_steps_dropped: Rows for which learners in other processes had no room, or on which they raised.
+        module: The modules, on the CPU of this process. A learner that is in this process and on the CPU trains these
+            modules themselves; otherwise they are copies.
+        num_env_steps_dropped: Rows that were dropped because learners in other processes were busy or raised.
     """
 
     module: MultiRLModule
+    _learner: Any = None  # the learner in this process
 
     def __init__(
         self, settings: LearnerSettings, learner_class: type[Learner], spec: MultiRLModuleSpec, *, run_seed: int
     ) -> None:
         self._learner_class, self.num_env_steps_dropped = learner_class, 0
-        self._processes: Any = SimpleNamespace(num_restarts=0)  # those of earlier parts of the run
+        # the count of earlier parts of the run, which may have had processes; RemoteLearnerGroup has RayWorkers here
+        self._processes: Any = SimpleNamespace(num_restarts=0)
         self._start(settings, spec, run_seed)
 
     def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
-        """Make the learners."""
+        """Build the learners."""
         if settings.num_learners:
             raise ValueError(
                 f"LearnerGroup(): expected num_learners=0, got {settings.num_learners}. Call "
-                "LearnerGroup.create(), which makes the group that this asks for."
+                "LearnerGroup.create(), which builds the group for it."
             )
-        self._learner = learner = self._learner_class(settings, spec, run_seed=run_seed)
-        self._is_copy = learner.device.type != "cpu"
-        self.module = spec.build() if self._is_copy else learner.module
+        self._learner = self._learner_class(settings, spec, run_seed=run_seed)
+        self._is_copy = self._learner.device.type != "cpu"
+        self.module = spec.build() if self._is_copy else self._learner.module
         if self._is_copy:
             self._update_module()
 
     def _update_module(self) -> None:
-        """Copy the weights from the GPU."""
+        """Copy the weights from the GPU to :attr:`module`."""
         self._num_updates = self._learner.num_updates
         self.module.set_state(self._learner.module.get_state())
 
@@ -96,9 +98,9 @@ class LearnerGroup:
         """Build the learners of a run, in this process or in others.
 
         Args:
-            settings: Learning rate, clipping, minibatches, how many.
-            learner_class: What learns.
-            spec: The modules.
+            settings: The settings of the learners.
+            learner_class: Class of each learner.
+            spec: Specs of the modules.
             run_seed: Seed of the run.
 
         Raises:
@@ -115,8 +117,13 @@ class LearnerGroup:
         """The learner in this process.
 
         Raises:
-            RuntimeError: If there is none.
+            RuntimeError: If the learners are in other processes.
         """
+        if self._learner is None:
+            raise RuntimeError(
+                "LearnerGroup.learner: expected a learner in this process, got learners in other processes. "
+                "Set num_learners=0, for example to debug a loss."
+            )
         return self._learner
 
     @property
@@ -127,7 +134,7 @@ class LearnerGroup:
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error of a method that groups of the other kind of learner have."""
+        """Return the error of a method that only the other kind of learner has."""
         right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
         return TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
@@ -135,7 +142,7 @@ class LearnerGroup:
         )
 
     def update(self, data: Any = None, *, batch: Any = None, episodes: Any = None, **kwargs: Any) -> Any:
-        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, whichever the learner has."""
+        """Deprecated: call :meth:`update_from_episodes` or :meth:`update_from_batch`, which the learner has."""
         from_episodes = issubclass(self._learner_class, EpisodeLearner)
         right = self.update_from_episodes if from_episodes else self.update_from_batch
         warn_of_update(type(self), right.__name__)
@@ -146,28 +153,30 @@ class LearnerGroup:
         self,
         episodes: Rollout | Sequence[Episode],
         *,
+        env_steps: int | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_epochs: int | None = None,
+        minibatch_size: int | None = None,
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
-        **kwargs: Any,
     ) -> Any:
-        """Learn from a rollout or episodes, which are divided among the learners, and return the result.
-
-        Args:
-            episodes: The data, which is divided among the learners.
-            async_update, reduce_fn, **kwargs: See the class.
+        """Learn from a rollout or episodes, which are divided among the learners; see the class for the arguments.
 
         Raises:
             TypeError: If the learner learns from batches.
-            KeyError: If there is no module of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
-        if not isinstance(self._learner, EpisodeLearner):
+        if not issubclass(self._learner_class, EpisodeLearner):
             raise self._wrong_kind("update_from_episodes")
-        result = self._learner.update_from_episodes(episodes, **kwargs)
-        return self._finish(result, async_update, reduce_fn)
+        kwargs: Kwargs = {"env_steps": env_steps, "module_id": module_id}
+        kwargs |= {"num_epochs": num_epochs, "minibatch_size": minibatch_size}
+        if self._learner is None:
+            return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
+        return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
     def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
-        """Copy the weights if need be, and return the result as the caller wants it."""
+        """Bring :attr:`module` up to date, and return the result of an update in this process."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -182,11 +191,15 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """See :meth:`BatchLearner.update_from_batch`, and for the arguments the class.
+        """Take a gradient step on a batch and return the result; see :meth:`BatchLearner.update_from_batch`.
+
+        Args:
+            batch: The data, which is divided among the learners.
+            env_steps, module_id, async_update, reduce_fn: See the class.
 
         Raises:
             TypeError: If the learner learns from episodes.
-            KeyError: If there is no module of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
         if not issubclass(self._learner_class, BatchLearner):
@@ -197,12 +210,21 @@ class LearnerGroup:
     def step_on_batch(
         self, batch: Batch, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> Mapping[str, Metrics]:
-        """See :meth:`BatchLearner.step_on_batch`; the results of several learners are merged by :func:`merge_metrics`.
-        Their tensors are on the CPU, or where a learner in this process computes, without waiting for it.
+        """Take a gradient step on a batch without reading its results; see :meth:`BatchLearner.step_on_batch`.
+
+        The results of several learners are merged by :func:`merge_metrics`.
+
+        Args:
+            batch: The data, which is divided among the learners.
+            env_steps, module_id: See the class.
+
+        Returns:
+            The results by module id: tensors on the CPU or, without waiting for it, on the device of a learner in this
+            process.
 
         Raises:
             TypeError: If the learner learns from episodes.
-            KeyError: If there is no module of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
             WorkerFailed: If a learner in another process raises, or fails too often.
         """
         if not issubclass(self._learner_class, BatchLearner):
@@ -210,8 +232,15 @@ class LearnerGroup:
         return self._update("step_on_batch", batch, {"env_steps": env_steps, "module_id": module_id})
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """See :meth:`BatchLearner.summarize_updates`, of what :meth:`step_on_batch` returned. :attr:`module` has the
-        latest weights afterwards.
+        """Summarize the results of :meth:`step_on_batch`; see :meth:`BatchLearner.summarize_updates`.
+
+        :attr:`module` has the latest weights afterwards.
+
+        Args:
+            history: The results, one of each step.
+
+        Returns:
+            Module id → numbers to report; empty if ``history`` is.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -224,12 +253,13 @@ class LearnerGroup:
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        """Call the ``method`` of the learners that updates them, each with its part of ``data``."""
+        """Call a ``method`` that updates the learners, each with its part of ``data`` and the same other arguments."""
         result = getattr(self._learner, method)(data, **kwargs)
+        # copying the weights after each single step would wait for the GPU
         return result if method == "step_on_batch" else self._finish(result, async_update, reduce_fn)
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Call another ``method`` of the learners, and copy their weights to :attr:`module` if that is a copy."""
+        """Call any other ``method`` of the learners with the same arguments, and bring :attr:`module` up to date."""
         result = getattr(self._learner, method)(*args)
         if self._is_copy:
             self._update_module()
@@ -238,23 +268,23 @@ class LearnerGroup:
     # --- modules ------------------------------------------------------------------------------------------------------
 
     def get_module(self, module_id: str) -> RLModule:
-        """The module that is being trained, or the copy of it in this process.
+        """Return the module that is trained, or its copy in this process.
 
         Raises:
-            KeyError: If there is none of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
         """
         return self.module[module_id]
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Train a further module from now on. Its weights depend on the run's seed and its id.
+        """Add a module that is trained from now on. Its first weights depend on the run's seed and on its id alone.
 
         Raises:
-            ValueError: If there is one of that id, or the id cannot be one.
-            TypeError: If it lacks an ability that the learner requires.
+            ValueError: If a module has that id already, or the id is not allowed.
+            TypeError: If the module lacks an API that the learner requires.
             WorkerFailed: If learners in other processes cannot add it.
         """
         if self._is_copy:
-            with torch.random.fork_rng(devices=[]):  # its weights are replaced
+            with torch.random.fork_rng(devices=[]):  # the learners' weights replace these random ones
                 self.module.add(module_id, spec.build())
         try:
             self._call("add_module", module_id, spec)
@@ -264,13 +294,13 @@ class LearnerGroup:
             raise
 
     def remove_module(self, module_id: str) -> None:
-        """Forget a module.
+        """Remove a module and the state of its optimizer.
 
         Raises:
-            KeyError: If there is none of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
             WorkerFailed: If learners in other processes fail too often.
         """
-        self.module[module_id]  # raises if there is none
+        self.module[module_id]  # raises KeyError for an unknown id
         self._call("remove_module", module_id)
         if self._is_copy:
             self.module.remove(module_id)
@@ -282,23 +312,24 @@ class LearnerGroup:
         module_ids: Sequence[str] | None = None,
         paths: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
-        """Copy weights of modules out of checkpoints, all of them or none; their optimizers keep their state.
+        """Load the weights of modules from checkpoints; optimizers keep their state. An error changes no weights.
 
         Args:
             path: A checkpoint that ``algorithm.save()`` wrote.
-            module_ids: Which modules to take from there; None takes all of this group that ``paths`` does not name.
+            module_ids: Ids of the modules to load from ``path``; None loads all of this group except those in
+                ``paths``.
             paths: Checkpoints of single modules, by module id.
 
         Raises:
-            FileNotFoundError: If there is no checkpoint.
-            KeyError: If a module is not in this group, or not in the checkpoint; names those there are.
-            ValueError: If nothing is asked for, a module is to come from two places, a checkpoint is damaged, or its
-                weights are those of another kind of module.
+            FileNotFoundError: If a checkpoint does not exist.
+            KeyError: If this group or the checkpoint lacks a module; names the known ids.
+            ValueError: If no checkpoint is named, a module is named twice, a checkpoint is damaged, or its weights do
+                not fit the module.
         """
         sources = {module_id: Path(source) for module_id, source in (paths or {}).items()}
         if twice := [module_id for module_id in module_ids or () if module_id in sources]:
             raise ValueError(
-                f"load_modules(): expected one place for each module, got {', '.join(map(repr, twice))} in "
+                f"load_modules(): expected one checkpoint for each module, got {', '.join(map(repr, twice))} in "
                 "both module_ids and paths. Leave it out of one of them."
             )
         if path is None and (module_ids is not None or not sources):
@@ -324,37 +355,43 @@ class LearnerGroup:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The state that all learners have in common. If they failed for good, the one they returned last.
+        """Return the state of the learners, which all have the same one.
+
+        If learners in other processes have failed for good, it is the last state that they returned.
 
         Raises:
-            WorkerFailed: If learners in other processes fail too often while it waits for them.
+            WorkerFailed: If learners in other processes fail too often during the call.
         """
         return self._learner.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave."""
+        """Restore a state that :meth:`get_state` returned."""
         self._call("set_state", state)
 
     def report(self) -> dict[str, Any]:
-        """Numbers of learners in other processes for the ``workers`` section of a result; none if there are none."""
+        """Return the numbers about learners in other processes for the ``workers`` section of a result."""
         return {}
 
     def get_counters(self) -> dict[str, int]:
-        """Return ``num_learner_restarts`` and ``num_env_steps_dropped`` of the whole run."""
+        """Return the counters of the whole run: ``num_learner_restarts`` and ``num_env_steps_dropped``."""
         restarts = self._processes.num_restarts
         return {"num_learner_restarts": restarts, "num_env_steps_dropped": self.num_env_steps_dropped}
 
     def set_counters(self, counters: Mapping[str, int]) -> None:
-        """Restore what :meth:`get_counters` gave, also of a group of the other kind."""
+        """Restore the counters that :meth:`get_counters` returned, in this process or with other processes."""
         self._processes.num_restarts = counters["num_learner_restarts"]
         self.num_env_steps_dropped = counters["num_env_steps_dropped"]
 
     def stop(self) -> None:
-        """End the processes of learners."""
+        """End the processes of learners, if there are any."""
 
 
 def _saved_modules(path: Path) -> dict[str, dict[str, Tensor]]:
-    """The states of the modules in the checkpoint of an algorithm."""
+    """Return the states of the modules in the checkpoint of an algorithm.
+
+    Raises:
+        ValueError: If the checkpoint is not that of an algorithm.
+    """
     content = load_checkpoint(path)
     if "learners" not in content.get("state", ()):
         raise ValueError(

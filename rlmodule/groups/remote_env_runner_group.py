@@ -1,4 +1,4 @@
-"""RemoteEnvRunnerGroup: env runners in processes of their own, on Ray."""
+"""RemoteEnvRunnerGroup: env runners in other processes, on Ray."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from rlmodule.sampling.random_streams import last_incarnation
 
 @dataclass
 class _Known:
-    """What this process knows of a runner in another one.
+    """The state of a runner in another process, as this process knows it.
 
     Attributes:
-        incarnation: Of the runner.
-        counter: Of its env steps; None if it is on another machine.
-        accounted: Steps that are in its rollouts or counted as lost.
-        most: Steps that the call in flight can make.
-        version: Of the weights that it has; empty before its first call.
+        incarnation: How often the runner was restarted.
+        counter: The counter of its env steps; None if the runner is on another machine.
+        accounted: Env steps in its rollouts so far, plus those counted as lost.
+        most: Env steps that the unanswered call can take at most.
+        version: Version of its weights; empty before its first call.
     """
 
     incarnation: int
@@ -52,7 +52,7 @@ class _Known:
     version: tuple[int, ...] = ()
 
     def take_lost(self) -> int:
-        """Count the steps that are not accounted for, each once; if it is on another machine, at most so many."""
+        """Return the number of lost steps since the last call, at most so many if the runner is on another machine."""
         if self.counter is None:
             lost, self.most = self.most, 0
         else:
@@ -61,21 +61,21 @@ class _Known:
 
 
 MOMENT_S = 1.0
-"""Seconds within which the end of a process is noticed, whatever else happens."""
+"""Seconds in which processes that end together with another one are noticed."""
 
 
 class RemoteEnvRunnerGroup(EnvRunnerGroup):
-    """Runners in processes of their own, to which the weights are sent when they have changed.
+    """Env runners in other processes, which receive the weights whenever these have changed.
 
-    A runner that fails is restarted while the others continue, as the settings of ``fault_tolerance`` say.
+    A runner that fails is restarted while the others continue, as far as the settings of ``fault_tolerance`` allow it.
 
     Args:
         settings, run_seed, role, on_env: See :meth:`EnvRunnerGroup.create`.
 
     Attributes:
-        workers: The processes.
-        seconds_waited: For runners, in all.
-        seconds_sending: Of weights to runners, in all: to pack them and to pass them to Ray.
+        workers: The processes of the runners.
+        seconds_waited: Total seconds for which the caller waited for runners.
+        seconds_sending: Total seconds in which weights were packed and passed to Ray.
     """
 
     def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
@@ -86,14 +86,14 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
         with ExitStack() as undo:
-            undo.callback(self._remove_counters)  # of those that could be made
+            undo.callback(self._remove_counters)  # some runners may have been built
             self.workers = self._processes = self._start_processes(run_seed, role, on_env)
             undo.callback(self.workers.stop)
-            (spaces,) = self.workers.values(self.workers.call("get_spaces", workers=[0]))
-            self.observation_space, self.action_space = spaces
+            self.observation_space, self.action_space = self._call_all("get_spaces", {0: ()})[0]
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
+        """Start the runners, once everything that their processes need can be pickled."""
         settings = self._settings
         env_spec = None if settings.env is None else spec_to_send(settings.env)
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
@@ -118,23 +118,15 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         )
 
     def _known_of(self, worker: int) -> _Known:
-        """What is known of the runner that runs now; begins to read its step counter."""
+        """Return the state of the present incarnation of a runner; on its first call, attach its step counter."""
         incarnation, known = self.workers.incarnation(worker), self._known.get(worker)
         if known is None or known.incarnation != incarnation:
             counter = SharedCounter.attach(f"{self._counter_prefix}-{worker}-{incarnation}")
             self._known[worker] = known = _Known(incarnation, counter)
         return known
 
-    @property
-    def local_runner(self) -> EnvRunner:
-        raise RuntimeError(
-            "EnvRunnerGroup.local_runner: expected a runner in this process, got "
-            f"{self.workers.size} runners in processes of their own. Set num_env_runners=0 to have "
-            "one here, for example to debug an env."
-        )
-
     def _act_with(self, spec: RLModuleSpec) -> None:
-        self._spec = spec  # each process builds its own with its first rollout
+        self._spec = spec  # sent with the first rollout of each process, which builds the module from it
 
     # --- sampling -----------------------------------------------------------------------------------------------------
 
@@ -143,25 +135,27 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             raise self._lost_for_good
         rollouts = list[Rollout]()
         try:
-            with uninterrupted():  # each step that an env made is counted: Ctrl-C raises at the end
+            with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
                 self._sample(rollouts, num_steps, explore, policy_version)
-            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they came as they were ready
+            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they arrived in any order
         except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
-                if self._lost_for_good is None:  # else there is no next one
-                    with suppress(Exception):  # the first error is the one to raise
+                if self._lost_for_good is None:  # else no rollout will follow
+                    with suppress(Exception):  # the error that is being raised is more important
                         self.reset()
             raise
 
     def _sample(self, rollouts: list[Rollout], num_steps: int, explore: bool, policy_version: int) -> None:
-        """Add a rollout of each runner to ``rollouts`` as it is ready."""
+        """Ask each runner for a rollout, and add the rollouts to ``rollouts`` as they arrive."""
         if self._weights_changed(policy_version):
             start = perf_counter()
             self._shared = self.workers.share(self.module.get_state())
             self.seconds_sending += perf_counter() - start
-        self._add_rollouts(rollouts, timeout=0.0)  # those that a call that failed did not take
+        self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
         runners, asked = range(self.workers.size), False
+        # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
+        # call returns at least one; runners that are restarted meanwhile are asked then too.
         while True:
             busy = any(map(self.workers.in_flight, runners))
             if asked and rollouts and not busy:
@@ -174,6 +168,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._add_rollouts(rollouts)
 
     def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
+        """Add the rollouts that arrive to ``rollouts``, and restart the runners that failed."""
         start = perf_counter()
         answers = iter(self.workers.collect(timeout))
         self.seconds_waited += perf_counter() - start
@@ -182,9 +177,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 if (rollout := self._rollout_of(answer)) is not None:
                     rollouts.append(rollout)
         finally:
-            self.workers.keep(answers)  # if one of them raised
+            self.workers.keep(answers)  # those that follow an answer for which an error is raised
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
+        """Ask a runner for a rollout, and send the weights if it does not have them yet."""
         known = self._known_of(worker)
         known.most = num_steps * self._settings.num_envs_per_env_runner
         shared, spec = None if known.version == self._version else self._shared, None if known.version else self._spec
@@ -194,6 +190,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
+        """Return the rollout of an answer, None if it has none; account for its steps, and for those of a failure."""
         known = self._known[answer.worker]
         if answer.failure is not None:
             if steps := known.take_lost():
@@ -201,14 +198,20 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._replace(answer.worker, answer.failure)
             return None
         if not isinstance(rollout := answer.value, Rollout):
-            return None  # an answer to another call, whose caller was interrupted
+            return None  # the answer to another method, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
         known.accounted += rollout.num_env_steps + sum(lost.values())
         return rollout
 
     def _replace(self, worker: int, failure: Failure) -> None:
-        """Continue after a failure if the settings say so; a worker that did not raise is being restarted already."""
+        """Continue after a failure if the settings allow it; restart a runner that raised.
+
+        :class:`RayWorkers` itself restarts a worker whose process died or hung.
+
+        Raises:
+            WorkerFailed: If the run ends with this failure, or with an error that the settings do not allow.
+        """
         settings, name = self._settings, f"env runner {worker}"
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
         if failure.type == ModuleFailed.__name__:
@@ -216,19 +219,19 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._lost_for_good = WorkerFailed(name, failure, remedy)
             raise self._lost_for_good
         if failure.kind == "raised" and self.workers.is_up(worker):
-            if not goes_on:  # as in this process: the runner itself is sound, and could begin new episodes
+            if not goes_on:  # as in this process: the runner still works, and the caller may sample again
                 raise WorkerFailed(name, failure, f"{self._cure_of(failure)}num_env_runners=0 debugs it here.")
             failure = self.workers.restart_later(worker, failure)
         if not failure.final or (settings.ignore_env_runner_failures and self._num_left()):
             return
         self._wait_for_failures()
         num_left = self._num_left()
-        remedy = "Let runners be replaced, .fault_tolerance(restart_failed_env_runners=True)"
+        remedy = "Let runners restart, .fault_tolerance(restart_failed_env_runners=True)"
         if settings.restart_failed_env_runners:
             remedy = f"It failed {settings.max_restarts_in_a_row + 1} times in a row"
         remedy += f"; {num_left} of {self.workers.size} env runners are left. {self._cure_of(failure)}"
         if num_left:
-            remedy += "To do without the runner: .fault_tolerance(ignore_env_runner_failures=True). "
+            remedy += "To continue without it: .fault_tolerance(ignore_env_runner_failures=True). "
         remedy += "num_env_runners=0 debugs it here; from_checkpoint(path) continues from the last checkpoint."
         self._lost_for_good = WorkerFailed(name, failure, remedy)
         raise self._lost_for_good
@@ -237,23 +240,20 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return sum(not self.workers.is_gone(worker) for worker in range(self.workers.size))
 
     def _wait_for_failures(self) -> None:
-        """Wait a moment for the failures of runners that ended together with another."""
+        """Wait up to ``MOMENT_S`` for the failures of runners that ended at the same time."""
         deadline, answers = monotonic() + MOMENT_S, list[Answer]()
         while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
             answers += self.workers.collect(left)
         self.workers.keep(answers)
 
     def _cure_of(self, failure: Failure) -> str:
-        """Which settings may help after ``failure``, in sentences."""
+        """Return sentences about the settings that may help after ``failure``; empty if none does."""
         if failure.kind == "unplaced":
             return f"{room_remedy('env runner')} "
         if failure.kind == "hung":
             return "If a step or a reset may take that long, raise .env_runners(env_step_timeout_s=...). "
         if failure.kind == "raised" and not self._settings.restart_failed_sub_environments:
-            return (
-                "Fix the env, or have only the one that raises restarted: "
-                ".fault_tolerance(restart_failed_sub_environments=True). "
-            )
+            return "Fix the env, or restart it alone: .fault_tolerance(restart_failed_sub_environments=True). "
         return ""
 
     # --- the rest -----------------------------------------------------------------------------------------------------
@@ -272,10 +272,11 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     @property
     def num_healthy(self) -> int:
-        """Runners that can be called."""
+        """Number of runners that can be called."""
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
     def _envs_of(self, worker: int) -> range:
+        """Return the global indices of the envs of a runner."""
         num_envs = self._settings.num_envs_per_env_runner
         return range(worker * num_envs, (worker + 1) * num_envs)
 
@@ -283,7 +284,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         known = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
         state: State = {}
         for worker in range(self.workers.size):
-            # of one that is gone, only the number from which its next incarnation has streams of its own
+            # A runner that is gone has lost its state. The next incarnation must not repeat its random streams.
             gone = {str(env): {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
             state |= known.get(worker, gone)
         return self._with_the_rest(state)
@@ -295,34 +296,39 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         for worker in range(self.workers.size):
             envs = [str(env) for env in self._envs_of(worker) if str(env) in state]
             part, known = {env: dict(state[env]) for env in envs}, self._known_of(worker)
-            least = last_incarnation(part.values())
-            known.incarnation = self.workers.raise_incarnation(worker, least)
+            known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
             args[worker] = (part,)
         self._call_all("set_state", args)
         self._lost_for_good = None
-        # each runner answers in order, so that all calls from before have been answered
+        # Each runner answers in order, so all earlier calls have been answered by now.
         for answer in self.workers.collect(0.0):
             if answer.failure is not None and self.workers.is_gone(answer.worker):
                 self._replace(answer.worker, answer.failure)
         for known in self._known.values():
-            known.take_lost()  # steps of rollouts that are dropped with their episodes are not lost ones
+            known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
     def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call the runners that ``args`` has arguments for, except those that are gone; one that dies is called again
-        once it is back. Returns what they return.
+        """Call the runners in ``args``, except those that are gone; call a runner that dies again after its restart.
+
+        Args:
+            method: Name of the method.
+            args: Its arguments, by runner.
+
+        Returns:
+            The values, by runner.
 
         Raises:
-            WorkerFailed: If one raises, which it would do again; or is lost for good, as by :meth:`sample`.
+            WorkerFailed: If a runner raises, or fails for good; see :meth:`sample`.
         """
         values: dict[int, Any] = {}
         while True:
             self.workers.wait_until_up()
-            called = [i for i in args if i not in values and not self.workers.is_gone(i)]
-            if not called:
+            missing = {i: args[i] for i in args if i not in values and not self.workers.is_gone(i)}
+            if not missing:
                 return values
-            for answer in self.workers.answers([self.workers.submit(i, method, *args[i]) for i in called]):
+            for answer in self.workers.call(method, missing):
                 if answer.failure is None:
                     values[answer.worker] = answer.value
                 elif answer.failure.kind == "raised":
@@ -336,27 +342,27 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._remove_counters()
 
     def _remove_counters(self) -> None:
-        """Remove the files of runners that were made and never watched."""
+        """Remove the step counters that were not attached, which removes them as well."""
         for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
 
 
 class ModuleFailed(RuntimeError):
-    """The module that a runner acts with cannot be made there, or not with these weights; it would fail again."""
+    """A runner could not build its module or set its weights. A restart does not help."""
 
 
 class _RunnerActor:
-    """An env runner in a process of its own, which is sent its weights.
+    """The env runner of another process, as a worker of :class:`RayWorkers`.
 
     Args:
-        make: Makes the runner.
-        num_envs: Envs of each runner.
-        env_spec: Of the env, if it has an id, which may be registered in the driver alone.
-        counter_prefix: Beginning of the path of its step counter.
-        host: Name of the machine where the counter is read; on another one it is in no file, which nobody would
-            remove.
-        index: Which runner.
-        incarnation: How often it was made before.
+        make: Builds the runner.
+        num_envs: Number of envs of each runner.
+        env_spec: Gymnasium's spec of an env with an id, to register it in this process as well; None without an id.
+        counter_prefix: Beginning of the path of the file with its step counter.
+        host: Name of the driver's machine, which attaches the counter and removes the file. On any other machine the
+            counter has no file.
+        index: Index of the runner.
+        incarnation: How often the runner was restarted.
     """
 
     def __init__(
@@ -395,7 +401,16 @@ class _RunnerActor:
         spec: RLModuleSpec | None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
-        """Call :meth:`EnvRunner.sample`, with new ``weights`` if there are any; ``spec`` comes with the first call."""
+        """Sample a rollout by :meth:`EnvRunner.sample`.
+
+        Args:
+            num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
+            spec: Describes the module; passed with the first call alone.
+            weights: New weights of the module; None keeps those it has.
+
+        Raises:
+            ModuleFailed: If the module cannot be built, or the weights do not fit.
+        """
         try:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):

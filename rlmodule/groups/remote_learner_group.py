@@ -1,4 +1,4 @@
-"""RemoteLearnerGroup: learners in processes of their own that step together and survive each other's failures."""
+"""RemoteLearnerGroup: learners in other processes, which step together and are restarted together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from rlmodule.collective import CollectiveError
-from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
@@ -21,7 +20,7 @@ from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learning.learner import Batch, Learner
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
@@ -32,30 +31,32 @@ from rlmodule.settings import LearnerSettings
 State = dict[str, Any]
 
 MAX_TO_REPEAT = 64
-"""Single steps after which the learners return their state; the data since then is kept, to repeat the steps."""
+"""Calls of ``step_on_batch`` after which the learners return their state. Until then, the data is kept, so that the
+steps can be repeated."""
 
 COLLECTIVE_TIMEOUT = 0.8
-"""The part of ``learner_timeout_s`` for which learners wait for each other."""
+"""The fraction of ``learner_timeout_s`` for which learners wait for each other."""
 
 MOMENT_S = 0.02
-"""Seconds that a caller who does not wait spends on learners that restart: most calls of a restart take less."""
+"""Seconds for which an asynchronous call waits for learners that restart; most steps of a restart take less."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Task:
-    """A call of all learners.
+    """A call of all learners, which can be repeated after a restart.
 
     Attributes:
-        method: Of :class:`_LearnerActor`.
-        args: Those of each learner.
-        returns_state: Whether the first learner returns its state with the result.
+        method: Name of the method of :class:`_LearnerActor`.
+        args: The arguments of each learner, by rank.
+        returns_state: Whether learner 0 returns its state with the result.
         num_rows: Rows of data.
-        reduce_fn: Makes one result of those of all learners for a later call; None if somebody waits.
-        num_submitted: Of the learners that run now, how many it was submitted to.
-        answers: Values by rank, from these.
-        results: What each returned, maybe before a restart; None until it is done. Then it is repeated for the state.
+        reduce_fn: Turns the results of all learners into one, for an asynchronous update; None if the caller waits.
+        num_submitted: Number of learners it was submitted to since their last restart.
+        answers: The values that these learners returned, by rank.
+        results: The results by rank, maybe from before a restart; None until all learners have done the call. It is
+            repeated after a restart even then, for the state that results from it.
     """
 
     method: str
@@ -69,14 +70,14 @@ class _Task:
 
 
 class RemoteLearnerGroup(LearnerGroup):
-    """Learners in processes of their own, on Ray; see :class:`LearnerGroup`. All have the same state at any time.
+    """Learners in other processes, on Ray; see :class:`LearnerGroup`.
 
-    They return it now and then. If one of them dies or hangs, all are restarted from the state that they returned last,
-    and repeat the tasks since then: the same bits result.
+    All learners have the same state, and learner 0 returns it now and then. If a learner dies or hangs, all are
+    restarted with the state that was returned last, and repeat the tasks since then, with the same bits as result.
 
     Attributes:
-        workers: The processes.
-        seconds_waited: For learners, in all.
+        workers: The processes of the learners.
+        seconds_waited: Total seconds for which the caller waited for learners.
     """
 
     def _start(self, settings: LearnerSettings, spec: MultiRLModuleSpec, run_seed: int) -> None:
@@ -84,14 +85,14 @@ class RemoteLearnerGroup(LearnerGroup):
         self._timeout_s, self.seconds_waited = settings.learner_timeout_s, 0.0
         self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
         self._restarts_in_a_row = 0
-        self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # calls since the learners were first made
-        self._tasks: list[_Task] = []  # since the state was returned, in order
-        self._finished: list[tuple[Reduce, list[Any]]] = []  # updates that nobody waited for
-        self._failed: dict[int, Failure] = {}  # by rank, while their cause is not known yet
+        self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
+        self._tasks: list[_Task] = []  # those since the learners last returned their state, in order
+        self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
+        self._failed: dict[int, Failure] = {}  # by rank, until the failure that caused the others is found
         self._must_restart = False
         self._end: WorkerFailed | None = None
         self._ranks = range(settings.num_learners)
-        self._state: State = {}  # that the learners returned last
+        self._state: State = {}  # the state that the learners returned last
         self.workers = self._processes = RayWorkers(
             "learner",
             settings.num_learners,
@@ -104,7 +105,7 @@ class RemoteLearnerGroup(LearnerGroup):
             num_gpus=settings.num_gpus_per_learner,
             num_threads=settings.torch_num_threads,
             timeout_s=settings.learner_timeout_s,
-            max_restarts=0,  # one alone cannot be restarted: the others are ahead of it
+            max_restarts=0,  # this class restarts them, all together: a new one alone would lack the others' state
         )
         self._begin_setup()
         try:
@@ -113,36 +114,12 @@ class RemoteLearnerGroup(LearnerGroup):
             self.workers.stop()
             raise
 
-    @property
-    def learner(self) -> Learner:
-        raise RuntimeError(
-            "LearnerGroup.learner: expected a learner in this process, got learners in processes "
-            "of their own. Set num_learners=0 to have one here, for example to debug a loss."
-        )
-
-    @property
-    def num_updates(self) -> int:
-        return self._state["num_updates"]
-
-    def update_from_episodes(
-        self,
-        episodes: Rollout | Sequence[Episode],
-        *,
-        async_update: bool = False,
-        reduce_fn: Reduce | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        if not issubclass(self._learner_class, EpisodeLearner):
-            raise self._wrong_kind("update_from_episodes")
-        return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
-
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        if (module_id := kwargs.get("module_id")) is not None:
-            self.module[module_id]  # raises if there is none
+        self.module[kwargs["module_id"]]  # raises KeyError for an unknown id
         size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
-        # the results of single steps are summarized later, which returns the state as well
+        # a state as large as the networks is not returned after each single step: summarize_updates() returns it
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
             check_episodes(data, where)
@@ -177,22 +154,23 @@ class RemoteLearnerGroup(LearnerGroup):
 
     def get_state(self) -> State:
         state = self._latest_state()
-        # what this process set in its copy, such as how much to explore, counts
+        # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
         return state if self._tasks else state | {"module": self.module.get_state()}
 
     def _latest_state(self) -> State:
-        """The state of the learners after all tasks. If they failed for good, the one they returned last."""
+        """Return the state of the learners after all tasks; the last known one if they have failed for good."""
         while any(task.results is None for task in self._tasks):
             self._advance(wait=True)
         if self._state and not self._tasks:
             return self._state
         task = _Task("get_state", [()] * self.workers.size)
         state = self._results_of(task)[0]
-        self._tasks.remove(task)  # which changed nothing
+        self._tasks.remove(task)  # it changed nothing, so a restart need not repeat it
         return state
 
     def _keep_state(self, state: State) -> None:
-        self._state = state
+        """Keep the state for restarts, and copy its weights to :attr:`module`."""
+        self._state, self._num_updates = state, state["num_updates"]
         self.module.set_state({name: saved for name, saved in state["module"].items() if name in self.module})
 
     def report(self) -> dict[str, Any]:
@@ -205,7 +183,7 @@ class RemoteLearnerGroup(LearnerGroup):
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def _results_of(self, task: _Task) -> list[Any]:
-        """Let all learners do ``task``, and wait for the result of each."""
+        """Let all learners do ``task``, and return their results by rank."""
         if self._end is not None:
             raise self._end
         self._tasks.append(task)
@@ -214,14 +192,17 @@ class RemoteLearnerGroup(LearnerGroup):
         return task.results
 
     def _advance(self, wait: bool) -> None:
-        """Submit tasks and take answers; restart the learners if one failed.
+        """Submit tasks and take answers once; restart the learners if one has failed.
+
+        Args:
+            wait: Whether to wait for an answer.
 
         Raises:
-            WorkerFailed: If a learner raised, or they failed too often.
+            WorkerFailed: If a learner raised, or the learners failed too often.
         """
         if self._end is not None:
             raise self._end
-        with uninterrupted():  # what was submitted, and what was answered, is noted with it
+        with uninterrupted():  # Ctrl-C must not separate a call or an answer from its record in the task
             if self._must_restart:
                 self._restart()
             if not self._failed:
@@ -241,6 +222,7 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._submit_tasks()
 
     def _submit_tasks(self) -> None:
+        """Submit the tasks that the learners have room for: those of a restart first, one at a time."""
         if not all(self.workers.is_up(rank) for rank in self._ranks):
             return
         if self._setup_task is not None and self._setup_task.results is not None:
@@ -254,14 +236,15 @@ class RemoteLearnerGroup(LearnerGroup):
                 for rank, args in enumerate(task.args):
                     self.workers.submit(rank, task.method, *args)
                     task.num_submitted += 1
-            except BaseException:  # such as for arguments that cannot be pickled
+            except BaseException:  # for example, an argument that cannot be pickled
                 self._tasks = [other for other in self._tasks if other is not task]
-                self._must_restart = task.num_submitted > 0  # some learners have it and others do not
+                self._must_restart = task.num_submitted > 0  # then only some of the learners have the task
                 raise
 
     def _take(self, answer: Answer) -> None:
+        """Record an answer in its task; finish the task if it is the last one."""
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
-        # each learner answers in order
+        # A learner answers in order, so the answer belongs to the first task that lacks one from it.
         task = next(task for task in tasks if answer.worker not in task.answers)
         task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
@@ -270,7 +253,7 @@ class RemoteLearnerGroup(LearnerGroup):
         if task.results is None:
             task.results = [result for result, _ in values] if task.method == "do" else values
             if task is not self._setup_task:
-                self._restarts_in_a_row = 0  # a repeated task proves no progress
+                self._restarts_in_a_row = 0  # a task that was repeated would be no progress
             if task.reduce_fn is not None:
                 self._finished.append((task.reduce_fn, task.results))
         if task.returns_state:
@@ -280,12 +263,13 @@ class RemoteLearnerGroup(LearnerGroup):
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _restart_if_cause_is_known(self) -> None:
-        """Restart the learners if that can help.
+        """Restart the learners once the failure that caused the others is known.
 
         Raises:
-            WorkerFailed: If not: a learner's code raised, or they failed too often.
+            WorkerFailed: If a restart does not help: a learner's code raised, or the learners failed too often.
         """
-        # those that lost a peer raise, too; the peer is found when it has made no progress for too long
+        # A learner that waits in vain for another one raises CollectiveError. The other one has then ended or hangs; it
+        # may take longer until that is found.
         failed, lost_a_peer = self._failed, CollectiveError.__name__
         causes = {rank: each for rank, each in failed.items() if each.type != lost_a_peer}
         others = [rank for rank in self._ranks if rank not in failed]
@@ -294,31 +278,31 @@ class RemoteLearnerGroup(LearnerGroup):
         rank, failure = next(iter((causes or failed).items()))
         if failure.kind == "raised" and causes:
             self._drop_updates()
-            self._failed, self._must_restart = {}, True  # some learners are ahead of others
+            self._failed, self._must_restart = {}, True  # the learners may differ by an update
             raise WorkerFailed(f"learner {rank}", failure, "num_learners=0 debugs it in this process.")
         self._restarts_in_a_row += 1
         delay = restart_delay(self._restarts_in_a_row, self._max_restarts)
         if delay is not None:
-            logger.warning("all learners are restarted and continue from where they were")
+            logger.warning("all learners restart and continue from where they were")
             self._restart(delay)
             return
         remedy = "Load the last checkpoint: from_checkpoint(path)."
         if failure.kind == "hung":
             remedy = f"If a step may take that long, raise .learners(learner_timeout_s=...). {remedy}"
         if not self._max_restarts:
-            remedy = f"Let learners be replaced: .fault_tolerance(restart_failed_learners=True). {remedy}"
+            remedy = f"Let learners restart: .fault_tolerance(restart_failed_learners=True). {remedy}"
         self._end = WorkerFailed(f"learner {rank}", failure, remedy)
         self._drop_updates()
-        self._tasks = []  # their results were lost with the learners
+        self._tasks = []  # their changes of the state were lost with the learners
         raise self._end
 
     def _drop_updates(self) -> None:
-        """Drop the updates that are not done."""
+        """Drop the updates that are not done, and count their rows."""
         self.num_env_steps_dropped += sum(task.num_rows for task in self._tasks if task.results is None)
         self._tasks = [task for task in self._tasks if task.results is not None]
 
     def _restart(self, delay: float = 0.0) -> None:
-        """Begin to restart the learners, which then repeat all tasks."""
+        """Begin to restart all learners after ``delay`` seconds; they then repeat all tasks."""
         for rank in self._ranks:
             self.workers.restart(rank, delay=delay)
         for task in self._tasks:
@@ -327,18 +311,18 @@ class RemoteLearnerGroup(LearnerGroup):
         self._begin_setup()
 
     def _begin_setup(self) -> None:
+        """Let the tasks of :meth:`_setup_tasks` precede all others."""
         self._setup = self._setup_tasks()
-        self._setup_task: _Task | None = _Task("be made", [], results=[])  # until they are up
+        self._setup_task: _Task | None = _Task("start", [], results=[])  # it is done; the next follows once all are up
 
     def _setup_tasks(self) -> Iterator[_Task]:
-        """Yield what brings new learners to where they were when they returned their state, each task once the one
-        before is done."""
+        """Yield the tasks that connect new learners and restore the last state, each once the one before is done."""
         size = self.workers.size
         if size > 1:
             serve = _Task("serve", [(self.workers.address,)])
             yield serve
             assert serve.results is not None
-            # one that waits for a stuck one has to say so before it counts as stuck itself
+            # A learner that waits for a stuck one must raise before it counts as stuck itself.
             timeout_s = COLLECTIVE_TIMEOUT * self._timeout_s
             yield _Task("connect", [(size, *serve.results[0], timeout_s)] * size)
         for method, args in self._module_changes:
@@ -348,20 +332,20 @@ class RemoteLearnerGroup(LearnerGroup):
 
 
 class _LearnerActor:
-    """A learner in a process of its own.
+    """The learner of another process, as a worker of :class:`RayWorkers`.
 
     Args:
-        make: Makes the learner.
-        seed: Of the weights.
-        rank: Which of the group's.
-        incarnation: How often it was made before.
+        make: Builds the learner.
+        seed: Seed of the first weights.
+        rank: Rank of the learner in the group.
+        incarnation: How often the learner was restarted; not used.
     """
 
     def __init__(self, make: Callable[[], Learner], seed: int, rank: int, incarnation: int) -> None:
         self._rank = rank
         torch.manual_seed(seed)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # orthogonal weights differ by the number of threads
+        torch.set_num_threads(1)  # orthogonal initialization gives other bits with another number of threads
         self.learner = make()
         torch.set_num_threads(threads)
         self.get_state, self.set_state = self.learner.get_state, self.learner.set_state
@@ -371,19 +355,19 @@ class _LearnerActor:
         return self.learner.progress
 
     def serve(self, host: str) -> tuple[str, int]:
-        """Open the rendezvous of the learners; the first of them does."""
+        """Open the rendezvous of the learners in learner 0, and return its address and port."""
         self._rendezvous = Rendezvous(host)
         return self._rendezvous.host, self._rendezvous.port
 
     def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
-        """Train together with the others from now on."""
+        """Connect to the other learners, to train together from now on."""
         learner = self.learner
         learner.connect(
             ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device)
         )
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
-        """Return the result of the learner's ``method``, and maybe the state after it."""
+        """Call a method of the learner; return its result, and the state after it or None."""
         result = getattr(self.learner, method)(*args, **kwargs)
         return result, self.learner.get_state() if returns_state else None
 
@@ -392,4 +376,5 @@ class _LearnerActor:
 
 
 def _merged(batch: Batch, results: list[Any]) -> Any:
+    """Return the metrics of all learners merged into those of one, by module id."""
     return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}

@@ -450,7 +450,7 @@ NOT_SAVED = (
     # found out from env_steps when it is used, and from the metrics when the report begins
     "entropy_coeff", "['lr']", "report._best",
     # of this process alone: calls that were made, steps that were tallied, seconds that passed, failed checkpoints
-    "report._failed", "_tickets", ".progress", "step_counter", "seconds_waited", "seconds_sending",
+    "report._failed", ".progress", "step_counter", "seconds_waited", "seconds_sending",
 )  # fmt: skip
 
 

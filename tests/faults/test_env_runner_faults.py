@@ -88,7 +88,7 @@ def test_an_env_that_hangs_is_found_in_time(tough: Crowd, kind: str, caplog: pyt
     pid = tough.pid(1)
     survive(tough, kind, "no progress for 2 s", caplog)
     assert not is_running(pid)
-    assert ("It is in, most recent call first:" in caplog.text) == (kind != "stop")  # one that is stopped cannot say
+    assert ("Its calls, most recent first:" in caplog.text) == (kind != "stop")  # one that is stopped cannot say
     assert kind == "stop" or re.search(r"  strike \(.*fault_envs\.py:\d+\)", caplog.text)
 
 

@@ -59,7 +59,8 @@ class Run:
         # which changes nothing, after all that is still to be done
         self.processes._call("load_module_state", ID, clone(self.group.get_state()["module"][ID]))
         workers = self.processes.workers
-        return [digest(state) for state in workers.values(workers.call("get_state"))]
+        answers = workers.call("get_state", dict.fromkeys(range(workers.size), ()))
+        return [digest(answer.value) for answer in answers]
 
     def check_recovers(self, data: Sequence[Any], *, restarts: int, strikes: int = 1) -> None:
         """Learning from ``data`` gives what it does without the fault that is planned."""

@@ -116,4 +116,4 @@ def test_a_machine_that_is_cut_off_is_lived_without_and_replaced(
     assert lost == workers["num_env_steps_lost_lifetime"] == (128 if how == "runners" else 256)  # one fragment
     if how == "learners":
         assert workers["num_env_steps_dropped_lifetime"] == 0  # the update was done again
-        assert "all learners are restarted and continue from where they were" in said
+        assert "all learners restart and continue from where they were" in said

@@ -127,7 +127,7 @@ def wait_until_up(group: RayWorkers, worker: int = 0) -> None:
         return group.is_up(worker)
 
     wait_for(is_up)
-    group.call("sleep", 0.02, 0.01, workers=[worker])  # gets on: what failed before does not count
+    call(group, worker, "sleep", 0.02, 0.01)  # gets on: what failed before does not count
 
 
 @pytest.fixture
@@ -145,43 +145,57 @@ def one(answers: list[Answer]) -> Answer:
     return answer
 
 
+def call(group: RayWorkers, worker: int, method: str, *args: Any) -> Answer:
+    return one(group.call(method, {worker: args}))
+
+
+def call_both(group: RayWorkers, method: str, *args: Any) -> list[Any]:
+    return [answer.value for answer in group.call(method, {0: args, 1: args})]
+
+
 def test_workers_answer(pair: RayWorkers) -> None:
-    assert pair.values(pair.call("add", torch.ones(1000), 2, torch.arange(1000)))[1][-1] == 1002
-    assert pair.values(pair.call("add", 1, workers=[1], shared=None)) == [1]
+    assert call_both(pair, "add", torch.ones(1000), 2, torch.arange(1000))[1][-1] == 1002
+    assert call(pair, 1, "add", 1) == Answer(1, 1)
     assert pair.in_flight(0) == 0
-    ticket = pair.submit(1, "who")
+    pair.submit(1, "who")
     answer = one(pair.collect())
-    assert (answer.ticket, answer.value[:2]) == (ticket, (1, 0))
+    assert (answer.worker, answer.value[:2]) == (1, (1, 0))
 
 
 def test_what_is_shared_is_the_last_argument_and_its_bytes_are_counted(pair: RayWorkers) -> None:
     shared = pair.share(torch.arange(1000.0))
-    assert [float(value.sum()) for value in pair.values(pair.call("add", 1.0, shared=shared))] == [500_500.0] * 2
+    for worker in range(2):
+        pair.submit(worker, "add", 1.0, shared=shared)
+        assert float(one(pair.collect()).value.sum()) == 500_500.0
     assert 2 * 4000 < pair.num_bytes_shared < 2 * 5000
 
 
 def test_a_worker_takes_two_calls_at_once_and_no_third(pair: RayWorkers) -> None:
     group = pair
-    tickets = [group.submit(0, "sleep", 0.3) for _ in range(MAX_IN_FLIGHT)]
-    with pytest.raises(RuntimeError, match="takes no call now"):
+    group.submit(0, "sleep", 0.3)
+    group.submit(0, "add", 1)
+    with pytest.raises(RuntimeError, match="expected a worker that takes a call now, got toy 0, which does not"):
         group.submit(0, "who")
     answers: list[Answer] = []
     while len(answers) < MAX_IN_FLIGHT:
         answers += group.collect()
-    assert [answer.ticket for answer in answers] == tickets
+    assert answers == [Answer(0, "awake"), Answer(0, 1)]
 
 
 def test_answers_to_others_are_kept(pair: RayWorkers) -> None:
-    ticket = pair.submit(0, "add", 1, 2)
-    assert pair.values(pair.call("add", 3, workers=[0, 1])) == [3, 3]
-    assert one(pair.collect()) == Answer(0, ticket, 3)
+    pair.submit(0, "add", 1, 2)
+    assert call_both(pair, "add", 4) == [4, 4]
+    assert one(pair.collect()) == Answer(0, 3)
     pair.keep([Answer(1, 7)])
     assert one(pair.collect()) == Answer(1, 7)
+    pair.submit(1, "add", 5)
+    assert [answer.worker for answer in pair.call("who", {1: (), 0: ()})] == [1, 0]
+    assert one(pair.collect()) == Answer(1, 5)
 
 
 def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None:
     def fail(error: BaseException) -> Any:
-        return one(pair.call("fail", error, workers=[0]))
+        return call(pair, 0, "fail", error)
 
     pid = pair.pids()[0]
     failure = fail(ZeroDivisionError("by nought")).failure
@@ -197,9 +211,7 @@ def test_an_error_comes_as_data_and_the_worker_goes_on(pair: RayWorkers) -> None
     assert fail(SystemExit(0)).failure.type == "SystemExit"
     assert len(fail(ValueError("long " * 100_000)).failure.message) < 30_000
     assert fail(Unreadable()).failure.type == "Unreadable"
-    assert pair.values(pair.call("who"))[0][2] == pid
-    with pytest.raises(WorkerFailed, match=r"toy 0: expected no error, got ZeroDivisionError: by nought"):
-        pair.values([fail(ZeroDivisionError("by nought"))])
+    assert call(pair, 0, "who").value[2] == pid
 
 
 ENDS = [
@@ -212,16 +224,15 @@ ENDS = [
 @pytest.mark.parametrize(("how", "told"), ENDS)
 def test_a_worker_that_dies_is_told_and_made_again(pair: RayWorkers, how: str, told: str) -> None:
     restarts, incarnation = pair.num_restarts, pair.incarnation(1)
-    tickets = [pair.submit(1, "end", how), pair.submit(1, "add", 1)]
-    answers = pair.collect()
-    assert [answer.ticket for answer in answers] == tickets  # all its calls have failed
-    failures = [answer.failure for answer in answers if answer.failure is not None]
-    assert [failure.kind for failure in failures] == ["died", "died"]
+    pair.submit(1, "end", how)
+    pair.submit(1, "add", 1)
+    failures = [answer.failure for answer in pair.collect() if answer.failure is not None]
+    assert [failure.kind for failure in failures] == ["died", "died"]  # all its calls have failed
     assert told in failures[0].message
     assert not pair.is_up(1)
-    assert pair.values(pair.call("add", 1)) == [1]  # the other goes on meanwhile
+    assert call(pair, 0, "add", 1).value == 1  # the other goes on meanwhile
     wait_until_up(pair, 1)
-    assert pair.values(pair.call("who", workers=[1]))[0][1] == incarnation + 1
+    assert call(pair, 1, "who").value[1] == incarnation + 1
     assert pair.num_restarts == restarts + 1
 
 
@@ -230,21 +241,21 @@ def test_who_raised_is_made_again_in_its_process_the_first_time(
 ) -> None:
     pid, incarnation = pair.pids()[0], pair.incarnation(0)
     for same in (True, False):
-        failure = one(pair.call("fail", ValueError("no"), workers=[0])).failure
+        failure = call(pair, 0, "fail", ValueError("no")).failure
         assert failure is not None
         assert not pair.restart_later(0, failure).final
         assert not pair.is_up(0)
         pair.wait_until_up()
         assert (pair.pids()[0] == pid) is same
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("toy 0 failed, another one is made in 0.1 s: ValueError: no\n\nTraceback")
-    assert second == "toy 0 failed, another one is made in 0.3 s, in a new process: ValueError: no"
-    assert pair.values(pair.call("who", workers=[0]))[0][1] == incarnation + 2
+    assert first.startswith("toy 0 failed; it restarts in 0.1 s: ValueError: no\n\nTraceback")
+    assert second == "toy 0 failed; it restarts in 0.3 s, in a new process: ValueError: no"
+    assert call(pair, 0, "who").value[1] == incarnation + 2
     wait_until_up(pair)
 
 
 def test_a_slow_worker_that_gets_on_is_waited_for(impatient: RayWorkers) -> None:
-    assert impatient.call("sleep", 2 * TIMEOUT_S, 0.1, workers=[0])[0].value == "awake"
+    assert call(impatient, 0, "sleep", 2 * TIMEOUT_S, 0.1).value == "awake"
 
 
 def test_a_worker_nobody_looked_after_is_not_taken_for_hung(impatient: RayWorkers) -> None:
@@ -266,12 +277,12 @@ def test_a_worker_without_progress_is_found_and_replaced(impatient: RayWorkers) 
 
 
 def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) -> None:
-    assert pair.call("threads")[0].value == 1
+    assert call(pair, 0, "threads").value == 1
 
 
 def test_a_crash_loop_ends(made: Any) -> None:
     group = made(DiesWhenMadeAgain, max_restarts=1)
-    assert not one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    assert not call(group, 0, "end", "kill").failure.final  # type: ignore[union-attr]
     failures = []
     while not group.is_gone(0):
         failures += [answer.failure for answer in group.collect()]
@@ -290,11 +301,11 @@ def test_delays_grow_and_end() -> None:
 @pytest.mark.faults
 def test_without_restarts_the_first_failure_is_final(made: Any) -> None:
     group = made(max_restarts=0)
-    assert one(group.call("end", "kill")).failure.final  # type: ignore[union-attr]
+    assert call(group, 0, "end", "kill").failure.final  # type: ignore[union-attr]
     assert group.is_gone(0)
     group.restart(0)
     wait_until_up(group)
-    assert group.values(group.call("who"))[0][1] == 1
+    assert call(group, 0, "who").value[1] == 1
 
 
 def test_a_worker_that_cannot_be_made_is_told_once(made: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -401,7 +412,7 @@ def test_a_cluster_that_does_not_let_us_in_is_told(cause: str, told: str, monkey
 
 def test_a_factory_that_cannot_be_pickled_is_told(made: Any) -> None:
     lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"toy: expected what can be sent .* cannot be pickled .*lock"):
+    with pytest.raises(TypeError, match=r"toy: expected a value that can be sent .* cannot be pickled .*lock"):
         made(lambda index, incarnation: lock)
 
 
@@ -429,11 +440,11 @@ def test_a_worker_must_fit_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_that_cannot_be_read_here_is_told_and_the_worker_goes_on(pair: RayWorkers) -> None:
     pid = pair.pids()[0]
-    failure = one(pair.call("add", [Unmakeable()], [], [], workers=[0])).failure
+    failure = call(pair, 0, "add", [Unmakeable()], [], []).failure
     assert failure is not None
     assert (failure.kind, failure.type, failure.message) == ("raised", "LookupError", "not here")
     assert pair.in_flight(0) == 0
-    assert pair.values(pair.call("who", workers=[0]))[0][2] == pid
+    assert call(pair, 0, "who").value[2] == pid
 
 
 def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,9 +455,9 @@ def test_an_answer_that_ray_lost_is_told_in_its_words(pair: RayWorkers, monkeypa
         monkeypatch.undo()
         raise GetTimeoutError("the answer is late\nand more")
 
-    ticket = pair.submit(0, "add", 1)
+    pair.submit(0, "add", 1)
     monkeypatch.setattr(ray, "get", get)
-    failure = one(pair.answers([ticket])).failure
+    failure = one(pair.collect()).failure
     assert failure is not None
     assert (failure.kind, failure.type, failure.message) == ("died", "GetTimeoutError", "the answer is late")
     wait_until_up(pair)
@@ -458,7 +469,7 @@ def test_a_worker_that_hangs_when_it_is_stopped_is_ended(made: Any, monkeypatch:
     group = made(HangsInStop, timeout_s=TIMEOUT_S)
     (pid,) = group.pids()
     monkeypatch.setattr("rlmodule.distributed.ray_workers.SPAWNING_TIMEOUT_S", TIMEOUT_S)
-    group.restart_later(0, one(group.call("fail", ValueError("no"))).failure)
+    group.restart_later(0, call(group, 0, "fail", ValueError("no")).failure)
     answers: list[Answer] = []
     while not answers:
         answers = group.collect()

@@ -126,5 +126,7 @@ def test_what_is_small_travels_in_one_piece() -> None:
 def test_what_cannot_be_sent_is_named() -> None:
     check_portable("env", lambda config: config)  # what no other process can import travels whole
     lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"env_config: expected what can be sent to another process, got .*lock"):
+    with pytest.raises(
+        TypeError, match=r"env_config: expected a value that can be sent to another process, got .*lock"
+    ):
         check_portable("env_config", {"lock": lock})

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -271,7 +271,7 @@ def test_a_module_that_cannot_be_made_elsewhere_ends_the_run_at_once(remote: Env
 
 
 def test_there_is_no_runner_here_where_they_are_elsewhere(remote: EnvRunnerGroup) -> None:
-    with pytest.raises(RuntimeError, match=r"local_runner: .*2 runners in processes.*num_env_runners=0"):
+    with pytest.raises(RuntimeError, match=r"local_runner: .*2 runners in other processes.*num_env_runners=0"):
         _ = remote.local_runner
 
 
@@ -306,14 +306,14 @@ class Scripted:
     def __init__(self, script: list[list[Answer]]) -> None:
         self._script = script
 
-    def call(self, method: str, workers: Any) -> list[Answer]:
-        return [Answer(0, 0, (SPEC.observation_space, SPEC.action_space))]
+    def call(self, method: str, args: Mapping[int, Any]) -> list[Answer]:
+        return [Answer(worker, (SPEC.observation_space, SPEC.action_space)) for worker in args]
 
-    def values(self, answers: list[Answer]) -> list[Any]:
-        return [answer.value for answer in answers]
+    def wait_until_up(self) -> None:
+        pass
 
-    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> int:
-        return 0
+    def submit(self, worker: int, method: str, *args: Any, shared: Any = None) -> None:
+        pass
 
     def collect(self, timeout: float | None) -> list[Answer]:
         return self._script.pop(0)
@@ -360,8 +360,8 @@ def test_calls_that_were_interrupted_leave_nothing_to_stumble_over(
 
 def test_what_came_with_a_failure_is_not_lost(local: EnvRunnerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     (rollout,) = local.sample(5)
-    died = Answer(1, 0, failure=Failure("died", "ActorDiedError", "killed", final=True))
-    workers = Scripted([[], [died, Answer(0, 0, rollout)], []])
+    died = Answer(1, failure=Failure("died", "ActorDiedError", "killed", final=True))
+    workers = Scripted([[], [died, Answer(0, rollout)], []])
     monkeypatch.setattr(RemoteEnvRunnerGroup, "_start_processes", lambda *args: workers)
     group = group_of(num_env_runners=2, num_envs_per_env_runner=2)
     with pytest.raises(WorkerFailed, match=r"env runner 1: .* got killed"):
