@@ -1,8 +1,8 @@
-"""What the three packages of `catalog-rl` share: the check that they are the ones imported, and the command's entry.
+"""The entry of the `rlmodule` command, and the check that nothing hides the three packages of `catalog-rl`.
 
-Their names (`catalog`, `rlmodule`, `algorithms`) are plain words, so a user's own `algorithms/` folder or `catalog.py`
-beside their script, or another distribution's package, may come first on `sys.path` and hide ours. Half of one and half
-of the other then fails in a puzzling place; this module makes it fail at import, in one sentence.
+Their names (`catalog`, `rlmodule`, `algorithms`) are plain words. A user's `algorithms/` folder or `catalog.py` next to
+the script, or the package of another distribution, may come first on `sys.path` and hide ours. A program with some
+modules of each would fail in a puzzling place; the check fails at import instead, in one sentence.
 """
 
 import os
@@ -14,9 +14,10 @@ PACKAGES = ("catalog", "rlmodule", "algorithms")
 
 
 def shell() -> int:
-    """The ``rlmodule`` command. Ctrl-C while it is still being imported ends it in one line, with exit code 130.
+    """Run the ``rlmodule`` command and return its exit code.
 
-    An interrupt inside an import of a compiled package may come out as any error, so it does not become one.
+    Ctrl-C during its imports prints one line and exits with code 130 at once: as an exception inside the import of a
+    compiled package, it could turn into any other error.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
@@ -28,16 +29,17 @@ def shell() -> int:
 
 
 def _end_at_once(number: int, frame: object) -> None:
+    """Handle Ctrl-C during the imports."""
     os.write(2, b"\nInterrupted.\n")
     os._exit(128 + number)
 
 
 def check_siblings(package_file: str) -> None:
-    """Raise `ImportError` if one of our packages is hidden by something else of the same name.
+    """Raise `ImportError` if a module or package of the same name hides one of our packages.
 
-    Each package calls it first, with its own `__file__`. Nothing is imported: it asks the import system where each name
-    would come from. A sibling found nowhere is fine, and so is a folder without `__init__.py` (a namespace package)
-    that comes after ours.
+    Each package calls it first, with its `__file__`. The check imports nothing: it asks the import system where each
+    name is found. A package that is found nowhere is fine, and so is a folder without `__init__.py` (a namespace
+    package) that comes after ours.
 
     Args:
         package_file: The `__file__` of the calling package: `<root>/<package>/__init__.py`.
@@ -50,39 +52,26 @@ def check_siblings(package_file: str) -> None:
             raise ImportError(
                 f"The package `{name}` of catalog-rl is hidden: ours is {ours}, but `import {name}` finds {other}. "
                 f"Rename that file or folder (for example to my_{name}), or, if another installed distribution "
-                f"brings it, uninstall it or use an environment of its own.",
+                f"brings it, uninstall it or use a separate environment.",
                 name=name,
                 path=other,
             )
 
 
 def _hiding(name: str, ours: str) -> str | None:
-    """Where `import name` leads if that is not the folder `ours`; None if it is ours or if there is nothing."""
+    """Return the file or folder that `import name` finds; None if that is the folder `ours` or nothing."""
     try:
         spec = find_spec(name)
-    except ValueError:  # it stands in sys.modules without a spec: someone put it there by hand
-        module = sys.modules[name]
-        file = getattr(module, "__file__", None)
-        return repr(module) if file is None else _unless_ours(file, ours)
-    if spec is None:
+    except ValueError:  # a program put a module without a spec into sys.modules
+        module = sys.modules[name].__dict__
+        file, folders = module.get("__file__"), module.get("__path__")
+    else:
+        if spec is None:
+            return None
+        file, folders = spec.origin, spec.submodule_search_locations
+    if folders is None:
+        return file or "a module without a file"
+    # A folder without `__init__.py` is found where ours is missing, or by a finder that is asked before ours.
+    if file is None and not os.path.isfile(os.path.join(ours, "__init__.py")):
         return None
-    if spec.has_location and spec.origin is not None:
-        return _unless_ours(spec.origin, ours)
-    if spec.submodule_search_locations is None:
-        return spec.origin or repr(spec)  # built in, or made in memory
-    # A namespace package: found only where no regular one is, or by a finder that is asked before ours.
-    if not os.path.isfile(os.path.join(ours, "__init__.py")):
-        return None
-    return next((found for found in spec.submodule_search_locations if not _same(found, ours)), None)
-
-
-def _unless_ours(file: str, ours: str) -> str | None:
-    """`file`, as its folder if it is a package's `__init__`, unless it is the package in the folder `ours`."""
-    folder, base = os.path.split(file)
-    if not base.startswith("__init__."):
-        return file
-    return None if _same(folder, ours) else folder
-
-
-def _same(one: str, other: str) -> bool:
-    return one == other or os.path.realpath(one) == os.path.realpath(other)
+    return next((folder for folder in folders if os.path.realpath(folder) != os.path.realpath(ours)), None)
