@@ -1,4 +1,4 @@
-"""Checkpoints: tensors in safetensors, everything else in JSON. Loading one runs no code of its author.
+"""Checkpoints: tensors in safetensors, everything else in JSON. Loading one never runs code from it.
 
 Layout of the folder::
 
@@ -21,21 +21,21 @@ from torch import Tensor
 
 FORMAT = 1
 PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
-BESIDE = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
-"""The two folders in which a run keeps them: the name of each → that of the other."""
+SIBLING = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
+"""The two checkpoint folders of a run: name of each → name of the other."""
 _TENSOR = "__tensor__"
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> Path:
     """Write ``state``, a tree of dicts and lists of tensors and plain values, as the folder ``path``.
 
-    An earlier checkpoint at ``path`` is replaced only once the new one is complete on disk. Who may read it goes by the
-    umask, as for any new file.
+    An earlier checkpoint at ``path`` is replaced once the new one is complete on disk. The permissions of the files
+    follow the umask.
 
     Raises:
-        OSError: If the folder cannot be written; the earlier checkpoint is then untouched.
-        FileExistsError: If ``path`` exists and is no checkpoint.
-        TypeError: If ``state`` holds something that is neither tensor nor plain value; names where.
+        OSError: If the folder cannot be written; an earlier checkpoint is then unchanged.
+        FileExistsError: If ``path`` exists and is not a checkpoint.
+        TypeError: If ``state`` has a value that is neither a tensor nor plain; names its place in the tree.
     """
     from safetensors import SafetensorError
 
@@ -52,7 +52,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
         got = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise OSError(
             f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
-            "or make room or get permission there."
+            "or free disk space or get permission there."
         ) from error
     raise FileExistsError(
         f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
@@ -61,15 +61,15 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> P
 
 
 def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
-    """Write both files into a folder beside ``target``, and then put that in its place."""
+    """Write both files into a temporary folder next to ``target``, then replace ``target`` by that folder."""
     from safetensors.torch import save_file
 
-    staged = target.with_name(f".{target.name}-{uuid4().hex}")  # tempfile's folders are closed to everybody else
+    staged = target.with_name(f".{target.name}-{uuid4().hex}")  # unlike a folder of tempfile, it follows the umask
     staged.mkdir()
     try:
         save_file(tensors, staged / TENSORS)
         (staged / PLAIN).write_text(json.dumps({"format": FORMAT, "state": plain}, indent=1))
-        (staged / TENSORS).chmod(stat.S_IMODE((staged / PLAIN).stat().st_mode))  # safetensors closes its own to others
+        (staged / TENSORS).chmod(stat.S_IMODE((staged / PLAIN).stat().st_mode))  # safetensors ignores the umask
         for file in staged.iterdir():
             with open(file, "rb+") as handle:
                 os.fsync(handle.fileno())
@@ -79,12 +79,12 @@ def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state that :func:`save_checkpoint` wrote.
+    """Return the state that :func:`save_checkpoint` wrote.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint at ``path``.
-        ValueError: If it is damaged, or of a format this version does not know; names the run's other checkpoint if
-            that is sound.
+        FileNotFoundError: If ``path`` has no checkpoint.
+        ValueError: If the checkpoint is damaged or has another format; names the run's other checkpoint if that can be
+            read.
     """
     folder = Path(path)
     if not (folder / PLAIN).exists():
@@ -96,10 +96,10 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         return _read(folder)
     except _Damaged as damage:
         remedy = "Load another checkpoint; this one is damaged or from another version."
-        with suppress(_Damaged, KeyError):  # of a run's two, the other one may be sound
-            beside = folder.with_name(BESIDE[folder.name])
-            _read(beside)
-            remedy = f"Load {str(beside)!r}, which is sound; this one is damaged or from another version."
+        with suppress(_Damaged, KeyError):  # KeyError: the folder is not one of a run's two
+            other = folder.with_name(SIBLING[folder.name])
+            _read(other)
+            remedy = f"Load {str(other)!r}, which is sound; this one is damaged or from another version."
         raise ValueError(
             f"load({str(path)!r}): expected a complete checkpoint of format {FORMAT}, got one that "
             f"cannot be read ({damage}). {remedy}"
@@ -107,10 +107,15 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class _Damaged(Exception):
-    """What is wrong with a checkpoint, in a few words."""
+    """A checkpoint cannot be read. The message says why, in a few words."""
 
 
 def _read(folder: Path) -> dict[str, Any]:
+    """Return the state in ``folder``.
+
+    Raises:
+        _Damaged: If it cannot be read.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -131,7 +136,16 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` with each tensor put into ``tensors`` and replaced by its name."""
+    """Return ``value`` with each tensor replaced by its name, and put the tensors into ``tensors`` under their names.
+
+    Args:
+        value: A tree of dicts, lists and tuples of tensors and plain values.
+        path: Place of ``value`` in the whole tree, such as ``learners/module``; the names begin with it.
+        tensors: The dict that receives the tensors.
+
+    Raises:
+        TypeError: If the tree has another kind of value, or keys that are not unique as text.
+    """
     if isinstance(value, Mapping):
         keys = [str(key) for key in value]
         if len({*keys}) < len(keys) or keys == [_TENSOR]:
@@ -146,9 +160,9 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, list | tuple):
         return [split_tensors(child, f"{path}/{i}", tensors) for i, child in enumerate(value)]
     if isinstance(value, Tensor):
-        # cloned: safetensors refuses tensors that share memory
-        while path in tensors:  # a key with a slash in it, next to a dict
+        while path in tensors:  # a key "a/b" and the key "b" of a dict "a" give the same path
             path += "'"
+        # a clone, since safetensors refuses tensors that share memory
         tensors[path] = value.detach().cpu().contiguous().clone()
         return {_TENSOR: path}
     if isinstance(value, np.generic):
@@ -162,7 +176,7 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """``value`` with each tensor of :func:`split_tensors` in its place again."""
+    """Return ``value`` with the tensors that :func:`split_tensors` took out back in their places."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             return tensors[value[_TENSOR]]
@@ -173,15 +187,14 @@ def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _replace(staged: Path, target: Path) -> None:
-    """Put ``staged`` in the place of ``target``, which is moved aside first, since a rename needs a free name."""
-    if not target.exists():
-        os.rename(staged, target)
-        return
+    """Rename ``staged`` to ``target``. An existing ``target`` is moved aside first, and moved back on an error."""
     aside = target.with_name(f".{target.name}-old-{uuid4().hex}")
-    os.rename(target, aside)
+    if target.exists():
+        os.rename(target, aside)
     try:
         os.rename(staged, target)
     except BaseException:
-        os.rename(aside, target)
+        if aside.exists():
+            os.rename(aside, target)
         raise
     shutil.rmtree(aside, ignore_errors=True)

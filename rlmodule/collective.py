@@ -1,7 +1,7 @@
-"""Collective operations of learners that train together, and the case of a single one.
+"""Collective operations of learners that train together, and the trivial ones of a single learner.
 
-An update runs the same program on every learner; where it needs the data of all, each contributes its part and receives
-the whole.
+All learners run the same program. Where it needs the data of all, each learner contributes its part and receives the
+whole.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
-    """A learner waited for the others in vain, since one of them raised, ended or hangs."""
+    """A learner waited in vain for another one, which raised, ended or hangs."""
 
 
 class Collective(ABC):
-    """The learners that train together, as one of them sees it. All call the same methods in the same order.
+    """The connection of one learner to the learners that it trains with. All call the same methods in the same order.
 
     Attributes:
         rank: Number of this learner, from 0.
-        size: How many there are.
+        size: Number of learners.
     """
 
     rank: int
     size: int
 
     def __enter__(self) -> None:
-        """Begin a part that all run together. If it raises on this learner, the others are released."""
+        """Begin a part that all learners run. If it raises here, close the connection, so that the others raise too."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -43,18 +43,26 @@ class Collective(ABC):
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """``tensor``, of one shape and dtype everywhere, summed over all in place. The same bits everywhere."""
+        """Sum ``tensor`` over all learners in place, and return it; all get the same bits.
+
+        It must have the same shape and dtype on every learner.
+        """
 
     @abstractmethod
     def all_gather(self, rows: Tensor) -> list[Tensor]:
-        """The ``rows`` ``[n, ...]`` of each, by rank. The number of rows may differ."""
+        """Return the ``rows`` ``[n, ...]`` of every learner, by rank. The number ``n`` may differ."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the others, so that they do not wait for this one any longer."""
+        """Close the connection; other learners that wait for this one raise :class:`CollectiveError`."""
 
     def all_reduce_mean(self, value: Tensor, rows: int) -> Tensor:
-        """The mean over the rows of all learners, from the mean ``value`` over ``rows`` rows here; ignored if 0."""
+        """Return the mean over the rows of all learners.
+
+        Args:
+            value: The mean over the rows of this learner.
+            rows: Number of these rows; if 0, ``value`` is ignored.
+        """
         if self.size == 1:
             return value
         here = value.double() * rows if rows else torch.zeros_like(value, dtype=torch.float64)
@@ -62,15 +70,19 @@ class Collective(ABC):
         return (total / count).to(value.dtype)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """The ``value`` of each, by rank: tensors (which arrive on the CPU), what JSON has, and dicts, lists and tuples
-        of these; lists arrive as tuples."""
+        """Return the ``value`` of every learner, by rank.
+
+        Args:
+            value: A tensor, a value that JSON can hold, or a dict, list or tuple of these. Tensors arrive on the CPU,
+                and lists as tuples.
+        """
         if self.size == 1:
             return [value]
         return [_unpacked(part) for part in self.all_gather(_packed(value))]
 
 
 class SingleProcess(Collective):
-    """A single learner."""
+    """The collective of a learner that trains alone."""
 
     rank, size = 0, 1
 
@@ -85,8 +97,10 @@ class SingleProcess(Collective):
 
 
 def _packed(value: Any) -> Tensor:
-    """``value`` as the bytes of a safetensors file, with all but its tensors as JSON in one more tensor. Not a pickle,
-    with which anyone who reaches the port could run code here."""
+    """Return ``value`` as the bytes of a safetensors file; the plain values are JSON in one more tensor.
+
+    A pickle would let any program that reaches the port run code in this process.
+    """
     import safetensors.torch
 
     tensors = dict[str, Tensor]()
@@ -96,9 +110,10 @@ def _packed(value: Any) -> Tensor:
 
 
 def _unpacked(data: Tensor) -> Any:
+    """Return the value that :func:`_packed` turned into ``data``."""
     import safetensors.torch
 
     tensors = safetensors.torch.load(data.numpy().tobytes())
     value = join_tensors(json.loads(tensors.pop(_PLAIN).numpy().tobytes()), tensors)
-    # only trees have sequences here, and those of their dicts and tuples alone
+    # JSON has lists alone; every tree of this library has tuples
     return tree.traverse(lambda part: tuple(part) if isinstance(part, list) else None, value, top_down=False)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+# The streams depend on the order of these names: append new ones at the end.
 _ROLES = (
     "module",
     "learner",
@@ -19,20 +20,26 @@ _ROLES = (
 
 
 def seed_sequence(run_seed: int, role: str, *index: int) -> np.random.SeedSequence:
-    """The stream of ``role`` number ``index`` (such as a global env index) in the run with ``run_seed``."""
+    """Return the seed sequence of one random stream.
+
+    Args:
+        run_seed: Seed of the run.
+        role: Purpose of the stream, such as ``"env"``.
+        *index: Number of the stream among those of its role, such as a global env index.
+    """
     return np.random.SeedSequence(run_seed, spawn_key=(_ROLES.index(role), *index))
 
 
 def numpy_stream(run_seed: int, role: str, *index: int) -> np.random.Generator:
-    """A numpy generator on that stream."""
+    """Return a numpy generator with the seed of :func:`seed_sequence`."""
     return np.random.default_rng(seed_sequence(run_seed, role, *index))
 
 
 def int_seed(run_seed: int, role: str, *index: int) -> int:
-    """A 31-bit seed from that stream, for libraries that take an integer."""
+    """Return a 31-bit seed from :func:`seed_sequence`, for libraries that take an integer."""
     return int(seed_sequence(run_seed, role, *index).generate_state(1)[0] >> 1)
 
 
 def torch_stream(run_seed: int, role: str, *index: int) -> torch.Generator:
-    """A torch generator on that stream."""
+    """Return a torch generator on the CPU with the seed of :func:`int_seed`."""
     return torch.Generator().manual_seed(int_seed(run_seed, role, *index))

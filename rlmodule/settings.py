@@ -1,4 +1,4 @@
-"""Settings that env runners and learners read, in the sections of an algorithm's config."""
+"""The settings of env runners and learners, by the sections of an algorithm's config."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EnvRunners(Settings):
     )
     rollout_fragment_length: int | None = setting(
         None,
-        "Steps of each environment per rollout; None lets the algorithm choose: PPO goes by its train batch size, DQN "
+        "Steps of each environment per rollout; None lets the algorithm choose: PPO follows its train batch size, DQN "
         "takes 1, or 4 from sampling processes.",
         ge=1,
     )
@@ -100,7 +100,7 @@ class Training(Settings):
     clip_rewards: Literal["sign"] | float | None = setting(
         None,
         "How rewards are clipped for learning: 'sign' leaves -1, 0 or 1 of each, a number is the largest magnitude, "
-        "None changes nothing; returns are told as they are.",
+        "None changes nothing; reported returns are never clipped.",
         gt=0,
     )
 
@@ -143,30 +143,30 @@ class FaultTolerance(Settings):
 
 
 class RunnerSettings(Environment, EnvRunners, FaultTolerance):
-    """Settings that env runners and their groups read."""
+    """Settings of env runners and their groups."""
 
     records_action_dist: ClassVar[bool] = True
-    """Whether rollouts hold ``action_dist_inputs`` and ``action_logp``, for algorithms that compare policies."""
+    """Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``, which some losses compare."""
 
     @property
     def records_episode_infos(self) -> bool:
-        """Whether rollouts hold the last ``info`` of every episode that ended."""
+        """Whether rollouts have the last ``info`` of each episode that ended."""
         return False
 
     @property
     def num_envs(self) -> int:
-        """Environments of all runners together."""
+        """Number of environments of all runners."""
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
 
     def for_runners(self) -> Any:
-        """What a runner in another process is sent: only what it reads, as the rest may not travel."""
+        """Return the settings that a runner reads, for another process. Other settings may not be picklable."""
         names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 
 
 class LearnerSettings(Training, LearnerResources, FaultTolerance):
-    """Settings that learners and their groups read."""
+    """Settings of learners and their groups."""
 
 
 class EpisodeLearnerSettings(EpisodeTraining, LearnerSettings):
-    """Settings that learners read which make minibatches of rollouts."""
+    """Settings of learners that divide rollouts into minibatches."""
