@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,12 +30,10 @@ class RayActor:
     def __repr__(self) -> str:
         return self._name
 
-    def settle(self, report_path: str) -> tuple[int, str, str]:
-        """Let this process report its end in a file; return its id, the id of its node and the node's address."""
-        import ray
-
+    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int, str, str]:
+        """Let this process report its end in a file; return its id and ``place()``: its node's id and address."""
         write_crash_report(report_path)
-        return os.getpid(), ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        return os.getpid(), *place()
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
         """Build the worker; stop an earlier one of this process, which raised, first."""

@@ -568,7 +568,7 @@ class RayWorkers:
             name = f"{self.name} {worker}".replace(" ", "_")
             state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
             settle = state.actor.settle.options(concurrency_group="control")
-            state.placed = settle.remote(state.crash_report.path)
+            state.placed = settle.remote(state.crash_report.path, _place)
         state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
 
     def _set_aside(self) -> Any:
@@ -668,6 +668,13 @@ class RayWorkers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._give_back()
+
+
+def _place() -> tuple[str, str]:
+    """Return the id of this process's node, and the node's address."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
 
 def _give_back(rooms: Sequence[Any]) -> None:
