@@ -17,7 +17,7 @@ from rlmodule.learning.flat_optimizer import FlatParameters
 from rlmodule.learning.learner import Batch, Metrics
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, QNetAPI, check_apis
 from rlmodule.modules.recurrent import burn_in
-from rlmodule.modules.rl_module import RLModule
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
 if TYPE_CHECKING:
@@ -37,40 +37,32 @@ class DQNLearner(BatchLearner):
     settings: "DQNConfig"
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        super().__init__(settings, spec, run_seed=run_seed)
-        self.target, self.choosing = (spec.build().to(self.device) for _ in range(2))
-        self.target.set_state(self.module.get_state())
+        self.target, self.choosing = MultiRLModule({}), MultiRLModule({})
         self._target_parameters: dict[str, FlatParameters] = {}
         self.last_target_update: dict[str, int] = {}
         self.num_target_updates: dict[str, int] = {}
-        for module_id in self.module:
-            self._make_copies(module_id)
+        super().__init__(settings, spec, run_seed=run_seed)
 
-    def _make_copies(self, module_id: str) -> None:
-        """Check the APIs of a module, link its two copies to it, and count target updates from now on."""
+    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        for copies in (self.target, self.choosing):
+            copies.add(module_id, spec.build().to(self.device))
+        super()._register_module(module_id, spec)
         module, settings = self.module[module_id], self.settings
         if settings.num_atoms > 1:
             check_apis(module, (DistributionalQNetAPI,), f"{type(self).__name__} with num_atoms > 1", module_id)
         if settings.noisy:
             check_apis(module, (NoisyNetAPI,), f"{type(self).__name__} with noisy=True", module_id)
+        self.target[module_id].set_state(module.get_state())
         self.choosing[module_id].share_tensors_of(module)
         self._target_parameters[module_id] = FlatParameters(self.target[module_id].parameters())
         self.last_target_update[module_id], self.num_target_updates[module_id] = self.env_steps, 0
 
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super().add_module(module_id, spec)
-        with torch.random.fork_rng(devices=[]):
-            for copies in (self.target, self.choosing):
-                copies.add(module_id, spec.build().to(self.device))
-        self.target[module_id].set_state(self.module[module_id].get_state())
-        self._make_copies(module_id)
-
-    def remove_module(self, module_id: str) -> None:
-        super().remove_module(module_id)
+    def _forget_module(self, module_id: str) -> None:
+        super()._forget_module(module_id)
         for copies in (self.target, self.choosing):
             copies.remove(module_id)
-        for kept in (self._target_parameters, self.last_target_update, self.num_target_updates):
-            del kept[module_id]
+        for by_id in (self._target_parameters, self.last_target_update, self.num_target_updates):
+            by_id.pop(module_id, None)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
         """Load a state into the module and its target net."""

@@ -13,6 +13,7 @@ from catalog.base import Tree
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
+from rlmodule.learning.compilation import learner_device
 from rlmodule.learning.learner import Batch, EpisodeLearner, Metrics
 from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.modules.apis import ValueFunctionAPI
@@ -34,19 +35,14 @@ class PPOLearner(EpisodeLearner):
     settings: "PPOConfig"
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
+        self.kl_coeff = Coefficient(learner_device(settings))
         super().__init__(settings, spec, run_seed=run_seed)
-        self.kl_coeff = Coefficient(self.device)
-        for module_id in self.module:
-            self.kl_coeff[module_id] = settings.kl_coeff
         entropy_coeff = value_at(settings.entropy_coeff, self.env_steps)
         self.entropy_coeff = torch.full((), entropy_coeff, device=self.device)
 
-    def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        super().add_module(module_id, spec)
+    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        super()._register_module(module_id, spec)
         self.kl_coeff[module_id] = self.settings.kl_coeff
-
-    def _register_module(self, module_id: str) -> None:
-        super()._register_module(module_id)
         dist_cls = self.module[module_id].action_dist_cls
         if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
             raise ValueError(

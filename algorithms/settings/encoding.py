@@ -34,11 +34,6 @@ from catalog.model_config import DefaultModelConfig
 from catalog_rl import PACKAGES
 
 
-def union_members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of an annotation if it is a union, else the annotation itself."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
 def encode(value: Any) -> Any:
     """Convert ``value`` to what ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
     if isinstance(value, np.generic):

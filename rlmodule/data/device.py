@@ -10,7 +10,7 @@ from catalog.base import Tree
 
 
 def moved(tensors: Tree, device: torch.device) -> Tree:
-    """A tree of tensors on ``device``; to a GPU through pinned memory, so that nobody waits for the copies."""
+    """Return a tree of tensors on ``device``. Copies to a GPU go through pinned memory and are not waited for."""
 
     def move(x: Tensor) -> Tensor:
         if x.device == device:

@@ -1,5 +1,7 @@
-"""Episode: one episode of one agent, or a chunk of one, for users, offline data and custom code; ``L`` steps long.
-``Rollout.from_episodes`` and ``Rollout.to_episodes`` lead to what runners and learners work on, and back."""
+"""Episode: one episode of one agent, or a chunk of one, ``L`` steps long, for custom code and offline data.
+
+``Rollout.from_episodes`` and ``Rollout.to_episodes`` convert to and from the data that runners and learners use.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +27,30 @@ RESERVED = (
     Columns.VALID,
     Columns.STARTS,
 )
-"""Columns of a rollout that an episode holds in its own way; no further column may be called so."""
+"""Columns of a rollout that an episode stores in another form; additional columns may not have these names."""
 
 
 class Episode:
-    """Observations ``o_0 … o_L``, actions ``a_0 … a_{L-1}``, rewards and further columns of one episode or chunk.
+    """Stores observations ``o_0 … o_L``, actions ``a_0 … a_{L-1}``, rewards and additional columns of an episode or
+    chunk.
 
-    Whole arrays given here are kept, not copied; Python lists are taken step by step. ``Episode()`` is empty, to be
-    filled with :meth:`add_reset` and :meth:`add_step`. Getters and slices are views: what is written to them changes
-    the episode, until steps are added.
+    Arrays are stored without a copy; Python lists have one entry per step. ``Episode()`` is empty: fill it with
+    :meth:`add_reset` and :meth:`add_step`. Getters and slices return views: writing to them changes the episode, until
+    steps are added.
 
     Args:
         observations: Tree of arrays ``[L+1, ...]``, or a list of ``L+1`` observations.
         actions: Tree of arrays ``[L, ...]``, or a list of ``L`` actions.
         rewards: ``[L]``.
-        columns: Further columns by name (``action_logp``, …), each a tree of arrays ``[L, ...]`` or a list.
-        terminated, truncated: The last step ended the episode in the task's own terms, or for outer reasons.
-        id: Common to all chunks of an episode; a new one by default.
+        columns: Additional columns by name (``action_logp``, …), each a tree of arrays ``[L, ...]`` or a list.
+        terminated: Whether the last step ended the episode by the rules of the task.
+        truncated: Whether something outside the task, such as a time limit, ended it there.
+        id: Shared by all chunks of an episode; None generates a new one.
         t_started: Number of steps of the episode before this chunk.
 
-    ValueError if the lengths or the entries of a list do not fit, steps come without observations, an end without
-    steps, or a column has a name in :data:`RESERVED`.
+    Raises:
+        ValueError: If lengths differ, the entries of a list have different shapes, steps lack observations, an ended
+            episode has no steps, or a column has a name in :data:`RESERVED`.
     """
 
     def __init__(
@@ -81,7 +86,11 @@ class Episode:
             raise ValueError(_explain("an end", "at least one step before it", "none", "Leave out the flag."))
 
     def add_reset(self, obs: Tree) -> None:
-        """Begin with the observation that ``env.reset()`` gave. RuntimeError if there is one already."""
+        """Begin the episode with the observation that ``env.reset()`` returned.
+
+        Raises:
+            RuntimeError: If it has begun already.
+        """
         if self.is_reset:
             raise RuntimeError(_explain("add_reset()", "an empty episode", self, "Begin another with Episode()."))
         first = _as_arrays(obs)
@@ -90,12 +99,19 @@ class Episode:
     def add_step(
         self, action: Tree, obs: Tree, reward: float, terminated: bool = False, truncated: bool = False, **columns: Tree
     ) -> None:
-        """Add a step: ``action`` on the last observation gave ``reward`` and ``obs``, and perhaps ended the episode, in
-        the task's own terms or for outer reasons. Further columns have the same names at every step. On average it
-        costs the same however long the episode is.
+        """Add a step, in amortised constant time.
 
-        RuntimeError if the episode is finished or lacks a first observation; ValueError if the columns differ from
-        those of earlier steps in name, structure or shape.
+        Args:
+            action: The action chosen for the last observation.
+            obs: The observation that followed it.
+            reward: The reward of the step.
+            terminated: Whether the step ended the episode by the rules of the task.
+            truncated: Whether something outside the task, such as a time limit, ended it.
+            columns: Entries of additional columns, the same names at every step.
+
+        Raises:
+            RuntimeError: If the episode is finished or lacks a first observation.
+            ValueError: If the columns differ from those of earlier steps in name, structure or shape.
         """
         self._check_begun("add_step()", may_be_finished=False)
         _check_names(columns)
@@ -118,12 +134,12 @@ class Episode:
 
     @property
     def is_reset(self) -> bool:
-        """It has a first observation."""
+        """Whether it has a first observation."""
         return Columns.OBS in self._columns
 
     @property
     def is_finished(self) -> bool:
-        """Its last step terminated or truncated the episode."""
+        """Whether its last step terminated or truncated the episode."""
         return self.terminated or self.truncated
 
     @property
@@ -133,27 +149,32 @@ class Episode:
 
     @property
     def column_names(self) -> list[str]:
-        """Names of the further columns, sorted."""
+        """Names of the additional columns, sorted."""
         return sorted(name for name in self._columns if name not in RESERVED)
 
     def get_observations(self, indices: Indices = None) -> Tree:
-        """Observations ``[L+1, ...]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the observations ``[L+1, ...]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.OBS, indices)
 
     def get_actions(self, indices: Indices = None) -> Tree:
-        """Actions ``[L, ...]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the actions ``[L, ...]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.ACTIONS, indices)
 
     def get_rewards(self, indices: Indices = None) -> Any:
-        """Rewards ``[L]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the rewards ``[L]``, or those at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.REWARDS, indices)
 
     def get_columns(self, name: str, indices: Indices = None) -> Tree:
-        """The column ``name`` (``"obs"``, ``"actions"``, ``"rewards"`` or a further one), whole or in part.
+        """Return the column ``name`` (``"obs"``, ``"actions"``, ``"rewards"`` or an additional one), whole or in part.
 
-        An int gives one entry without a leading dim, a list a copy of the entries in that order, a slice or None a
-        view. Negative indices count from the end of the column. KeyError if there is no such column (yet), IndexError
-        if an index is out of range or none.
+        Args:
+            name: The column.
+            indices: An int returns one entry without a leading dim; a list, a copy of the entries in that order; a
+                slice or None, a view. Negative indices count from the end of the column.
+
+        Raises:
+            KeyError: If the episode does not have the column (yet).
+            IndexError: If an index is out of range or not an int.
         """
         if name not in self._columns:
             remedy = f"It comes with add_reset() or add_step().{closest(name, self._columns)}"
@@ -162,10 +183,14 @@ class Episode:
         return tree.map_structure(lambda x: x[:length][index], self._columns[name])
 
     def __getitem__(self, steps: slice) -> Episode:
-        """Steps ``[a:b]`` as a chunk, a view, with the observation that followed them. It ends as the episode does only
-        if the last step is in it. TypeError for anything but a slice with step 1."""
+        """Return the steps ``[a:b]``, and the observation that followed them, as a chunk of views. It is terminated or
+        truncated only if it contains the last step.
+
+        Raises:
+            TypeError: If ``steps`` is not a slice with step 1.
+        """
         if not isinstance(steps, slice) or steps.step not in (None, 1):
-            raise TypeError(_explain("[...]", "a slice [a:b]", steps, "Single entries come from get_actions(i) etc."))
+            raise TypeError(_explain("[...]", "a slice [a:b]", steps, "Get single entries with get_actions(i) etc."))
         self._check_begun("[a:b]")
         start, stop, _ = steps.indices(self._length)
         stop = max(start, stop)
@@ -174,11 +199,15 @@ class Episode:
         return self._like_this(columns, self.t_started + start, self.terminated and to_end, self.truncated and to_end)
 
     def cut(self, lookback: int = 0) -> Episode:
-        """The chunk to go on with: it begins at the last observation, where this one ends. RuntimeError if the episode
-        is finished or has no observation yet.
+        """Return the next chunk, to which you add the steps that follow: it begins at the last observation of this one.
 
-        The last ``lookback`` steps are repeated in it (ValueError if there are fewer). They are steps like any other:
-        :meth:`concat` leaves them out again, but who trains on both chunks trains on them twice.
+        Args:
+            lookback: Number of steps to repeat at the start of the next chunk. :meth:`concat` drops them again, but
+                training on both chunks trains on these steps twice.
+
+        Raises:
+            RuntimeError: If the episode is finished or has no observation yet.
+            ValueError: If the chunk has fewer steps than ``lookback``.
         """
         self._check_begun("cut()", may_be_finished=False)
         if not 0 <= lookback <= self._length:
@@ -186,13 +215,19 @@ class Episode:
         return self[self._length - lookback :]
 
     def concat(self, *others: Episode) -> Episode:
-        """This chunk and those that follow it as a new one. Steps that a chunk repeats are taken once. ValueError if
-        one does not continue the one before: another id, a gap, another observation at the seam, other columns."""
+        """Return this chunk and the ``others``, which follow it, as one. Repeated steps are in it once.
+
+        Raises:
+            ValueError: If a chunk does not continue the one before: it has another id, other columns, a gap before it,
+                or another observation where they meet.
+        """
         self._check_begun("concat()")
         parts: list[Episode] = [self]
         for other in others:
             parts.append(_continuation(parts[-1], other))
-        filled = [part for part in parts if len(part)] or [self]  # an empty chunk may not know its columns yet
+        filled = [part for part in parts if len(part)] or [
+            self
+        ]  # an empty chunk may lack columns that come with its first step
         steps = [{n: part.get_columns(n, slice(len(part))) for n in part._columns} for part in filled]
         expected = _shapes(steps[0])
         if other := [shapes for shapes in map(_shapes, steps) if shapes != expected]:
@@ -207,29 +242,29 @@ class Episode:
         return self.get_return()
 
     def get_return(self, gamma: float = 1.0) -> float:
-        """``Σ gamma^t · r_t``, with ``t`` counted from the first step of the chunk."""
+        """Return ``Σ gamma^t · r_t``, with ``t`` counted from the first step of the chunk."""
         return float(np.sum(self.get_rewards() * float(gamma) ** np.arange(self._length), dtype=np.float64))
 
     def returns_to_go(self, gamma: float = 1.0) -> np.ndarray:
-        """``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. Nothing is assumed to follow the last step."""
+        """Return ``G_t = r_t + gamma · G_{t+1}``, ``[L]`` float64. The return after the last step counts as 0."""
         result = self.get_rewards().astype(np.float64)
         for t in range(self._length - 2, -1, -1):
             result[t] += gamma * result[t + 1]
         return result
 
     def get_state(self) -> dict[str, Any]:
-        """A copy of everything, as plain values and trees of arrays."""
+        """Return a copy of the whole episode, as plain values and trees of arrays."""
         plain = {name: getattr(self, name) for name in ("id", "t_started", "terminated", "truncated")}
         return plain | {"columns": {n: tree.map_structure(np.copy, self.get_columns(n)) for n in self._columns}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Episode:
-        """The episode that :meth:`get_state` gave; its arrays are kept, not copied."""
+        """Return the episode with a state from :meth:`get_state`, whose arrays are not copied."""
         rest = [state[name] for name in ("columns", "t_started", "terminated", "truncated")]
         return cls(id=state["id"])._like_this(*rest)
 
     def __eq__(self, other: object) -> bool:
-        """Same id, place, end and content; NaN equals NaN, dtypes may differ."""
+        """Compare id, ``t_started``, flags and columns; NaN equals NaN, dtypes may differ."""
         return isinstance(other, Episode) and _same(self.get_state(), other.get_state())
 
     def __repr__(self) -> str:
@@ -238,7 +273,7 @@ class Episode:
         return f"Episode({self.id[:8]}, steps {self.t_started}..{self.t}, total_reward={self.total_reward:g}, {end})"
 
     def _like_this(self, columns: Mapping[str, Tree], t_started: int, terminated: bool, truncated: bool) -> Episode:
-        """An episode of the same id; ``columns`` are known to fit together."""
+        """Return an episode with the same id and ``columns``, which must fit together."""
         episode = Episode(id=self.id, t_started=t_started)
         episode._columns, episode._length = dict(columns), len(columns[Columns.REWARDS])
         episode.terminated, episode.truncated = terminated, truncated
@@ -256,12 +291,12 @@ def _explain(where: str, expected: str, got: object, remedy: str) -> str:
 
 def _check_names(columns: Mapping[str, Tree]) -> None:
     for name in sorted({*columns} & {*RESERVED}):
-        remedy = "Choose another name, or give it by its own argument."
+        remedy = "Choose another name, or use the argument of that name."
         raise ValueError(_explain("columns", f"no names out of {RESERVED}", repr(name), remedy))
 
 
 def _as_arrays(value: Tree) -> Tree:
-    """Dicts and tuples stay; everything else, lists too, becomes an array."""
+    """Convert the leaves of dicts and tuples to arrays. A list is a leaf."""
     if isinstance(value, Mapping):
         return {key: _as_arrays(child) for key, child in value.items()}
     if isinstance(value, tuple):
@@ -278,7 +313,7 @@ def _as_rewards(values: Any) -> np.ndarray:
 
 
 def _as_column(name: str, value: Tree) -> Tree:
-    """Tree of arrays with a leading dim, also from a list with an entry per step."""
+    """Return a tree of arrays ``[L, ...]``; stack the entries if ``value`` is a list with one per step."""
     if not isinstance(value, list):
         return _as_arrays(value)
     entries = [*map(_as_arrays, value)]
@@ -304,7 +339,8 @@ def _no_rows(entry: Tree) -> Tree:
 
 
 def _append(column: Tree, row: int, entry: Tree) -> Tree:
-    """The column with ``entry`` in row ``row``: the same arrays, or copies twice as long or of a wider dtype."""
+    """Write ``entry`` into row ``row`` of the column. Return its arrays: the same, or copies that are twice as long or
+    have a wider dtype."""
 
     def write(array: np.ndarray, value: np.ndarray) -> np.ndarray:
         dtype = np.promote_types(array.dtype, value.dtype)
@@ -320,7 +356,7 @@ def _append(column: Tree, row: int, entry: Tree) -> Tree:
 
 def _check_fits(name: str, column: Tree, entry: Tree) -> None:
     if (expected := _shapes(column)) != (got := tree.map_structure(np.shape, entry)):
-        raise ValueError(_explain(name, f"shape {expected}", got, "All entries of a column are shaped alike."))
+        raise ValueError(_explain(name, f"shape {expected}", got, "Give all entries of a column the same shape."))
 
 
 def _shapes(column: Tree) -> Tree:
@@ -335,12 +371,12 @@ def _same(a: Tree, b: Tree) -> bool:
     try:
         pairs = zip(tree.flatten(a), tree.flatten_up_to(a, b), strict=True)
         return all(np.array_equal(x, y, equal_nan=np.asarray(x).dtype.kind == "f") for x, y in pairs)
-    except (TypeError, ValueError):  # other structures
+    except (TypeError, ValueError):  # the structures differ
         return False
 
 
 def _continuation(before: Episode, after: Episode) -> Episode:
-    """The steps of ``after`` that follow ``before``; ValueError if it does not continue it."""
+    """Return the steps of ``after`` that follow ``before``; raise ValueError if it does not continue ``before``."""
     overlap = before.t - after.t_started
     fits = after.is_reset and before.id == after.id and before.t_started <= after.t_started
     if before.is_finished or not fits or not 0 <= overlap <= len(after) - after.is_finished:

@@ -1,6 +1,6 @@
-"""Rollout: what a runner returns and a learner consumes, as whole columns over time and envs.
+"""Rollout: the data that a runner returns and a learner consumes, as columns over time and envs.
 
-``T`` steps, ``N`` slots (a slot is an env), ``K`` truncated episodes.
+A rollout has ``T`` steps, ``N`` slots (one per env) and ``K`` truncated episodes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _LEAF = (Tensor, np.ndarray)
 
 @dataclass(kw_only=True)
 class Rollout:
-    """Columns ``[T, N, ...]`` and what follows them.
+    """Stores columns ``[T, N, ...]``, and the observations that follow the last step and each truncated episode.
 
     Attributes:
         columns: Column name → tree of tensors ``[T, N, ...]``; see :class:`Columns`.
         last_obs: Observation after the last step, ``[N, ...]``.
         final_index: ``[K, 2]`` int64: row and slot of every step that truncated (and did not terminate) an episode.
         final_obs: The true final observations of those episodes, ``[K, ...]``.
-        state_in: Of a recurrent module: its states before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where
-            ``L`` is its ``max_seq_len``. None for others, and where they are not known.
-        policy_version: How many updates the acting weights had seen.
+        state_in: States of a recurrent module before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where ``L`` is
+            its ``max_seq_len``. None for other modules, and if the states are unknown.
+        policy_version: Number of updates that the acting weights had had.
         first_env_index: Index of the env in slot 0, among all envs of the run.
-        stats: What the runner measured on the way: returns and lengths of finished episodes, seconds per phase.
+        stats: Measurements of the runner: returns and lengths of finished episodes, seconds per phase.
     """
 
     columns: dict[str, Tree]
@@ -51,7 +51,7 @@ class Rollout:
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tree:
-        """The column called ``name``."""
+        """Return the column ``name``."""
         return self.columns[name]
 
     def __contains__(self, name: object) -> bool:
@@ -59,7 +59,7 @@ class Rollout:
 
     @classmethod
     def concat(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Rollouts of equal length side by side, their slots in the given order; the oldest policy version counts."""
+        """Concatenate rollouts of equal length along the slots, without ``stats``. The lowest policy version counts."""
         if len(rollouts) == 1:
             return rollouts[0]
         offsets = np.cumsum([0] + [rollout.shape[1] for rollout in rollouts[:-1]])
@@ -75,7 +75,7 @@ class Rollout:
         )
 
     def to(self, device: torch.device) -> Rollout:
-        """The rollout with all tensors on ``device``; itself if they are there. Nobody waits for the copies."""
+        """Return the rollout with all tensors on ``device``, itself if they already are. Copies are not waited for."""
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
@@ -84,12 +84,12 @@ class Rollout:
 
     @property
     def valid(self) -> Tensor:
-        """``[T, N]`` bool: rows that are transitions of the task. Every statistic and loss is over these alone."""
+        """Rows that are transitions of the task, ``[T, N]`` bool. Statistics and losses use these alone."""
         return self.columns[Columns.VALID]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """``(T, N)``."""
+        """``(T, N)``: number of steps, number of slots."""
         return self.valid.shape[0], self.valid.shape[1]
 
     @property
@@ -98,21 +98,21 @@ class Rollout:
         return int(torch.count_nonzero(self.valid))
 
     def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
-        """The named columns flattened to ``[B, ...]``, invalid rows left out."""
+        """Return the named columns flattened to ``[B, ...]``, without the invalid rows."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep
         return {name: map_leaves(lambda x: x.flatten(0, 1)[rows], self.columns[name]) for name in names}
 
     def rows_to_value(self) -> Tree:
-        """Every observation whose value a learner needs, in one batch ``[T·N + N + K, ...]``: the steps, the
-        observation after the last step, and the true final observations. :meth:`split_values` takes it apart."""
+        """Return every observation whose value a learner needs, in one batch ``[T·N + N + K, ...]``: those of the
+        steps, the one after the last step, and the true final observations. :meth:`split_values` splits the values."""
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``[T, N]`` of the observations and of what followed each step, from those of :meth:`rows_to_value`.
+        """Split values of :meth:`rows_to_value` into those ``[T, N]`` of the observations and of the following ones.
 
-        What followed a truncated step is the episode's own last observation, not the first of the next one. What
-        followed a terminated step is meaningless and for the caller to ignore.
+        After a truncated step, that is the true final observation of the episode, not the first of the next one. After
+        a terminated step the value is meaningless; the caller must ignore it.
         """
         steps, slots = self.shape
         own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
@@ -121,17 +121,17 @@ class Rollout:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Rollout:
-        """Pack episodes or chunks, one to a slot; ``T`` is the length of the longest.
+        """Pack episodes or chunks, one per slot. ``T`` is the length of the longest.
 
-        The rows of a slot after its episode are invalid: their observation is the episode's last one, so that what
-        follows an unfinished chunk is in place, and all else is zero. Actions become float32 or int64, all other
-        columns what :func:`kept_dtype` says. ``stats`` is empty and ``policy_version`` 0.
+        The rows of a slot after its episode are invalid: their observation is the last one of the episode, from which
+        an unfinished chunk bootstraps, and all else is zero. Actions and rewards become float32 or int64; other columns
+        get the dtype of :func:`kept_dtype`. ``stats`` is empty and ``policy_version`` is 0.
 
-        Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). What a recurrent module
-        remembered there is not known: it takes up a later chunk with its initial state.
+        Row 0 of a slot starts an episode unless its chunk is a later one (``t_started`` > 0). The state that a
+        recurrent module had there is unknown, so it begins a later chunk with its initial state.
 
         Raises:
-            ValueError: If there is no episode, one has no steps, or a column is not in all of them.
+            ValueError: If ``episodes`` is empty, one has no steps, or their columns differ.
         """
         lengths = [len(episode) for episode in episodes]
         names = {tuple(episode.column_names) for episode in episodes}
@@ -142,6 +142,7 @@ class Rollout:
             )
         rows = np.arange(max(lengths))[:, None]
         is_last = rows == np.array(lengths) - 1
+        # one row more than the other columns: it holds the observation after the last step
         obs = _pack(Columns.OBS, episodes, max(lengths) + 1)
         columns: dict[str, Tree] = {
             Columns.OBS: tree.map_structure(lambda x: x[:-1], obs),
@@ -161,12 +162,12 @@ class Rollout:
         )
 
     def to_episodes(self) -> list[Episode]:
-        """The episodes and chunks in this rollout, slot by slot, in order of time. Invalid rows are in none.
+        """Return the episodes and chunks in this rollout, slot by slot, in order of time, without invalid rows.
 
-        Columns are views (on the CPU), observations are copies. A chunk that is open at the end closes with
-        ``last_obs``. **The observation after a terminated step is not kept by a rollout** unless an invalid row follows
-        within it; the one before stands in its place, since nothing may depend on it. Where a chunk that is already
-        open in row 0 began is not known: every ``t_started`` is 0 and every id new.
+        Columns are views (on the CPU), observations are copies. A chunk that is unfinished at the end closes with
+        ``last_obs``. **A rollout does not store the observation after a terminated step** unless an invalid row follows
+        it; the episode repeats the observation before it, since nothing may depend on it. The rollout does not store
+        where a chunk that row 0 continues began, so every ``t_started`` is 0 and every id is new.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -177,6 +178,7 @@ class Rollout:
         episodes = []
         for slot, valid in enumerate(columns[Columns.VALID].T):
             rows = np.flatnonzero(valid)
+            # a chunk ends where its episode does, and where invalid rows interrupt the slot
             cuts = np.flatnonzero((np.diff(rows) > 1) | ended[rows[:-1], slot]) + 1
             for part in filter(len, np.split(rows, cuts)):
                 steps = entry_of(columns, (slice(part[0], part[-1] + 1), slot))
@@ -194,9 +196,9 @@ class Rollout:
         return episodes
 
     def following_observations(self) -> Tree:
-        """What was observed after each step, a tree of tensors ``[T, N, ...]``: the true final observation where an
-        episode was truncated. **After a terminated step that is not known** unless an invalid row follows within the
-        rollout: what was observed before it stands in its place.
+        """Return the observations that followed each step, a tree of tensors ``[T, N, ...]``: the true final one where
+        an episode was truncated. **After a terminated step it is unknown** unless an invalid row follows within the
+        rollout; the result then repeats the observation before the step.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -204,41 +206,42 @@ class Rollout:
         terminated, valid = self.columns[Columns.TERMINATEDS], self.valid
         stored = torch.zeros_like(valid)
         stored[self.final_index.unbind(1)] = True
-        stored[:-1] |= ~valid[1:]  # an invalid row holds what followed the one before it
+        stored[:-1] |= ~valid[1:]  # an invalid row holds the observation that followed the row before
         lost = valid & (terminated | self.columns[Columns.TRUNCATEDS]) & ~stored
         if (lost & ~terminated).any():
             raise ValueError(
                 "Rollout.final_index: expected the row and slot of every truncated step, got no "
-                f"{tuple((lost & ~terminated).nonzero()[0].tolist())}. Add its row and slot there, "
+                f"{tuple((lost & ~terminated).nonzero()[0].tolist())}. Add them there, "
                 "and the observation to final_obs."
             )
 
         def follow(obs: Tensor, last: Tensor, finals: Tensor) -> Tensor:
             following = self._following(obs, last, finals)
-            following[lost] = obs[lost]  # zeros need not lie in the space
+            following[lost] = obs[lost]  # not zeros, which may lie outside the space
             return following
 
         return tree.map_structure(follow, self.columns[Columns.OBS], self.last_obs, self.final_obs)
 
     def _following(self, column: Tensor, last: Tensor, finals: Tensor) -> Tensor:
-        """``column`` ``[T, N, ...]`` one step later: ``last`` behind it, and ``finals`` after truncations."""
+        """Shift ``column`` ``[T, N, ...]`` by one step: append ``last``, and put ``finals`` after truncated steps."""
         following = torch.cat([column[1:], last[None]])
         following[self.final_index.unbind(1)] = finals
         return following
 
 
 def _cat(parts: Sequence[Tree], dim: int) -> Tree:
-    """Trees of tensors side by side along ``dim``."""
+    """Concatenate trees of tensors along ``dim``."""
     return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
 
 
 def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
-    """``function`` of each tensor or array in ``column``; at once if the column is one."""
+    """Apply ``function`` to each tensor or array in ``column``. Faster than ``tree`` if the column is a single one."""
     return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
-    """Empty numpy arrays ``[*leading, ...]`` for observations of ``space``, of the dtypes they are kept as."""
+    """Return uninitialised numpy arrays ``[*leading, ...]`` for observations of ``space``, with the dtypes that
+    rollouts store."""
     if isinstance(space, spaces.Dict):
         return {key: allocate_observations(child, *leading) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -247,7 +250,7 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
 
 
 def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> None:
-    """Copy a tree of arrays or tensors into ``row`` (several rows, or one slot) of one of larger ones."""
+    """Copy the tree ``obs`` into ``row`` (one row, several, or one slot) of the tree ``buffer``."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])
@@ -259,8 +262,8 @@ def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> No
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Views of the rows of a tree of tensors or arrays ``[T, ...]``, made at once: indexing each costs more than a
-    small net."""
+    """Return views of the rows of a tree of tensors or arrays ``[T, ...]``. Indexing each row later would take longer
+    than a small net."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -270,17 +273,18 @@ def unbind_rows(column: Tree) -> list[Tree]:
 
 
 def entry_of(column: Tree, index: Any) -> Tree:
-    """Entry at ``index`` of a tree of arrays or tensors, or of gymnasium's object array of single observations."""
+    """Return the entry at ``index`` of a tree of arrays or tensors, or of an object array of observations."""
     return map_leaves(lambda x: x[index], column)
 
 
 def as_tensors(arrays: Tree) -> Tree:
-    """Torch views of a tree of numpy arrays; tensors as they are."""
+    """Return torch views of a tree of numpy arrays; tensors stay as they are."""
     return map_leaves(torch.as_tensor, arrays)
 
 
 def _pack(name: str, episodes: Sequence[Episode], rows: int) -> Tree:
-    """Column ``name`` of all, tensors ``[rows, N, ...]``; after the end the last observation, or zeros."""
+    """Return column ``name`` of all episodes as tensors ``[rows, N, ...]``, padded with the last observation or
+    zeros."""
 
     def pack(*arrays: np.ndarray) -> Tensor:
         dtype = np.result_type(*arrays)

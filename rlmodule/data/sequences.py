@@ -1,9 +1,9 @@
-"""Sequences: how rollouts are cut for recurrent modules, valued, shuffled, and turned into rows again.
+"""Sequences for recurrent modules: cuts rollouts into sequences, shuffles them, and flattens them into rows.
 
-A recurrent module is trained on sequences of ``L = max_seq_len`` rows (of ``T`` if a rollout has fewer), each taken up
-with the state that the module had there when it acted. A batch of ``B`` of them has columns ``[L, B, ...]``, among them
-``starts``; the states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are not valid. ``forward_train`` sees
-it as it is; a loss never does: :func:`flatten_sequences` makes rows ``[R, ...]`` of the valid part of it.
+A recurrent module is trained on sequences of ``L = max_seq_len`` rows (``T`` if a rollout has fewer). Each begins with
+the state that the module had there when it acted. A batch of ``B`` sequences has columns ``[L, B, ...]``, among them
+``starts``; the states ``state_in`` ``[B, ...]``; and ``valid_rows`` if some rows are invalid. ``forward_train`` gets
+the sequences; a loss gets their valid rows ``[R, ...]``, which :func:`flatten_sequences` returns.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _NOT_ROWS = (
 
 
 def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
-    """The named columns as a batch of sequences, in order of time and then of slots.
+    """Return the named columns as a batch of sequences, in order of time and then of slots.
 
-    If ``T`` is no multiple of ``L``, the last sequences are filled up with invalid rows: the last observation, and
-    zeros. Sequences without any valid row are left out.
+    If ``T`` is not a multiple of ``L``, invalid rows pad the last sequences: the last observation, and zeros. Sequences
+    without any valid row are dropped.
 
     Raises:
-        ValueError: If the rollout has not one row of states for each ``max_seq_len`` rows.
+        ValueError: If the rollout does not have one row of states for each ``max_seq_len`` rows.
     """
     steps, slots = rollout.shape
     length = min(max_seq_len, steps)
@@ -60,10 +60,11 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
         if missing := count * length - steps:
             row = column[-1:] if repeats else torch.zeros_like(column[:1])
             column = torch.cat([column, row.expand(missing, *column.shape[1:])])
+        # [count · L, N] → [L, count · N]: the sequences of all slots at one time stay next to each other
         return column.unflatten(0, (count, length)).transpose(0, 1).flatten(1, 2)
 
     batch = {
-        # observations stay as they were, since zeros need not lie in the space
+        # observations are padded with the last one, since zeros may lie outside the space
         name: map_leaves(lambda x, repeats=name == Columns.OBS: cut(x, repeats=repeats), rollout[name])
         for name in (*names, Columns.STARTS)
     }
@@ -82,7 +83,8 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
 
 
 def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:
-    """Columns ``[L, B, ...]`` of sequences as rows ``[R, ...]``, those in ``valid_rows`` or all; without the states."""
+    """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: those in ``valid_rows``, or all if it is
+    None. Columns that have no rows, such as states, are dropped."""
 
     def flatten(column: Tensor) -> Tensor:
         rows = column.flatten(0, 1)
@@ -93,8 +95,11 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
 
 @contextmanager
 def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[None]:
-    """Let batch norms of ``module`` that are given all ``total`` rows of sequences take their statistics from the valid
-    ``rows`` alone, and normalise the others by them. A single row has no variance: the running statistics are used."""
+    """Make batch norms of ``module`` compute their statistics from the valid ``rows`` of sequences alone.
+
+    This affects the batch norms that get all ``total`` rows; they normalise the invalid rows by the same statistics. If
+    only one row is valid, which has no variance, they use the running statistics.
+    """
     whole: dict[nn.Module, Tensor] = {}
 
     def select(norm: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
@@ -124,7 +129,7 @@ def over_valid_rows(module: nn.Module, rows: Tensor, total: int) -> Iterator[Non
 
 
 def num_rows(batch: Mapping[str, Tree]) -> int:
-    """Rows that a loss sees of a batch of rows, or of sequences."""
+    """Count the rows that a loss sees of a batch of rows or sequences."""
     if Columns.STATE_IN not in batch:
         return len(tree.flatten(batch)[0])
     return batch[Columns.STARTS].numel() if Columns.VALID_ROWS not in batch else len(batch[Columns.VALID_ROWS])
@@ -133,10 +138,11 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[dict[str, Tree]]:
-    """A batch of sequences, reshuffled, in pieces of ``size // L`` sequences (at least one), or all if it is None.
+    """Reshuffle a batch of sequences and split it into minibatches of ``size // L`` sequences, at least one; a ``size``
+    of None makes a single minibatch.
 
-    If it is a ``share``, the pieces are those of all sequences, and of each come those in ``batch``; an empty dict for
-    none.
+    With a ``share``, split the sequences of all learners, and yield those of each minibatch that are in ``batch``: an
+    empty dict if there are none.
     """
     length, count = batch[Columns.STARTS].shape
     total, longest = (count, length) if share is None else (share.total, share.length)
@@ -148,8 +154,8 @@ def sequence_minibatches(
             yield from [{}] * (len(bounds) - 1)
             return
     pieces = [order[start:stop] for start, stop in itertools.pairwise(bounds)]
-    # Rows are gathered so that those of a minibatch lie together: one gather per column and epoch, and all
-    # minibatches, as sequences and as rows, are views.
+    # Gather the rows so that those of each minibatch are contiguous. This takes one gather per column and epoch, and
+    # the minibatches are views, both as sequences and as rows.
     places = torch.arange(0, length * count, count)[:, None]
     index = torch.cat([(places + piece).flatten() for piece in pieces])
     valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
@@ -178,10 +184,10 @@ def sequence_minibatches(
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Which rows of each minibatch are valid, when its rows are those at ``index``; found for all before the first."""
+    """Return the valid rows of each minibatch; those of all minibatches, one after the other, are at ``index``."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
     rows = batch[Columns.VALID_ROWS]
     valid = torch.zeros(len(index), dtype=torch.bool)
-    valid[rows.cpu()] = True  # how many there are in each must be known here: a GPU is waited for once an epoch
+    valid[rows.cpu()] = True  # the sizes are needed on the CPU: this waits for a GPU once per epoch
     return [moved(part.nonzero().squeeze(1), rows.device) for part in valid[index].split(sizes)]

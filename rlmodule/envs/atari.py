@@ -1,6 +1,6 @@
-"""Atari games, prepared as in Mnih et al. 2015 by ale-py's own vector env, which steps them in threads.
+"""Atari games with the preprocessing of Mnih et al. 2015, by ale-py's vector env, which steps them in threads.
 
-ale-py is imported only where a game is made.
+Only functions that need a game import ale-py.
 """
 
 from __future__ import annotations
@@ -18,50 +18,51 @@ from gymnasium.vector import AutoresetMode
 from catalog.errors import closest
 
 NAMESPACE = "ALE/"
-"""What the ids of games begin with."""
+"""Prefix of the ids of games."""
 
 DEFAULTS: Mapping[str, Any] = {"reward_clipping": False, "autoreset_mode": AutoresetMode.SAME_STEP}
-"""What differs from ale-py's own defaults: rewards are the game's, and no step is spent on a reset."""
+"""Settings that differ from the defaults of ale-py: raw rewards, and no steps that only reset."""
 
 ENLARGED = 4
-"""Pixels of a picture on each side of a pixel of a frame."""
+"""Factor by which rendered frames are enlarged in width and height."""
 
 _OURS = ("self", "game", "num_envs", "batch_size")
-"""Arguments of the vector env that are not for an ``env_config``; all envs step together."""
+"""Arguments of ale-py's vector env that an ``env_config`` cannot set; all envs step together."""
 
 
 def is_atari(env: object) -> bool:
-    """Whether ``env`` is the id of a game, with or without a module to import."""
+    """Return whether ``env`` is the id of a game, with or without a module to import."""
     return isinstance(env, str) and env.rpartition(":")[2].startswith(NAMESPACE)
 
 
 def importing_id(env_id: str) -> str:
-    """``env_id``, with the module that registers it where it is a game that nobody has registered yet."""
+    """Return ``env_id``, with the module that registers it if it is a game that is not registered yet."""
     return f"ale_py:{env_id}" if env_id.startswith(NAMESPACE) and env_id not in gym.registry else env_id
 
 
 def current_id(env_id: str) -> str | None:
-    """``"ALE/Breakout-v5"`` for an older id of that game, such as ``"BreakoutNoFrameskip-v4"``; None for other ids."""
+    """Return the current id for an old id of a game, as ``"ALE/Breakout-v5"`` for ``"BreakoutNoFrameskip-v4"``; None
+    for other ids."""
     old = re.fullmatch(r"(ale_py:)?([A-Z][A-Za-z]+?)(-ram)?(NoFrameskip|Deterministic)?-v[0-4]", env_id)
     if old is None:
         return None
     module, game, ram, frames = old.groups()
     spec, current = gym.registry.get(env_id.rpartition(":")[2]), f"{NAMESPACE}{game}-v5"
-    if spec is not None:  # a wrapper of one's own may have such a name
+    if spec is not None:  # a user's own env may have such a name
         return current if str(spec.entry_point).startswith("ale_py") else None
     if not (module or ram or frames) and importlib.util.find_spec("ale_py"):
-        importlib.import_module("ale_py")  # which registers the games
+        importlib.import_module("ale_py")  # registers the games
     return current if module or ram or frames or current in gym.registry else None
 
 
 def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of ale-py's vector env for ``env_config``, which comes before :data:`DEFAULTS`.
+    """Return the arguments of ale-py's vector env: ``env_config``, and :data:`DEFAULTS` for other settings.
 
     Raises:
-        ValueError: For a setting that the vector env does not have; names the closest.
+        ValueError: If the vector env does not have a setting; names the closest one.
     """
     if importlib.util.find_spec("ale_py") is None:
-        return {**DEFAULTS, **env_config}  # whoever makes the env says what is missing
+        return {**DEFAULTS, **env_config}  # making the env raises and names the missing package
     from ale_py.vector_env import AtariVectorEnv
 
     known = [name for name in inspect.signature(AtariVectorEnv.__init__).parameters if name not in _OURS]
@@ -69,18 +70,18 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
         if name not in known:
             raise ValueError(
                 f"env_config of env {env_id!r}: expected settings of ale-py's AtariVectorEnv, got {name!r}. Use "
-                f"one of {', '.join(known)}.{closest(name, known)} gym_env_vectorize_mode='sync' makes the games "
-                "unprepared, one by one, with gymnasium.make's settings."
+                f"one of {', '.join(known)}.{closest(name, known)} gym_env_vectorize_mode='sync' makes games "
+                "without preprocessing, with the settings of gymnasium.make."
             )
     return {**DEFAULTS, **env_config}
 
 
 class AtariGame(gym.Env[Any, Any]):
-    """One game as the vector env plays it, to be looked at: pictures are the newest frame, enlarged.
+    """Plays one game by the vector env, for rendering: pictures show the newest frame, enlarged.
 
     Args:
-        env_id: The game.
-        env_config: As for the vector env, and ``render_mode``.
+        env_id: The id of the game.
+        env_config: Settings of the vector env, and ``render_mode``.
     """
 
     def __init__(self, env_id: str, env_config: Mapping[str, Any]) -> None:
@@ -94,26 +95,26 @@ class AtariGame(gym.Env[Any, Any]):
         self._obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The stack of frames after the game began."""
-        # ale-py takes none of numpy's integers
+        """Start a game. Return its first stack of frames, and an empty info."""
+        # ale-py does not accept numpy integers
         self._obs = self._game.reset(seed=None if seed is None else int(seed))[0][0]
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step of the vector env."""
+        """Step the game. Return as any single env does, with an empty info."""
         obs, rewards, terminateds, truncateds, info = self._game.step(np.asarray(action)[None])
         self._obs = info.get("final_obs", obs)[0]
         return self._obs, float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
 
     def render(self) -> Any:
-        """The newest frame, uint8 ``[H, W, 3]``, each of its pixels as a square of :data:`ENLARGED`.
+        """Return the newest frame, uint8 ``[H, W, 3]``, enlarged by :data:`ENLARGED`.
 
         Raises:
             RuntimeError: Before the first ``reset()``.
         """
         if self._obs is None:
             raise RuntimeError(
-                "AtariGame.render(): expected a game that has begun, got one before reset(). Call reset() first."
+                "AtariGame.render(): expected a game that has started, got one before reset(). Call reset() first."
             )
         frame = self._obs[-1].repeat(ENLARGED, 0).repeat(ENLARGED, 1)
         return frame[..., None].repeat(3, -1) if self._is_grey else frame

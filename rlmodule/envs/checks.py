@@ -1,14 +1,13 @@
-"""Checks of what environments return, so that a bad value is named where it arises and not twenty frames later.
+"""Checks on the values that envs return, so that an error names the env and step where a bad value first occurs.
 
-`EnvGuard` wraps every sub-env we make and sees its raw values. `VectorGuard` does the same for the batched arrays of
-vector envs whose sub-envs are out of reach. Both check observations in the first 100 calls and then in 1 of 100. The
-types of rewards, flags and infos cost next to nothing and are checked in all. `check_finite` looks at whole fragments
-of collected data, since NaN may arise at any step.
+`EnvGuard` wraps every single env that `make_vector_env` makes and checks its raw values. `VectorGuard` checks the
+batched arrays of ready vector envs, whose sub-envs cannot be wrapped. Both check observations in the first 100 calls
+and then in 1 of 100; the types of rewards, flags and infos, which is cheap, in all calls. `check_finite` checks whole
+fragments of collected data, since NaN may occur in any step.
 
-An array passes with the shape of the space exactly; with any dtype that NumPy casts to that of the space by the rule
-"same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), because that is what Gymnasium's
-vector envs store; and with values inside the bounds, for floats up to rounding. NaN and infinity are left to
-`check_finite`.
+An array passes if it has exactly the shape of the space; a dtype that NumPy casts to that of the space by the rule
+"same_kind" (float64 or int64 for a float32 Box, but no float for an integer Box), as Gymnasium's vector envs do; and
+values within the bounds, for floats up to rounding. `check_finite` covers NaN and infinity.
 """
 
 import copy
@@ -28,35 +27,35 @@ from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
 
-_FULL_CHECKS = 100  # Observations of this many calls are all checked,
-_CHECK_EVERY = 100  # and of one in this many after that.
-_ROUNDING = 1e-5  # Relative; float32 arithmetic may leave [-1, 1] by a few units in the last place and is no mistake.
+_FULL_CHECKS = 100  # number of calls at the start whose observations are all checked
+_CHECK_EVERY = 100  # one in this many later calls is checked
+_ROUNDING = 1e-5  # relative tolerance: float32 arithmetic may leave [-1, 1] by a few units in the last place
 
 _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-# Tuples, made once: a union written in the call to isinstance is built each time, which doubles its cost.
+# tuples, built once: a union in the call of isinstance would be built each time, which doubles its cost
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
 _PLAIN = (float, int, np.float64, np.float32)
 _LARGEST = float(np.finfo(np.float64).max)
 
-# The text of an error is sent, logged and read, whatever the env raised.
+# limits on error texts, which are sent to other processes and logged
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
 
 Where: TypeAlias = Callable[[tuple[int, ...]], str]
-"""Env and step, such as ``env 3, step 57``, of the entry at an index; of the whole array for ``()``."""
+"""Names env and step of the entry at an index, as ``env 3, step 57``; of the whole array for ``()``."""
 
 
 class EnvError(RuntimeError):
-    """An env raised, or its process ended.
+    """Raised if an env raises or its process ends.
 
-    Its text has the type, message and traceback of the original. It can be sent to other processes whatever the
-    original was, and be constructed from another one, which is how async vector envs pass errors on.
+    The text has the type, message and traceback of the original error. It can be sent to other processes even if the
+    original cannot, and constructed from another EnvError, as async vector envs do to pass errors on.
 
     Attributes:
-        place: Where, in numbers and text: ``env``, its index in the run; ``call``, which is ``"step()"`` or
-            ``"reset()"``; ``step``, the env's own count; ``action``, None in a reset; ``seed`` of the last reset that
-            was given one. Of an env whose process ended, ``env`` and ``seed`` alone.
+        place: Where the error occurred: ``env``, its index in the run; ``call``, ``"step()"`` or ``"reset()"``;
+            ``step``, the number of steps of the env; ``action``, None in a reset; ``seed``, the last seed passed to
+            ``reset``. If the process of the env ended, only ``env`` and ``seed``.
     """
 
     def __init__(self, text: "str | EnvError", place: Mapping[str, Any] | None = None) -> None:
@@ -68,20 +67,20 @@ class EnvError(RuntimeError):
 
 
 def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str = "obs") -> None:
-    """Check that `value` is a member of `space`.
+    """Raise unless `value` is a member of `space`.
 
-    Walks by the structure of the space: a Dict space keeps its own order of keys, which is not that of a sorted tree.
+    It walks along the structure of the space, since a Dict space may order its keys differently than a sorted tree.
 
     Args:
         space: A single or a batched observation space.
-        value: What the env returned for it: arrays, tensors, numbers, or dicts and tuples of them.
-        where: Env and step, for the message.
-        path: Name of `value` in the message; leaves are shown as ``obs['camera'][0]``.
+        value: The value that the env returned: arrays, tensors, numbers, or dicts and tuples of them.
+        where: Env and step, for the error text.
+        path: Name of `value` in the error text; leaves are shown as ``obs['camera'][0]``.
 
     Raises:
-        ValueError: Naming the first leaf at fault.
+        ValueError: If it is not; names the first wrong leaf.
     """
-    if isinstance(space, _ARRAY_SPACES):  # First: Dict and Tuple are abstract base classes too, which are slow to ask.
+    if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
         _check_array(space, value, where, path)
     elif isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
@@ -94,7 +93,7 @@ def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str =
             raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", _describe(value))
         for position, inner in enumerate(space.spaces):
             check_member(inner, value[position], where, f"{path}[{position}]")
-    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and users' own spaces: only the space can tell.
+    elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
         raise _not_in_space(where, path, f"a member of {space}", _describe(value))
 
 
@@ -105,12 +104,12 @@ def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueErro
 
 def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> None:
     expected = f"shape {space.shape} and dtype {space.dtype}"
-    # NumPy, in whose arrays observations of single envs are stored, takes no tensor that is part of a graph.
+    # observations are stored in NumPy arrays, which cannot hold a tensor that requires grad
     if isinstance(value, Tensor) and value.requires_grad:
         raise _not_in_space(where, path, expected, "a tensor with a gradient (return obs.detach())")
     try:
         array = to_array(value)
-    except (ValueError, TypeError) as error:  # Ragged lists, tensors NumPy has no dtype for.
+    except (ValueError, TypeError) as error:  # ragged lists, tensors with a dtype that NumPy lacks
         raise _not_in_space(where, path, expected, f"{_describe(value)}, which is no array ({error})") from error
     if array.shape != space.shape or not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
         raise _not_in_space(where, path, expected, _describe(value))
@@ -125,7 +124,7 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
     if np.dtype(space.dtype).kind == "f":
         least, most = np.asarray(low, np.float64), np.asarray(high, np.float64)
         least, most = least - _ROUNDING * (1 + np.abs(least)), most + _ROUNDING * (1 + np.abs(most))
-        with np.errstate(all="ignore"):  # A float64 too large becomes inf here as it does when it is stored.
+        with np.errstate(all="ignore"):  # too large a float64 becomes inf, as when it is stored
             array = array.astype(space.dtype, copy=False)
     outside = ((array < least) | (array > most)) & np.isfinite(array)
     if outside.any():
@@ -139,12 +138,12 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
 
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
-    """Check what a single env returned besides the observation. Returns the reward as a number."""
+    """Check everything that a step returned except the observation. Return the reward as a number."""
     number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
     if not isinstance(number, _NUMBERS):
         remedy = remedy_for("setting", "multi_agent") if isinstance(reward, dict) else "Return float(reward)."
         raise TypeError(f"{where}, reward: expected one real number, got {_describe(reward)}. {remedy}")
-    if abs(number) > _LARGEST and isinstance(number, int):  # which NumPy cannot store
+    if abs(number) > _LARGEST and isinstance(number, int):  # NumPy cannot store it
         raise ValueError(
             f"{where}, reward: expected one real number, at most {_LARGEST:.1e}, got {_describe(reward)}. "
             "Scale the reward down."
@@ -162,31 +161,30 @@ def _check_info(where: str, info: Any) -> None:
 
 
 def is_due(call: int) -> bool:
-    """Whether the `call`-th call, counted from 1, is one to check."""
+    """Return whether to check the observations of the `call`-th call, counted from 1."""
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
 class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
-    """Checks what one env returns, and names the env and the step of a mistake.
+    """Checks the values that one env returns; errors name the env and the step.
 
-    Errors raised by the env itself, ``sys.exit()`` among them, come out as EnvError, chained. Every call of the env's
-    ``step`` is counted before it is made.
+    Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``
+    is counted before it is made.
 
-    Two things are corrected rather than reported, because Gymnasium's vector envs would trip over them: a reward that
-    is an array of one entry becomes a number, and the last observation of an episode is a copy, as the next reset may
-    write into the same memory.
+    Two values are corrected, because Gymnasium's vector envs could not handle them: a reward that is an array with one
+    entry becomes a number, and the last observation of an episode is copied, since the next reset may overwrite it.
 
     Raises:
-        TypeError, ValueError: From ``reset`` and ``step``, if a value breaks the API or is no member of its space.
-        EnvError: From ``reset`` and ``step``, if those of the env raise.
+        TypeError, ValueError: From ``reset`` and ``step``, if a value violates the API or is outside its space.
+        EnvError: From ``reset`` and ``step``, if the env raises.
     """
 
     def __init__(
         self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
     ) -> None:
-        """Wrap ``env``, whose index in the run is ``env_index``; ``step_counter`` counts its steps."""
+        """Wrap ``env``, which has the index ``env_index`` in the run; ``step_counter`` counts its steps."""
         super().__init__(env)
-        # Not `index`: gymnasium's get_attr and set_attr find a wrapper's attribute before the env's own.
+        # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
         self._seed: int | None = None
@@ -196,7 +194,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._last_reset: Any = None
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env, and check what it returns: the observation if that is due, the rest always."""
+        """Step the env, and check the results: the observation if it is due, the others always."""
         self._steps = step = self._steps + 1
         self._count[0] += 1
         try:
@@ -213,7 +211,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
                 f"truncated, info), got {_describe(result)}. If it is of the old gym's API, split done into "
                 "terminated (the task ended) and truncated (a time limit, say, cut it off)."
             ) from error
-        # what most steps return; all else costs more to check
+        # most steps return these types, and need no further check
         if not (
             type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in _PLAIN and type(info) is dict
         ):
@@ -225,7 +223,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, and check what it returns: the observation if that is due, the rest always."""
+        """Reset the env, and check the results: the observation if it is due, the others always."""
         self._resets += 1
         if seed is not None:
             self._seed = seed
@@ -246,7 +244,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def check_last(self) -> None:
-        """Check what the env returned last, also if no check was due; for a caller that fails on it. Raises as
+        """Check the last results of the env even if no check was due; for callers that failed on them. Raises as
         ``reset`` and ``step`` do."""
         if self._last_step is not None:
             obs, *outcome = self._last_step
@@ -259,36 +257,36 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         check_member(self.env.observation_space, obs, lambda _: where)
 
     def close(self) -> None:
-        """Close the env; an error is logged, so that the other envs are closed too."""
+        """Close the env. An error is only logged, so that the other envs are closed, too."""
         try:
             self.env.close()
         except Exception:
             logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
     def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
-        # traceback's text of the message, since str(error) may raise
+        # from traceback, since str(error) may raise
         message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
         lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
-        told = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
+        cause = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
         return EnvError(
             f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
-            f"({frame.filename}:{frame.lineno}); {told}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
+            f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
             place,
         )
 
 
 def _plain(action: Any) -> Any:
-    """An action in numbers, lists and dicts; one of many numbers as text."""
+    """Convert an action to numbers, lists and dicts; describe large arrays as text."""
     return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else _describe(x), action)
 
 
 class VectorGuard:
-    """Checks what a ready vector env returns, as batched arrays, where its sub-envs cannot be wrapped.
+    """Checks the batched arrays of a ready vector env, whose sub-envs cannot be wrapped.
 
     Args:
-        vector_env: Its batched ``observation_space`` says what observations must be.
+        vector_env: The vector env; observations must be members of its batched ``observation_space``.
         first_env_index: Index of its first env in the run.
     """
 
@@ -296,30 +294,30 @@ class VectorGuard:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: Any = None
-        self._dtypes: tuple[Any, Any, Any] | None = None  # of rewards and flags that were right
+        self._dtypes: tuple[Any, Any, Any] | None = None  # dtypes of the last checked rewards and flags
         self._steps = 0
         self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
-        """Check one vector step: `info` always, the rest if that is due. `obs` is ``[N, ...]`` by leaf, the others
-        ``[N]``, of NumPy or torch.
+        """Check one vector step: `info` always; the others if they are due or a dtype has changed. The leaves of `obs`
+        are ``[N, ...]``, rewards and flags ``[N]``, of NumPy or torch.
 
         Raises:
-            TypeError, ValueError: Naming the first env at fault, the step, and the leaf.
+            TypeError, ValueError: If a value is wrong; names the first env with one, the step, and the leaf.
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
         _check_info(f"vector env, step {self._steps}", info)
         try:
             dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
-        except AttributeError:  # of a list, say, which the check names
+        except AttributeError:  # a list, say: the check below raises and names it
             dtypes = None
         if dtypes != self._dtypes or is_due(self._steps):
             self.check_last()
         self._dtypes = dtypes
 
     def check_last(self) -> None:
-        """Check the last vector step, also if no check was due. Raises as `check_step` does."""
+        """Check the last vector step even if no check was due. Raises as `check_step` does."""
         if self._last_step is None:
             return
         obs, rewards, terminateds, truncateds = self._last_step
@@ -334,7 +332,7 @@ class VectorGuard:
                 )
 
     def check_reset(self, obs: Any, info: Any) -> None:
-        """Check what a reset returned: `info` always, `obs` if that is due. Raises as `check_step` does."""
+        """Check the results of a reset: `info` always, `obs` if it is due. Raises as `check_step` does."""
         self._resets += 1
         _check_info(f"vector env, reset after step {self._steps}", info)
         if is_due(self._resets):
@@ -351,13 +349,13 @@ def check_finite(
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
-        name: That of the values, for the message.
-        first_step: Number of the step that row 0 came out of (0: the reset).
+        name: Name of the values, for the error text.
+        first_step: Number of the step that returned row 0 (0: the reset).
         first_env_index: Index of the env in slot 0.
-        places: Row and slot of each of ``K`` values that are apart from columns ``[K, 2]``.
+        places: Row and slot ``[K, 2]`` of each of ``K`` values that are not in columns.
 
     Raises:
-        ValueError: Naming the env, the step and the leaf of the first entry that is not finite.
+        ValueError: If an entry is not finite; names the env, the step and the leaf of the first one.
     """
     leaves = [((), values)] if isinstance(values, np.ndarray) else tree.flatten_with_path(values)
     for path, leaf in leaves:
@@ -374,14 +372,14 @@ def check_finite(
 
 
 def to_array(value: Any) -> np.ndarray:
-    """`value` as a NumPy array, from the device if need be; no copy if it is one or a CPU tensor."""
+    """Convert `value` to a NumPy array; without a copy if it is one or a CPU tensor."""
     if isinstance(value, np.ndarray):
         return value
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _describe(value: Any) -> str:
-    """What a value is, in few words: shape and dtype of arrays, type and start of anything else."""
+    """Describe a value in few words: shape and dtype of arrays, type and first characters of others."""
     if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"
         return f"{text}: {value}" if value.ndim == 0 else text

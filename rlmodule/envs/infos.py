@@ -1,4 +1,4 @@
-"""The ``info`` of single envs, taken out of that of a vector env."""
+"""Functions that extract the ``info`` of single envs from that of a vector env."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,16 +8,15 @@ from torch import Tensor
 
 
 def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool) -> list[dict[str, Any]]:
-    """The ``info`` of the last step of each env that ``ended`` marks, as one env would have returned it.
+    """Return the ``info`` of the last step of each env that ``ended`` marks, as a single env would have returned it.
 
-    Numbers become those of Python; arrays, tensors, lists and dicts are copied, as their env may write into them.
+    Numbers become Python numbers. Arrays, tensors, lists and dicts are copied, since their env may write into them.
 
     Args:
-        info: Of a vector step. What has one entry for each env is theirs, unless the mask ``_key`` beside ``key`` says
-            that an env did not give it; anything else belongs to all of them.
-        ended: ``[N]``.
-        resets_at_once: Whether ``info`` is already of the next episodes, and has that of the ended ones below
-            ``final_info``.
+        info: The ``info`` of a vector step. A value with one entry per env belongs to the envs one by one, unless the
+            mask ``_key`` next to ``key`` marks that an env did not return it. Other values belong to all envs.
+        ended: ``[N]`` bool.
+        resets_at_once: Whether ``info`` already describes the next episodes, and ``final_info`` those that ended.
     """
     if not np.count_nonzero(ended):
         return []
@@ -27,7 +26,7 @@ def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool)
 
 
 def _part_of(value: Any, slot: int, num_envs: int) -> Any:
-    """What of an entry of a vector env's info belongs to one env."""
+    """Return the part of an entry of a vector env's info that belongs to one env."""
     if not isinstance(value, Mapping):
         return own_value(value[slot] if _is_by_env(value, num_envs) else value)
     names = {f"_{key}" for key in value}
@@ -46,7 +45,8 @@ def _is_by_env(value: Any, num_envs: int) -> bool:
 
 
 def own_value(value: Any) -> Any:
-    """A value that changes no more, with numbers as Python has them; objects of other classes stay what they are."""
+    """Return a copy of ``value`` that no env can change, with Python numbers. Objects of other classes are not
+    copied."""
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         return value.item()
     if isinstance(value, Tensor):

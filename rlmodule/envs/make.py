@@ -1,4 +1,4 @@
-"""Vector envs from whatever the user has: an id, a class, a factory, or a factory of ready vector envs."""
+"""Functions that make vector envs from an id, a class, a factory of envs, or a factory of ready vector envs."""
 
 import functools
 import os
@@ -20,19 +20,23 @@ from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
 from rlmodule.envs.sync_vector_env import SyncEnvs
 
 EnvSource: TypeAlias = str | type[gym.Env] | Callable[..., Any]
-"""A registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class, made as ``cls(**env_config)``, or a factory
-``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``."""
+"""A registered id (``"CartPole-v1"``, ``"my_package:MyEnv-v0"``), a class that is called as ``cls(**env_config)``, or a
+factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``."""
 
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
-_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}  # Package → the extra of ours that brings it.
+_EXTRAS = {
+    "mujoco": "mujoco",
+    "box2d": "box2d",
+    "ale_py": "atari",
+}  # package → the extra of catalog-rl that installs it
 
-# Observations are the vector env's own memory, which the next step overwrites: a runner copies them anyway.
+# copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
 
 
 class AsyncEnvs(AsyncVectorEnv):
-    """Single envs in their guards, each in a process of its own."""
+    """Steps single envs, each in an `EnvGuard` and in a separate process."""
 
 
 def make_vector_env(
@@ -43,32 +47,32 @@ def make_vector_env(
     *,
     first_env_index: int = 0,
     step_counter: SharedCounter | None = None,
-    mends: bool = False,
+    restart: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
-    an `EnvGuard`; their observations are overwritten by the next step (``copy=False``). A ready vector env (from a
-    factory, a VectorEnv class, which also gets ``num_envs``, or the "vector_entry_point" of an id) is returned as it is
-    and keeps its own autoreset mode; guard it with `guard_for`.
+    an `EnvGuard`. The next step overwrites their observations (``copy=False``). A ready vector env is returned as it is
+    and keeps its autoreset mode; check it with `guard_for`. It comes from a factory, from a VectorEnv class, which also
+    gets ``num_envs``, or from the "vector_entry_point" of an id.
 
     Args:
-        env: See `EnvSource`. Factories are called once per env, each time with a fresh dict, fresh at every depth.
+        env: See `EnvSource`. A factory is called once per env, each time with a new deep copy of ``env_config``.
         env_config: Settings for the env.
-        num_envs: Number of envs; a ready vector env must have exactly so many.
-        mode: "sync" steps the envs in turn in this process, "async" in one process each, "vector_entry_point" uses the
-            vectorised implementation registered with the id. None is that for Atari's games (ids ``ALE/...``), and
-            "sync" for all others.
-        first_env_index: Index of the first env in the run, for messages.
+        num_envs: Number of envs; a ready vector env must have exactly this number.
+        mode: "sync" steps the envs in turn in this process, "async" steps each in a separate process, and
+            "vector_entry_point" uses the vectorised implementation registered with the id. None means
+            "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
+        first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of single envs in this process; the caller counts those of other envs.
-        mends: Replace a single env that raises by a new one; see `RestartingEnv`.
+        restart: Replace a single env that raises by a new one; see `RestartingEnv`.
 
     Raises:
-        ValueError: Unknown id, mode or number of envs; a mode that does not go with `env`; envs with different spaces;
-            a ready vector env that cannot be restarted, or of another number of envs.
-        TypeError: A factory returned something else.
-        ImportError: The env needs a package that is not installed; says how to install it.
-        RuntimeError: The env could not be made; chained, with type and message of the original in the text.
+        ValueError: If the id, mode or number of envs is invalid; the mode does not fit `env`; the spaces of the envs
+            differ; or a ready vector env has another number of envs or would have to be restarted.
+        TypeError: If a factory returned anything but an env.
+        ImportError: If the env needs a package that is not installed; names the command that installs it.
+        RuntimeError: If making the env raised; the text has the type and message of that error.
     """
     if type(num_envs) is not int or num_envs < 1:
         remedy = "Set num_envs_per_env_runner to 1 or more."
@@ -83,22 +87,22 @@ def make_vector_env(
     if mode == "vector_entry_point" and is_atari(env):
         env_config = atari_settings(str(env), env_config)
     where, vectorize = f"env {_name(env)}", mode == "vector_entry_point"
-    # by its id Gymnasium warns of an old version
+    # pass the id, not its spec: then Gymnasium warns of old versions
     made = _make(importing_id(env) if isinstance(env, str) else env, env_config, num_envs, where, vectorize)
     try:
         if isinstance(made, VectorEnv):
-            _check_ready(made, where, num_envs, mode, mends)
+            _check_ready(made, where, num_envs, mode, restart)
             return made
         if vectorize:
             raise ValueError(f"{where}: expected a VectorEnv for mode {mode!r}, got one env. Leave the mode out.")
     except ValueError:
         made.close()
         raise
-    # a process that was spawned lacks what a script registered
+    # send the spec: a spawned process does not run the script that registered the id
     source = spec_to_send(env) or (importing_id(env) if isinstance(env, str) else env)
     make_another = functools.partial(_make, source, env_config, num_envs, where)
-    # The env that was looked at becomes env 0, or the one from which AsyncVectorEnv reads the spaces. The latter
-    # happens before the workers start, so that none of them is given a copy of it.
+    # `made` becomes env 0 of SyncEnvs. AsyncVectorEnv makes an env in this process to read the spaces, before it starts
+    # the workers: that one is `made`, and no worker gets a copy of it.
     ready, maker_pid = [made], os.getpid()
     spaces = made.observation_space, made.action_space
 
@@ -119,29 +123,29 @@ def make_vector_env(
             if mode == "async":
                 return _FailedEnv(error, *spaces)
             raise
-        return RestartingEnv(guard, lambda: guarded(make_another(), index)) if mends else guard
+        return RestartingEnv(guard, lambda: guarded(make_another(), index)) if restart else guard
 
     env_fns = [functools.partial(make_single, first_env_index + i) for i in range(num_envs)]
     return _in_processes(env_fns, where) if mode == "async" else _in_turn(env_fns, where)
 
 
 def _name(env: EnvSource) -> str:
-    # Ids, partials and callable objects have no name of their own.
+    # ids, partials and callable objects have no __qualname__
     return getattr(env, "__qualname__", None) or repr(env)
 
 
 def _make(
     source: EnvSource | EnvSpec, env_config: Mapping[str, Any], num_envs: int, where: str, vectorize: bool = False
 ) -> Any:
-    """Make one env, or a vector env; see `make_vector_env` for the errors."""
+    """Make one env, or a vector env. Raises as `make_vector_env` does."""
     config = mutable_copy(dict(env_config))
     remedy = "Check env_config against the arguments of the env."
     try:
         if isinstance(source, str | EnvSpec):
             if vectorize:
                 return gym.make_vec(source, num_envs, "vector_entry_point", **config)
-            return gym.make(source, disable_env_checker=True, **config)  # EnvGuard does that work, and for longer
-        remedy = "A class is made as cls(**env_config); a factory takes one dict, as in lambda env_config: MyEnv()."
+            return gym.make(source, disable_env_checker=True, **config)  # EnvGuard checks more
+        remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
         if isinstance(source, type) and issubclass(source, VectorEnv):
             config.setdefault("num_envs", num_envs)
         made = source(**config) if isinstance(source, type) else source(config)
@@ -153,28 +157,28 @@ def _make(
         raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {error}. {remedy}") from error
     if isinstance(made, gym.Env | VectorEnv):
         return made
-    remedy = "Return the env from the factory; one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
-    if "possible_agents" in dir(made):  # as PettingZoo's have
+    remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
+    if "possible_agents" in dir(made):  # as the envs of PettingZoo have
         remedy = remedy_for("setting", "multi_agent")
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
-def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode: VectorizeMode, mends: bool) -> None:
-    """Refuse a ready vector env that does not do what the settings ask for."""
-    if mends or mode == "async":
-        setting = "restart_failed_sub_environments" if mends else "gym_env_vectorize_mode='async'"
+def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
+    """Raise unless a ready vector env fits the settings."""
+    if restart or mode == "async":
+        setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
         raise ValueError(
             f"{where}: expected single envs for {setting}, got a ready {type(made.unwrapped).__name__}. "
-            "Leave the setting out, or return single envs, which can be made one by one."
+            "Leave the setting out, or return a single env from each call."
         )
     if made.num_envs != num_envs:
         raise ValueError(
             f"{where}: expected a VectorEnv of {num_envs} envs, got one of {made.num_envs}. Set "
             f"num_envs_per_env_runner={made.num_envs}, or make the vector env with {num_envs}."
         )
-    autoreset_mode(made)  # So that one that does not say is found here.
+    autoreset_mode(made)  # raises if it does not declare one
 
 
 def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> SyncEnvs:
@@ -197,7 +201,7 @@ def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) ->
             "what it runs below if __name__ == '__main__':, and mode 'sync' needs no processes."
         ) from error
     try:
-        made.get_attr("env_index")  # the first call that reaches the envs, and which a `_FailedEnv` answers
+        made.get_attr("env_index")  # the first call that reaches the envs; a `_FailedEnv` raises in it
     except Exception:
         made.close()
         raise
@@ -205,9 +209,9 @@ def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) ->
 
 
 class _FailedEnv(gym.Env[Any, Any]):
-    """Stands in for an env that could not be made in a worker process, and raises on the first use.
+    """Replaces an env that could not be made in a worker process, and raises its error on the first use.
 
-    A worker that dies while it makes its env leaves its caller with a bare EOFError.
+    If the worker ended instead, this process would only see an EOFError.
     """
 
     def __init__(self, error: Exception, obs_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
@@ -218,11 +222,13 @@ class _FailedEnv(gym.Env[Any, Any]):
 
 
 def spec_to_send(env: EnvSource) -> EnvSpec | None:
-    """Return what is registered here under the id `env`, for processes in which nobody registered it; the newest where
-    the id has no version. None where `env` is no id, or one with a module, which registers it wherever it is imported.
+    """Return the spec registered under the id `env`, for processes in which it is not registered.
+
+    For an id without a version, return the newest one. Return None if `env` is not an id, or if it names a module: its
+    import registers the id in any process.
 
     Raises:
-        ValueError: Unknown id.
+        ValueError: If the id is not registered.
     """
     if not isinstance(env, str) or ":" in importing_id(env):
         return None
@@ -233,7 +239,7 @@ def spec_to_send(env: EnvSource) -> EnvSpec | None:
 
 
 def _id(env_id: str) -> str:
-    """``env_id`` without its module."""
+    """Return ``env_id`` without its module."""
     return env_id.rpartition(":")[2]
 
 
@@ -251,23 +257,24 @@ def _unknown_id(env_id: str) -> ValueError:
 
 
 def install_remedy(error: Exception) -> str:
-    """What to do about an `error` of a package that an env misses."""
+    """Return the remedy for an `error` about a missing package."""
     text = f"{error} {error.__cause__}".lower()
     for package, extra in _EXTRAS.items():
-        # Gymnasium sends users of its oldest MuJoCo envs to gymnasium-robotics.
+        # for its oldest MuJoCo envs, Gymnasium recommends gymnasium-robotics, which the extra does not install
         if package in text and "gymnasium-robotics" not in text:
             return f'Run: pip install "catalog-rl[{extra}]"'
     return "Install the package that is missing, or correct its name."
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """How `env` begins the next episode: within the step that ends one, in the step after, or not by itself.
+    """Return the autoreset mode of `env`: it resets within the step that ends an episode, in the next step, or never.
 
     Raises:
-        ValueError: The env does not say, or says something unknown.
+        ValueError: If the env declares none, or an unknown one.
     """
-    # Not declared by VectorEnv, but the vector envs of Gymnasium itself have it, and it is the safer source: up to
-    # Gymnasium 1.2 their metadata is the dict of the sub-env's class, overwritten by the next vector env of that class.
+    # VectorEnv does not declare the attribute, but Gymnasium's own vector envs have it, and it is more reliable: up to
+    # Gymnasium 1.2 their metadata is the dict of the sub-env's class, which the next vector env of that class
+    # overwrites.
     mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     try:
         return AutoresetMode(mode)
@@ -280,5 +287,5 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 
 def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> VectorGuard | None:
-    """The guard its caller must run on each step of `env`; None if every sub-env is in an `EnvGuard` already."""
+    """Return the guard that must check each step of `env`; None if every sub-env is in an `EnvGuard` already."""
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)

@@ -1,4 +1,4 @@
-"""What an env tells of its actions in ``info``, moved to where a module reads it: into the observation."""
+"""ActionMaskFromInfo: moves an action mask from ``info`` into the observation, where modules read it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import numpy as np
 from gymnasium import spaces
 
 OBSERVATIONS = "observations"
-"""Field of the observation that holds what the env itself observes."""
+"""Field of the new observation that holds the original one."""
 
 
 class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Makes ``{"observations": obs, "action_mask": info["action_mask"]}`` of each observation; one that is a dict
-    already gets the mask as a further field. ``info`` stays as it is.
+    """Replaces each observation by ``{"observations": obs, "action_mask": info["action_mask"]}``. A dict observation
+    gets the mask as an additional field. ``info`` stays as it is.
 
-    It stands around a single env, so that each sub-env of a vector env has its own, and the last observation of an
-    episode its mask, too.
+    It wraps a single env, not a vector env, so that the last observation of an episode gets its mask, too.
 
     Args:
-        env: Tells the mask in the ``info`` of every ``reset()`` and ``step()``.
-        mask_space: Space of the mask. None asks the env by one ``reset()``: bools become a MultiBinary, numbers a Box
-            without bounds of their shape and dtype.
-        embeddings_space: Space of the vectors of the actions (``catalog.actions.embeddings``), if the env tells them,
-            too; None if it does not.
+        env: An env that returns the mask in the ``info`` of every ``reset()`` and ``step()``.
+        mask_space: Space of the mask. None derives it from one ``reset()``: bools become a MultiBinary, numbers an
+            unbounded Box of their shape and dtype.
+        embeddings_space: Space of the vectors of the actions (``catalog.actions.embeddings``); None if the env does not
+            return them.
         mask_key: Name of the mask in ``info`` and in the observation.
-        embeddings_key: Name of the vectors there.
+        embeddings_key: Name of the vectors in ``info`` and in the observation.
 
     Raises:
-        ValueError: If ``info`` lacks a field; names the call and its step. If a field cannot be an array. If the env
-            observes a field of that name already.
+        ValueError: If ``info`` lacks a field (names the call and its step), a field cannot be an array, or the
+            observation already has a field of that name.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
 
 def _space_of(value: Any, where: str) -> spaces.Space[Any]:
-    """Space of arrays like ``value``."""
+    """Return the space of arrays with the shape and dtype of ``value``."""
     try:
         array = np.asarray(value)
         if array.dtype.kind == "b":
@@ -109,7 +108,7 @@ def _space_of(value: Any, where: str) -> spaces.Space[Any]:
         if array.dtype.kind == "f":
             return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
         limits = np.iinfo(array.dtype)
-    except ValueError as error:  # rows of different lengths, or no numbers
+    except ValueError as error:  # rows have different lengths, or the dtype is not a number
         raise ValueError(
             f"{where}: expected an array of bools or numbers, got {value!r}. Pass the space of another "
             "kind of mask as mask_space."

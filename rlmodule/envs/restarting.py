@@ -1,4 +1,4 @@
-"""RestartingEnv: replaces an env that raises by a new one, so that the other envs of the vector continue."""
+"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue."""
 
 import time
 from collections.abc import Callable
@@ -11,25 +11,25 @@ from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.seeding import int_seed
 
 TRIES = 3
-"""Envs in a row that may fail without making one step."""
+"""Number of envs in a row that may fail before their first step."""
 
 FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step that raised: the text of the error."""
 
 
 class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An env in its guard, replaced by a new one when it raises.
+    """Replaces an env in its guard by a new one when it raises.
 
-    A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info; the reset that
-    must follow makes the new env. Its first reset has a seed of its own, derived from the last one that was given, so
-    that nothing is experienced twice. An error of the guard itself passes: a new env would do the same.
+    A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info. The next
+    reset makes the new env, with a new seed derived from the last one given, so that no episode is repeated. Errors
+    that the guard itself raises are not caught: a new env would return the same wrong values.
 
     Args:
         guard: The first env.
-        make: Makes another.
+        make: Makes another env.
 
     Raises:
-        EnvError: From ``reset`` and ``step``, after :data:`TRIES` envs in a row that did not make one step.
+        EnvError: From ``reset`` and ``step``, if :data:`TRIES` envs in a row fail before their first step.
     """
 
     def __init__(self, guard: EnvGuard, make: Callable[[], EnvGuard]) -> None:
@@ -41,7 +41,7 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._has_stepped = self._failed = False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env; a step that raises ends its episode."""
+        """Step the env. If it raises, end its episode."""
         try:
             result = self._guard.step(action)
         except EnvError as error:
@@ -59,7 +59,7 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
                 if self._failed:
                     seed = self._restart()
                 result = self._guard.reset(seed=seed, options=options)
-            except RuntimeError as error:  # of the env, or of the factory, which is explained already
+            except RuntimeError as error:  # from the env, or from making one; both texts name the cause
                 self._note(error)
             else:
                 self._failed = False
@@ -74,7 +74,7 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env after 0, 0.1, 0.4 seconds; returns the seed for its reset."""
+        """Replace the env, after 0, 0.1, 0.4 seconds. Return the seed for its reset."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
         close_in_time(self._guard, f"env {self._guard.env_index}")

@@ -1,4 +1,4 @@
-"""SharedCounter: a count that can still be read after the process that counts was killed."""
+"""SharedCounter: a count that can be read even after the counting process was killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NUM_BYTES = 8
 
 
 class SharedCounter:
-    """A number that one process raises and another may read.
+    """Holds a number that one process increments and another may read.
 
-    It is in a file that is mapped into memory and never written: counting takes no system call, and the count outlives
-    the process however that ends. Without a file it is in the memory of this process alone.
+    The number is in a file that is mapped into memory, so counting takes no system call and the count survives the end
+    of the process, whatever the cause. Without a file, only this process can read it.
 
     Attributes:
-        cell: The number, int64, as ``cell[0]``: for loops to which a method call is too much.
+        cell: The number, int64, as ``cell[0]``; faster than a method call in loops.
     """
 
     def __init__(self, file: FileIO | None = None) -> None:
@@ -26,10 +26,10 @@ class SharedCounter:
 
     @classmethod
     def create(cls, path: str) -> SharedCounter:
-        """Make one in a new file that this user alone can read, with 0.
+        """Create a counter at 0, in a new file at ``path`` that only this user can read.
 
         Raises:
-            FileExistsError: If there is a file already.
+            FileExistsError: If ``path`` exists.
         """
         with FileIO(path, "x+", opener=partial(os.open, mode=0o600)) as file:
             file.truncate(_NUM_BYTES)
@@ -37,10 +37,9 @@ class SharedCounter:
 
     @classmethod
     def attach(cls, path: str) -> SharedCounter | None:
-        """Return the one in the file at ``path``; None if there is no such file on this machine.
+        """Return the counter in the file at ``path``; None if this machine has no such file.
 
-        The name of the file is removed: nothing is left of it once the processes that mapped it have ended, in whatever
-        way.
+        This removes the name of the file, so the system frees it when the processes that mapped it have ended.
         """
         try:
             with FileIO(path, "r+") as file:
@@ -51,5 +50,5 @@ class SharedCounter:
 
     @property
     def count(self) -> int:
-        """The number as it stands."""
+        """The current number."""
         return self.cell[0]

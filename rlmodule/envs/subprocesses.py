@@ -1,4 +1,4 @@
-"""The processes of envs: they end with ours, can always be closed, and it can be told how one ended."""
+"""Functions for the processes of envs: end them with this process, close them, and find out how one ended."""
 
 import ctypes
 import functools
@@ -21,7 +21,7 @@ from rlmodule.envs.checks import EnvError
 T = TypeVar("T")
 
 CLOSE_SECONDS = 8.0
-"""How long envs may take to close, all together."""
+"""Time that the envs of a vector env may take to close, together."""
 _AGAIN_SECONDS = 0.2
 _PR_SET_PDEATHSIG = 1
 
@@ -29,8 +29,10 @@ logger = logging.getLogger("rlmodule.envs.make")
 
 
 def follow_parent() -> None:
-    """Let this process end with its parent and by it alone. A terminal sends Ctrl-C to worker processes too, which are
-    not to answer; on Linux the kernel kills them when the parent ends, be that by a signal that no program can answer.
+    """Make this process ignore Ctrl-C and, on Linux, end with its parent.
+
+    A terminal sends Ctrl-C to worker processes too, but only their parent may end them. On Linux the kernel kills them
+    when the parent ends, even by a signal that a program cannot handle.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -38,8 +40,8 @@ def follow_parent() -> None:
 
 
 def in_lasting_thread(make: Callable[[], T]) -> T:
-    """``make()`` in a thread that lasts as long as the process: a child's parent is, to the kernel, the *thread* that
-    forked it."""
+    """Run ``make()`` in a thread that lasts as long as this process. To the kernel, the parent of a child is the
+    *thread* that forked it."""
     if threading.current_thread() is threading.main_thread():
         return make()
     return _lasting_thread(os.getpid()).submit(make).result()
@@ -47,32 +49,32 @@ def in_lasting_thread(make: Callable[[], T]) -> T:
 
 @functools.cache
 def _lasting_thread(pid: int) -> ThreadPoolExecutor:
-    """The thread of process ``pid``: one that was forked has none yet."""
+    """Return the thread of process ``pid``; the key lets a forked process start another one."""
     return ThreadPoolExecutor(1, "env processes")
 
 
 def is_broken(env: AsyncVectorEnv) -> bool:
-    """Whether one of its processes is gone."""
+    """Return whether a process of ``env`` has ended."""
     return any(pipe is None for pipe in env.parent_pipes) or not all(p.is_alive() for p in env.processes)
 
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
-    """What to raise where a process of ``env`` ended without a word: which one, and its exit code or signal. None if
-    none did.
+    """Return the error for a process of ``env`` that ended without sending one: names the env and the exit code or
+    signal. Return None if none ended so.
 
     Args:
-        env: One that could not be talked to.
+        env: A vector env that a message could not reach.
         first_env_index: Index of its first env in the run.
-        seeds: Of the last reset of each.
+        seeds: The seed of the last reset of each env.
     """
     ended = multiprocessing.connection.wait([process.sentinel for process in env.processes], timeout=1)
     for index, (process, pipe) in enumerate(zip(env.processes, env.parent_pipes, strict=True)):
-        if process.sentinel in ended and pipe is not None:  # without a pipe it told of its error
+        if process.sentinel in ended and pipe is not None:  # without a pipe: it sent its error before it ended
             process.join(1)
             code, seed = process.exitcode or 0, seeds[index]
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             text = (
-                f"env {first_env_index + index}: expected a process that goes on, got one that "
+                f"env {first_env_index + index}: expected a process that continues, got one that "
                 f"ended {how} (last seed {seed}). See what it printed; mode 'sync' runs the env in "
                 "this process."
             )
@@ -81,8 +83,10 @@ def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Seq
 
 
 def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
-    """End the processes of ``env``: they are asked to close, and killed after ``grace`` seconds; at 0 they are killed
-    without a word, as they may have been cut off in the middle of a message."""
+    """End the processes of ``env``: ask them to close, and kill them after ``grace`` seconds.
+
+    With a ``grace`` of 0 they are killed at once, for use after an interrupt that may have cut off a message.
+    """
     pipes = [pipe for pipe in env.parent_pipes if pipe is not None]
     deadline = time.monotonic() + grace
     if grace:
@@ -92,7 +96,7 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
         for process in env.processes:
             process.join(max(0.0, deadline - time.monotonic()))
     for process in env.processes:
-        process.kill()  # not terminate(): they inherit whatever handler of SIGTERM we have
+        process.kill()  # not terminate(): they inherit this process's handler of SIGTERM
     for process in env.processes:
         process.join()
     for pipe in pipes:
@@ -101,16 +105,15 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
 
 
 def close_vector_env(env: VectorEnv[Any, Any, Any]) -> None:
-    """Close ``env`` in about :data:`CLOSE_SECONDS` at most, after which none of its processes is left. Errors are
-    logged."""
+    """Close ``env`` and end all its processes, within about :data:`CLOSE_SECONDS`. Errors are logged."""
     if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
         end_processes(env.unwrapped, CLOSE_SECONDS)
     close_in_time(env, type(env.unwrapped).__name__)
 
 
 def close_in_time(env: Any, name: str) -> None:
-    """Call ``env.close()`` and log errors. After :data:`CLOSE_SECONDS`, raise TimeoutError in it, and again wherever
-    that is caught; only in the main thread, which alone can be interrupted, and where there are such signals."""
+    """Call ``env.close()`` and log errors. Interrupt it by a TimeoutError after :data:`CLOSE_SECONDS`, repeatedly in
+    case it catches the error. Only the main thread can be interrupted, and not on Windows."""
 
     def interrupt(*_: Any) -> None:
         raise TimeoutError(f"not done in {CLOSE_SECONDS:g} s")

@@ -1,4 +1,4 @@
-"""SyncEnvs: single envs, stepped one after the other in this process."""
+"""SyncEnvs: a vector env that steps single envs in turn, in this process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rlmodule.envs.infos import own_value
 
 
 class SyncEnvs(SyncVectorEnv):
-    """Gymnasium's own, which begins the next episode in the step that ends one, with less beside the envs' steps.
+    """Steps single envs in turn, like Gymnasium's SyncVectorEnv with same-step autoreset, but with less overhead.
 
-    Of ``info`` there is what a runner reads: ``final_obs`` and ``final_info`` of episodes that end, arrays ``[N]`` of
-    what each env returned, and None for the others; infos of envs need not have anything in common. Observations are
-    memory that the next step writes anew.
+    ``info`` has only the entries that a runner reads: ``final_obs`` and ``final_info``, object arrays ``[N]`` of the
+    values that envs returned at the end of an episode, with None for the others. The infos of envs may have different
+    keys. The next step overwrites the observations.
 
     Args:
-        env_fns: Make one env each.
+        env_fns: Functions that make one env each.
 
     Raises:
-        ValueError: From ``step``, if an env wrote into the observation of another. It looks in the steps in which
+        ValueError: From ``step``, if an env wrote into the observation of another. Checked in the steps in which
             observations are checked.
     """
 
@@ -37,11 +37,13 @@ class SyncEnvs(SyncVectorEnv):
         space, batch = self.single_observation_space, self._observations
         self._rows: np.ndarray | None = None
         if isinstance(space, spaces.Box) and space.shape and isinstance(batch, np.ndarray):
-            self._rows = batch.reshape(-1, *space.shape[1:])  # as if all were one observation
+            self._rows = batch.reshape(
+                -1, *space.shape[1:]
+            )  # all observations along one axis: np.concatenate fills it in a single call
         self._steps = 0
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step every env with its part of ``actions``: observations, rewards, terminateds, truncateds, ``info``."""
+        """Step every env with its action. Return observations, rewards, terminateds, truncateds, ``info``."""
         self._steps += 1
         all_obs: list[Any] = self._env_obs
         copies: list[Any] | None = [] if is_due(self._steps) else None
@@ -54,7 +56,7 @@ class SyncEnvs(SyncVectorEnv):
                 terminateds[i], truncateds[i] = terminated, truncated
                 if not finals:
                     finals = {"final_obs": np.empty(num, dtype=object), "final_info": np.empty(num, dtype=object)}
-                finals["final_obs"][i], finals["final_info"][i] = obs, info and own_value(info)
+                finals["final_obs"][i], finals["final_info"][i] = obs, info and own_value(info)  # reset() may change it
                 obs, _ = env.reset()
             all_obs[i] = obs
             if copies is not None:
@@ -68,12 +70,12 @@ class SyncEnvs(SyncVectorEnv):
         return self._observations, rewards, terminateds, truncateds, finals
 
     def _check_unchanged(self, copies: Sequence[Any]) -> None:
-        """See that each observation is still what its env returned."""
+        """Raise unless each observation still equals the copy made when its env returned it."""
         for env, returned, now in zip(self.envs, copies, self._env_obs, strict=True):
             leaves = zip(tree.flatten(returned), tree.flatten(now), strict=True)
             if any(to_array(before).tobytes() != to_array(after).tobytes() for before, after in leaves):
                 raise ValueError(
                     f"env {env.get_wrapper_attr('env_index')}, step {self._steps}, obs: expected "
-                    "memory of its own, got an array that another env wrote into. Make the array "
-                    "in the env's __init__, or return a copy of it."
+                    "memory that only this env uses, got an array that another env wrote into. Create the "
+                    "array in the env's __init__, or return a copy of it."
                 )

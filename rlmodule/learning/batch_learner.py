@@ -1,4 +1,4 @@
-"""BatchLearner: a learner that is given ready batches, such as those of a replay buffer."""
+"""BatchLearner: a learner that trains on ready batches, such as those of a replay buffer."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 
 class BatchLearner(Learner):
-    """A learner that is given ready train batches, such as samples of a replay buffer.
+    """Trains on ready batches, such as samples of a replay buffer: one gradient step per batch.
 
-    Override points, besides those of :class:`Learner`:
-        ``before_gradient_step``: what precedes each step, such as drawing noise.
-        ``prepare_batch``: what is computed from a batch before the gradient step, such as targets.
-        ``after_gradient_step``: what follows each step, such as moving a target net.
+    Override points, in addition to those of :class:`Learner`:
+        ``before_gradient_step``: prepare each step, such as by drawing noise.
+        ``prepare_batch``: compute columns of a batch before the gradient step, such as targets.
+        ``after_gradient_step``: follow up each step, such as by moving a target net.
 
-    In an update of several learners, those without data do not call ``prepare_batch`` and the loss, but all call
-    ``before_gradient_step`` and ``after_gradient_step``: draw from ``generator`` in these.
+    In an update of several learners, all call ``before_gradient_step`` and ``after_gradient_step``, but those without
+    data skip ``prepare_batch`` and the loss. So draw from ``generator`` only in the first two.
     """
 
     def before_gradient_step(self, module_id: str) -> None:
-        """Runs under ``no_grad`` before ``prepare_batch``. Default: nothing."""
+        """Prepare a gradient step. Runs under ``no_grad`` before ``prepare_batch``. Default: nothing."""
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return the batch for the loss; runs under ``no_grad``. Default: unchanged."""
+        """Return the batch for the loss. Runs under ``no_grad``. Default: the batch unchanged."""
         return batch
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Follow the module's new weights. Runs under ``no_grad``. Default: nothing."""
+        """Update what depends on the module's new weights. Runs under ``no_grad``. Default: nothing."""
 
     def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
         """Deprecated: call :meth:`update_from_batch`."""
@@ -48,21 +48,22 @@ class BatchLearner(Learner):
     def update_from_batch(
         self, batch: Batch | None, *, env_steps: int | None = None, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, dict[str, float]]:
-        """Take one gradient step on ``batch``, and wait for its numbers. :meth:`step_on_batch` does not wait.
+        """Take one gradient step on ``batch`` and return its metrics as numbers, which waits for the device. Use
+        :meth:`step_on_batch` to avoid the wait.
 
         Args:
-            batch: Columns ``[B, ...]``, as the loss reads them; sequences ``[L, B, ...]`` for a recurrent module. This
-                learner's part if there are several, which may be None.
+            batch: Columns ``[B, ...]`` that the loss reads; sequences ``[L, B, ...]`` for a recurrent module. With
+                several learners, the part of this one, which may be None.
             env_steps: Env steps sampled in the whole run so far, for schedules; None adds the rows of the batch to the
-                count of this learner.
-            module_id: Which module learns.
+                learner's count.
+            module_id: The module to train.
 
         Returns:
-            Module id → numbers to report, of the rows of all learners.
+            Module id → numbers to report, over the rows of all learners.
 
         Raises:
-            KeyError: If there is no module of that id (names the known ones), or the batch lacks a column.
-            TypeError: If the batch is no dict of tensors.
+            KeyError: If no module has that id (names the known ids), or the batch lacks a column.
+            TypeError: If the batch is not a dict of tensors.
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
@@ -83,18 +84,19 @@ class BatchLearner(Learner):
     def step_on_batch(
         self, batch: Batch | None, *, env_steps: int, module_id: str = DEFAULT_MODULE_ID
     ) -> dict[str, Metrics]:
-        """Take one gradient step on ``batch``, without waiting for the device and without checking the data. Loops with
-        many small updates call it, and :meth:`summarize_updates` now and then.
+        """Take one gradient step on ``batch``, without waiting for the device and without checking the data. For loops
+        of many small updates: call it for each, and :meth:`summarize_updates` now and then.
 
         Args:
             batch, env_steps, module_id: See :meth:`update_from_batch`.
 
         Returns:
-            Module id → tensors: what the loss reported, scalars or one entry per row, of the rows here alone.
-            :func:`merge_metrics` joins those of several learners, :meth:`summarize_updates` makes numbers of many.
+            Module id → tensors that the loss reported, scalars or one entry per row, of this learner's rows alone.
+            :func:`merge_metrics` joins those of several learners, :meth:`summarize_updates` turns those of many updates
+            into numbers.
 
         Raises:
-            KeyError: If there is no module of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
@@ -105,7 +107,7 @@ class BatchLearner(Learner):
             self._set_env_steps(env_steps)
             if batch is not None and self.device.type != "cpu":
                 batch = {name: moved(column, self.device) for name, column in batch.items()}
-            if not module.training:  # to ask costs less than to walk over all its parts each time
+            if not module.training:  # train() walks over all submodules: asking first is cheaper
                 self.module.train()
             with self._module_noise:
                 with torch.no_grad():
@@ -116,6 +118,7 @@ class BatchLearner(Learner):
             self.num_updates += 1
             with torch.no_grad():
                 if batch is None:
+                    # no data here: join the statistics of the other learners with a batch of no rows
                     leading = (0, 0) if self._stateful[module_id] else (0,)
                     obs = moved(as_tensors(allocate_observations(module.input_space, *leading)), self.device)
                     batch = {Columns.OBS: obs}
@@ -124,11 +127,11 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """The numbers of a result, from what successive calls of :meth:`step_on_batch` returned; leaves the modules in
-        eval mode until the next step."""
+        """Return the numbers to report from the metrics that successive calls of :meth:`step_on_batch` returned. The
+        modules are in eval mode afterwards, until the next step."""
         if not history:
             return {}
-        self.module.eval()  # not after each update, which would walk over all parts each time
+        self.module.eval()  # once here, since eval() walks over all submodules
         return {
             module_id: self._summary(module_id, join_metrics([metrics[module_id] for metrics in history]), {})
             for module_id in history[0]

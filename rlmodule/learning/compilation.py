@@ -1,4 +1,4 @@
-"""Where and how a learner computes: its device, and the wrapper around the loss and the gradient of a minibatch."""
+"""The device of a learner, and the pass that computes loss and gradient of a minibatch: plain, compiled or captured."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from rlmodule.learning.learner import Learner
 
 GradientPass = Callable[[dict[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
-"""From a minibatch to its loss and metrics; leaves the gradients with the parameters."""
+"""Computes the loss and metrics of a minibatch, and adds its gradient to ``grad`` of the parameters."""
 
 logger = logging.getLogger("rlmodule.learning.compilation")
 
 _MOST_SHAPES = 2
-"""Shapes of minibatches that are compiled or captured: full ones, and a smaller last one."""
+"""Most shapes of minibatches that are compiled or captured: the full one, and a smaller last one."""
 _MOST_UNLIKE = 64
-"""Minibatches of new shapes in a row after which compiling is given up."""
+"""Number of minibatches in a row with new shapes after which compiling and capturing stop."""
 _MOST_RECAPTURES = 8
-"""Graphs that are discarded since numbers that they froze have changed, before capturing is given up."""
+"""Most graphs discarded because a number that they froze has changed; after that capturing stops."""
 _WARM_UP = 3
-"""Trial runs before a capture, as torch advises."""
+"""Number of trial runs before a capture, as torch recommends."""
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
-    """Return the GPU that torch has chosen if the settings give the learner one, else the CPU.
+    """Return torch's current GPU if the settings assign one to the learner, else the CPU.
 
     Raises:
-        ValueError: If they do and torch cannot use one.
+        ValueError: If they assign one and torch cannot use it.
     """
     if not settings.num_gpus_per_learner:
         return torch.device("cpu")
@@ -58,7 +58,8 @@ def learner_device(settings: LearnerSettings) -> torch.device:
 
 
 def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
-    """Combine forward pass, loss and backward pass of a minibatch of one module, as the settings of ``learner`` ask."""
+    """Return the gradient pass of one module: with autocast, compiled or captured as the settings of ``learner``
+    say."""
     settings, parameters = learner.settings, learner.parameters[module_id]
     kind = parameters.grad.device.type
 
@@ -66,7 +67,9 @@ def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
         return learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
 
     def compute_in_bfloat16(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(kind, torch.bfloat16, cache_enabled=False):  # a graph must not keep what is cached
+        with torch.autocast(
+            kind, torch.bfloat16, cache_enabled=False
+        ):  # a graph must not record weights that autocast cached
             rows, fwd_out = learner.forward_rows(module_id, batch)
             loss, metrics = learner.compute_total_loss(module_id, rows, _widened(fwd_out))
         return loss.float(), _widened(metrics)
@@ -78,7 +81,7 @@ def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
 
 
 def is_plain(settings: LearnerSettings) -> bool:
-    """Whether the settings ask for the forward and backward pass without autocast, compilation and graphs."""
+    """Return whether the settings use neither autocast nor compilation nor CUDA graphs."""
     return not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
 
 
@@ -92,7 +95,7 @@ def _differentiate(
 
 
 def _widened(tensors: Any) -> Any:
-    """Convert tensors of 16 bits to float32, which the arithmetic of distributions and errors needs."""
+    """Convert 16-bit floats in a tree of tensors to float32, whose precision distributions and losses need."""
     if isinstance(tensors, Tensor):
         return tensors.float() if tensors.dtype in (torch.bfloat16, torch.float16) else tensors
     if isinstance(tensors, Mapping):
@@ -101,8 +104,10 @@ def _widened(tensors: Any) -> Any:
 
 
 class _Accelerated:
-    """A gradient pass that is compiled, captured or both, from the second minibatch of a shape on. The first of a shape
-    and those of rare shapes are computed without. If compiling or capturing fails, it logs why, once, and does without.
+    """Runs a gradient pass compiled, captured in a CUDA graph, or both.
+
+    The first minibatch of each shape, and those of rare shapes, run plainly. If compiling or capturing fails, the
+    reason is logged once and all later minibatches run without it.
     """
 
     def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:
@@ -135,7 +140,7 @@ class _Accelerated:
         return self._replay(shape, batch)
 
     def _count(self, shape: Any) -> int:
-        """Count the earlier minibatches of ``shape``; 0 as well if enough other shapes are compiled already."""
+        """Return how many earlier minibatches had ``shape``; 0 also if enough other shapes are compiled already."""
         times = self._seen.pop(shape, 0)
         once = [other for other, count in self._seen.items() if count == 1]
         if times == 1 and len(self._seen) - len(once) >= _MOST_SHAPES:
@@ -147,7 +152,7 @@ class _Accelerated:
         return times
 
     def _first(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute a minibatch of a new shape, and note what the loss reads."""
+        """Compute a minibatch of a new shape plainly, and note which attributes of the learner the loss reads."""
         if self._unlike == _MOST_UNLIKE:
             reason = f"{_MOST_UNLIKE} minibatches in a row were each of another shape"
             self._stop_compiling(reason)
@@ -163,13 +168,14 @@ class _Accelerated:
         return result
 
     def _run_compiled(self, batch: dict[str, Tree], *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        # a failed attempt may have updated running statistics already
         kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()] if is_first else []
         try:
             return self._fast(batch)
         except Exception as error:
             self._stop_compiling(_reason(error))
             _put_back(kept)
-            return self._plain(batch)  # raises what has nothing to do with compiling
+            return self._plain(batch)  # raises again if compiling was not the cause
 
     def _replay(self, shape: Any, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
         values, graph = self._frozen_values(), self._graphs.get(shape)
@@ -178,17 +184,18 @@ class _Accelerated:
         return self._plain(batch) if graph is None else graph.replay(batch)
 
     def _frozen_values(self) -> dict[str, Any]:
-        """What a graph has frozen of the learner: the values of its attributes, and the addresses of tensors."""
+        """Return what a graph of the loss would freeze: values of the learner's attributes, and addresses of its
+        tensors."""
         kept, values = vars(self._learner), _plain_values(self._learner)
         values |= {name: x.data_ptr() for name, x in kept.items() if isinstance(x, Tensor)}
         return {name: values[name] for name in self._reads & values.keys()}
 
     def _capture(self, shape: Any, batch: dict[str, Tree], values: dict[str, Any]) -> _Graph | None:
-        """Capture a graph with the present values of the learner's attributes; None if that is impossible.
+        """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.
 
         Raises:
-            RuntimeError: If it fails though the trial runs did not. Torch may then be in a state from which nothing
-                can continue.
+            RuntimeError: If the capture fails although the trial runs did not. Torch may then be in a state in which
+                nothing can continue.
         """
         if self._graphs.pop(shape, None) is not None:
             self._recaptures += 1
@@ -196,6 +203,7 @@ class _Accelerated:
             names = _of_learner(sorted(self._reads & _plain_values(self._learner).keys()))
             self._stop_capturing(f"it reads {names}, of which one keeps changing (see Coefficient)")
             return None
+        # the trial runs update running statistics, which only real minibatches may do
         kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
         try:
             graph = _Graph(self._fast, batch, values)
@@ -236,15 +244,16 @@ def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Graph:
-    """The gradient pass of minibatches of one shape as a CUDA graph.
+    """A CUDA graph of the gradient pass of minibatches of one shape. The constructor does the trial runs.
 
     Args:
-        run: The pass.
+        run: The gradient pass.
         batch: A minibatch of that shape.
-        values: What the learner's attributes are.
+        values: Values of the learner's attributes that the graph freezes.
 
     Raises:
-        Exception: From the trial runs: whatever prevents a capture, such as an operation that waits for the device.
+        Exception: From the trial runs: any error that prevents a capture, such as an operation that waits for the
+            device.
     """
 
     def __init__(self, run: GradientPass, batch: dict[str, Tree], values: dict[str, Any]) -> None:
@@ -265,15 +274,15 @@ class _Graph:
             here.wait_stream(aside)
 
     def capture(self) -> None:
-        """Record what the trial runs did."""
+        """Record the gradient pass as a graph."""
         self._graph = torch.cuda.CUDAGraph()
-        # other threads, such as those of NCCL, may use the device meanwhile
+        # "thread_local": other threads, such as those of NCCL, may use the device meanwhile
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             loss, metrics = self._run(self._batch)
             self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
 
     def replay(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return copies of the loss and metrics of ``batch``, since the next replay overwrites them."""
+        """Run the graph on ``batch``. Return copies of its loss and metrics, which the next replay overwrites."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
         return self._loss.clone(), {name: value.clone() for name, value in self._metrics.items()}
@@ -281,7 +290,7 @@ class _Graph:
 
 @contextmanager
 def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
-    """Add to ``names`` those of the attributes of ``owner`` that are read within the block."""
+    """Add to ``names`` every attribute of ``owner`` that is read within the block."""
     cls: Any = type(owner)
 
     def note(self: Any, name: str) -> Any:
@@ -296,7 +305,7 @@ def _noting_reads(owner: object, names: set[str]) -> Iterator[None]:
 
 
 def _plain_values(owner: object) -> dict[str, Any]:
-    """The attributes of ``owner`` that a graph would freeze, except tensors."""
+    """Return the attributes of ``owner`` that a graph would freeze, except tensors."""
     return {name: x for name, x in vars(owner).items() if isinstance(x, int | float | str | None)}
 
 
@@ -310,7 +319,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compiled(compute: GradientPass) -> GradientPass:
-    """Compile a copy of ``compute``, since torch keeps and counts compiled code by code object, not by learner."""
+    """Compile a copy of ``compute``: torch caches compiled code by code object, which all learners would share."""
     assert isinstance(compute, FunctionType)
     own: Any = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
     return torch.compile(own, dynamic=False, fullgraph=True)
@@ -318,10 +327,10 @@ def _compiled(compute: GradientPass) -> GradientPass:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """Raise within the block where something waits for the GPU."""
+    """Raise an error where an operation within the block waits for the GPU."""
     before = torch.cuda.get_sync_debug_mode()
     try:
-        with warnings.catch_warnings():  # this mode is a prototype, which does not find everything that waits
+        with warnings.catch_warnings():  # torch warns that this mode, a prototype, misses some waits
             warnings.filterwarnings("ignore", "Synchronization debug mode")
             torch.cuda.set_sync_debug_mode("error")
         yield

@@ -1,4 +1,4 @@
-"""DataParallel: makes several learners, each with part of the data, take the steps of one that has all of it."""
+"""DataParallel: lets several learners, each with part of the data, take the steps of one that has all of it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from rlmodule.modules.apis import EpsilonGreedyAPI
 from rlmodule.modules.rl_module import MultiRLModule
 
 _MOST_ENVS = 2**32
-"""More than any first env, so that rows are ordered by time before they are ordered by it."""
+"""More than the index of any env. Multiplied by it, time takes precedence over the env in the order of rows."""
 
 
 class DataParallel:
-    """One learner's part in updates of several learners. Methods are called in the order of an update.
+    """Synchronises one learner with the others during an update. Methods are called in the order of an update.
 
     Override points: none.
 
     Args:
         collective: The learners.
-        modules: What they train.
+        modules: The modules that they train.
     """
 
     def __init__(self, collective: Collective, modules: MultiRLModule) -> None:
@@ -56,8 +56,8 @@ class DataParallel:
     def gradient(
         self, compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Loss and gradient of the mean over the rows of all learners, and what ``compute`` reports of those in
-        ``batch``. Without rows, this learner only joins the all-reduce."""
+        """Compute the gradient of the mean loss over the rows of all learners. Return that loss, and the metrics of the
+        rows in ``batch``. Without rows, this learner only joins the all-reduce."""
         parameters.zero_grad()
         rows, loss, metrics = num_rows(batch) if batch else 0, parameters.grad.new_zeros(()), Metrics()
         if rows:
@@ -67,18 +67,21 @@ class DataParallel:
 
     def forget(self, module_id: str) -> None:
         """Forget a module."""
-        del self._own_buffers[module_id]
+        self._own_buffers.pop(module_id, None)
 
     def leave(self, modules: nn.Module) -> None:
-        """Take the running moments of all modules over the rows of this learner again."""
+        """Compute the running moments of all modules over the rows of this learner alone again."""
         for moments in _moments_of(modules):
             moments.pool = None
 
     def sync_rollout(
         self, rollout: Rollout | None, generator: torch.Generator, num_updates: int, env_steps: int
     ) -> Rollout | None:
-        """Return the rollout; one invalid row of another learner's where this one has no data, so that it can join all
-        collective operations; None if none has data.
+        """Give learners without data a row, so that they can join all collective operations.
+
+        Returns:
+            The rollout; for a learner without data, one row of another learner's, marked invalid; None if no learner
+            has data.
 
         Raises:
             RuntimeError: If the learners differ in the other arguments.
@@ -96,39 +99,48 @@ class DataParallel:
         return Rollout(**given) if rollout is None else rollout
 
     def number(self, rollout: Rollout) -> Rollout:
-        """Add a column by which rows are ordered among those of all learners: by time, and then by the first env of
-        the rollout. Rows that are equal in both are ordered by learner and then by slot."""
+        """Add a column that orders the rows of all learners: by time, and then by the first env of the rollout. Rows
+        with equal entries are ordered by learner and then by slot."""
         times = torch.arange(rollout.shape[0], device=rollout.valid.device)[:, None]
         order = times.expand(rollout.shape) * _MOST_ENVS + rollout.first_env_index
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: dict[str, Tree]) -> Share:
-        """Find out which rows or sequences of all learners are in the train batch; removes the column for that."""
+        """Find out which rows or sequences of all learners are in the train batch. Removes the column for it."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)
-        if keys is None:  # a batch that was not made by pack()
+        if keys is None:  # the batch was not made by pack()
             keys = torch.arange(count)
         return Share(keys[0] if keys.dim() > 1 else keys, length, self._collective)
 
     def join_metrics(self, history: Sequence[Metrics], extra: frozenset[str]) -> tuple[Metrics, frozenset[str]]:
-        """Join the metrics of several minibatches and of all learners. ``extra`` are the names of those that modules
-        report, which learners without rows do not know yet."""
+        """Join the metrics of several minibatches and of all learners.
+
+        Args:
+            history: The metrics of each minibatch of this learner.
+            extra: Names of the metrics that the module's own losses report, as far as this learner knows them.
+
+        Returns:
+            The joined metrics, and the names that any learner knows.
+        """
         parts = self._collective.all_gather_object(part_of(history) | {"extra": sorted(extra)})
         scalars, per_row = merge_parts(parts)
         metrics = scalars | {name: torch.cat(values) for name, values in per_row.items()}
         return metrics, extra.union(*(part["extra"] for part in parts))
 
     def average_buffers(self, module_id: str, rows: int) -> None:
-        """Average the buffers of a module over all learners, weighted by rows, and take the maximum of whole numbers:
-        running statistics of the nets' own differ from learner to learner."""
+        """Average the buffers of a module over all learners, weighted by rows; take the maximum of integer buffers.
+
+        Without it, statistics that the nets keep themselves, such as those of batch norm, would differ by learner.
+        """
         floats, others = list[Tensor](), list[Tensor]()
         for buffer in self._own_buffers[module_id]:
             (floats if buffer.is_floating_point() else others).append(buffer)
         if floats:
             here = torch.cat([buffer.double().flatten() for buffer in floats])
             here = torch.cat([here * rows if rows else torch.zeros_like(here), here.new_full((1,), rows)])
-            # exact where all are equal: a product of float32 and a whole number, in float64, is
+            # equal buffers stay as they are, to the last bit: float64 holds a float32 times an integer exactly
             total = self._collective.all_reduce(here)
             _scatter(total[:-1] / total[-1], floats)
         if others:
@@ -136,8 +148,8 @@ class DataParallel:
             _scatter(self._each(here).amax(0), others)
 
     def _each(self, row: Tensor) -> Tensor:
-        """The ``row`` ``[n]`` of whole numbers of each learner, ``[size, n]``. All have one length, which
-        ``all_gather`` would exchange first."""
+        """Return the integers ``row`` ``[n]`` of each learner, ``[size, n]``."""
+        # cheaper than all_gather, which exchanges the lengths first; here all are equal
         table = row.new_zeros(self._collective.size, len(row))
         table[self._collective.rank] = row
         return self._collective.all_reduce(table)
@@ -153,7 +165,7 @@ def _moments_of(module: nn.Module) -> Iterator[RunningMoments]:
 
 
 def _exploration_buffers(module: nn.Module) -> set[str]:
-    """The names of the buffers that say how much to explore. Learners do not change them, so they stay the same."""
+    """Return the names of the buffers that ``set_epsilon`` fills. Learners never change them, so all have the same."""
     if not isinstance(module, EpsilonGreedyAPI):
         return set()
     copied = copy.deepcopy(module)
@@ -163,7 +175,7 @@ def _exploration_buffers(module: nn.Module) -> set[str]:
 
 
 def _check_alike(states: Tensor) -> None:
-    """Check that all learners have the state of the first: ``[size, (random numbers, updates, env steps)]``."""
+    """Raise unless all learners have the same state: ``[size, (random numbers, updates, env steps)]``."""
     names = ("the random numbers of `generator`", "num_updates", "env_steps")
     for rank, differs in enumerate((states != states[0]).tolist()):
         if any(differs):
@@ -175,6 +187,6 @@ def _check_alike(states: Tensor) -> None:
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:
-    """Copy ``values`` into ``buffers``, one after the other."""
+    """Copy consecutive parts of ``values`` into ``buffers``."""
     for buffer, part in zip(buffers, values.split([buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(part.view_as(buffer))

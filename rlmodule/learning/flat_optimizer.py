@@ -13,16 +13,16 @@ from rlmodule.collective import Collective
 
 
 class FlatParameters:
-    """Moves parameters into one contiguous tensor and makes them, and their gradients, views of it.
+    """Moves parameters into one contiguous tensor, and makes them and their gradients views of it.
 
-    A module of a dozen small tensors spends as long in the bookkeeping of an optimizer step as in its backward pass;
-    for an elementwise optimizer one long tensor is the same arithmetic.
+    With a dozen small tensors, the bookkeeping of an optimizer step takes as long as the backward pass. An elementwise
+    optimizer does the same arithmetic on one long tensor.
 
     Args:
         parameters: Trainable parameters; frozen ones are left out.
 
     Raises:
-        ValueError: If there are none, or they differ in dtype or device.
+        ValueError: If no parameter is trainable, or they differ in dtype or device.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -35,7 +35,7 @@ class FlatParameters:
                 "whole with module.to(...)."
             )
         self.tensor = nn.Parameter(torch.cat([p.detach().flatten() for p in self.views]))
-        # two more numbers than the gradient, which are reduced with it: the rows and the loss
+        # two more numbers, so that one all-reduce takes the rows and the loss along with the gradient
         self._pooled = self.tensor.detach().new_zeros(self.tensor.numel() + 2)
         self.grad = self.tensor.grad = self._pooled[:-2]
         sizes = [p.numel() for p in self.views]
@@ -44,14 +44,14 @@ class FlatParameters:
             p.grad = grad.view_as(p)
 
     def zero_grad(self) -> None:
-        """Clear all gradients; backward adds to them in place."""
+        """Set all gradients to zero; the backward pass adds to them in place."""
         self.grad.zero_()
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
         """Replace the gradient of the mean over ``rows`` rows here by that of the mean over the rows of all learners.
 
         Returns:
-            The mean over all rows of ``loss``, given as the mean over those here.
+            The loss as the mean over the rows of all learners; ``loss`` is that over the rows here.
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
@@ -62,7 +62,7 @@ class FlatParameters:
         """Clip the gradients in place.
 
         Args:
-            limit: The bound; None only measures.
+            limit: The bound; None clips nothing.
             by: ``"global_norm"`` (of all together), ``"norm"`` (of each parameter) or ``"value"`` (of each element).
 
         Returns:
@@ -82,15 +82,15 @@ class FlatParameters:
 
 
 class FlatAdam(torch.optim.Adam):
-    """Adam (Kingma and Ba 2015) for a single tensor, such as a flat one, in one call of torch's fused kernel.
+    """Adam (Kingma and Ba 2015, Algorithm 1) for a single flat tensor, in one call of torch's fused kernel.
 
-    :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``, whose ``step``
-    spends ten times as long around the kernel as in it where nets are small. It calls no step hooks.
+    :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``. For small nets,
+    the ``step`` of the latter takes ten times as long as its kernel. It calls no step hooks.
 
     Args:
-        parameters: The tensor.
-        lr: Learning rate, until a param group is given another.
-        eps: Added to the root of the second moment.
+        parameters: The flat tensor.
+        lr: Initial learning rate; later ones are set in the param group.
+        eps: Added to the square root of the second moment.
     """
 
     def __init__(self, parameters: nn.Parameter, lr: float, eps: float) -> None:
@@ -100,7 +100,7 @@ class FlatAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step_unless(self, skip: Tensor) -> None:
-        """Take a step, or none if ``skip``, a scalar float tensor, is 1 instead of 0, without waiting for its value."""
+        """Take a step, or none if ``skip``, a scalar float tensor, is 1 instead of 0. Does not wait for its value."""
         (group,) = self.param_groups
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
@@ -124,9 +124,9 @@ class FlatAdam(torch.optim.Adam):
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = False) -> dict[str, Any]:
-    """``optimizer.state_dict()`` with string keys, as trees of tensors and JSON-able values.
+    """Return ``optimizer.state_dict()`` with string keys, as trees of tensors and values that JSON can hold.
 
-    If it ``is_scheduled``, each ``lr`` is the ``initial_lr``, from which the schedule and the env steps give the lr.
+    If ``is_scheduled``, store each ``initial_lr`` as ``lr``; the schedule computes the current one from it.
     """
     state = optimizer.state_dict()
     groups = [group | {"lr": group["initial_lr"]} if is_scheduled else group for group in state["param_groups"]]
@@ -134,9 +134,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer, *, is_scheduled: bool = Fa
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what :func:`optimizer_state` gave, except learning rates of groups that were made with another one."""
+    """Restore a state from :func:`optimizer_state`, except learning rates whose initial value is configured differently
+    now."""
     initial = [group.get("initial_lr") for group in optimizer.param_groups]
-    # torch would keep these very tensors, and step in them
+    # copies, since torch would keep the tensors of `state` and update them
     own = {int(key): copy.deepcopy(of) for key, of in state["state"].items()}
     optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
     for group, lr in zip(optimizer.param_groups, initial, strict=True):

@@ -1,8 +1,8 @@
 """Learners: the gradient step, and how rollouts become its minibatches.
 
-An algorithm derives from :class:`EpisodeLearner` (PPO-like: rollouts, with bootstraps and advantages) or from
-:class:`BatchLearner` (DQN-like: ready batches from a replay buffer) and writes the loss. Several learners that train
-together have a :class:`DataParallel`; a single one has None.
+The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: rollouts, bootstraps, advantages) or from
+:class:`BatchLearner` (as DQN's: ready batches from a replay buffer) and defines the loss. Learners that train together
+synchronise through :class:`DataParallel`; a single learner does without it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ Batch = dict[str, Tree]
 
 
 class GlobalStream:
-    """Puts torch's global generators (the CPU's, and that of a GPU) on a stream of the run within ``with`` blocks, for
-    what draws from nothing else, such as dropout. A block continues where the last one ended.
+    """Seeds torch's global generators (CPU and GPU) from the run within ``with`` blocks, for operations that accept no
+    generator, such as dropout. Each block continues where the last one ended.
 
     Attributes:
-        collective: Learners that train together draw other numbers each; the stream has the same state on all of them.
+        collective: The learners that train together. Within a block each draws different numbers; between blocks the
+            stream has the same state on all of them.
     """
 
     collective: Collective = SingleProcess()
@@ -75,7 +76,7 @@ class GlobalStream:
         self._states = [torch.Generator(each.device).manual_seed(seed).get_state() for each in self._generators]
 
     def _swap(self) -> None:
-        """Swap the generators' states with those kept here. torch.random.fork_rng takes as long as an update."""
+        """Swap the generators' states with those stored here. torch.random.fork_rng would take as long as an update."""
         states, self._states = self._states, [generator.get_state() for generator in self._generators]
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
@@ -92,43 +93,44 @@ class GlobalStream:
         self._swap()
 
     def get_state(self) -> Tensor:
-        """The state of the CPU's generator, followed by that of the GPU's."""
+        """Return the state of the CPU generator, followed by that of the GPU generator if there is one."""
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
-        """Restore what :meth:`get_state` gave, whether or not that stream and this one have a GPU."""
+        """Restore a state from :meth:`get_state`, even if only one of the two streams has a GPU."""
         saved = state.cpu().tensor_split([len(self._states[0])])
         self._states = [new.clone() if len(new) else own for own, new in zip(self._states, saved, strict=False)]
 
 
 class Learner(Hooks, ABC):
-    """Holds the modules and their optimizers and takes gradient steps.
+    """Trains modules by gradient steps; holds them and their optimizers.
 
     Override points:
         ``compute_loss_for_module``: the loss.
-        ``configure_optimizer_for_module``: another optimizer; Adam with a fused step by default.
-        ``required_apis``: abilities the loss needs of a module.
-        ``summarize``: how the metrics of all minibatches become numbers; their means by default.
-        ``get_state``, ``set_state``: when a subclass keeps something that evolves.
-        ``add_module``, ``remove_module``, ``load_module_state``: when it keeps something of each module.
+        ``configure_optimizer_for_module``: the optimizer; default: Adam with a fused step.
+        ``required_apis``: the interfaces that the loss needs a module to implement.
+        ``summarize``: the numbers reported from the metrics of all minibatches; default: their means.
+        ``get_state``, ``set_state``: state that a subclass adds.
+        ``add_module``, ``remove_module``, ``load_module_state``: state that a subclass keeps for each module.
 
-    Several learners, each with a part of the data, take the steps that one would take with all of it, provided the loss
-    is a mean over rows; their weights are the same bits at any time. Draw random numbers that all must share from
-    ``generator``; dropout and the like draw other numbers on each learner. What depends on all rows of a minibatch,
-    such as batch norm in training, sees only those of its own learner.
+    If the loss is a mean over rows, several learners, each with a part of the data, take the steps that one learner
+    would take with all of it, and their weights stay identical to the last bit. Draw random numbers that all learners
+    must share from ``generator``; dropout and other layers draw different numbers on each learner. Operations over all
+    rows of a minibatch, such as batch norm in training, see only the rows of their own learner.
 
     Args:
         settings: Learning rate, clipping, minibatches.
         spec: The modules.
-        run_seed: Seed of the run; minibatches are shuffled from its ``learner`` stream.
+        run_seed: Seed of the run; its ``learner`` stream shuffles the minibatches.
 
     Attributes:
-        collective: The learners that train together with this one.
-        progress: Gradient steps so far, also within an update.
+        collective: The learners that train together, this one included.
+        progress: Number of gradient steps taken; also grows during an update.
 
     Raises:
-        TypeError: If a module lacks an ability in ``required_apis``.
-        ValueError: If a pass of a module returns a wrong shape; see :func:`rlmodule.modules.shape_checks.check_module`.
+        TypeError: If a module lacks an interface in ``required_apis``.
+        ValueError: If a forward pass of a module returns a wrong shape; see
+            :func:`rlmodule.modules.shape_checks.check_module`.
     """
 
     required_apis: ClassVar[tuple[type, ...]] = ()
@@ -138,25 +140,23 @@ class Learner(Hooks, ABC):
         self.device = learner_device(settings)
         self.module: MultiRLModule = spec.build().to(self.device)
         self.collective: Collective = SingleProcess()
-        self._data_parallel: DataParallel | None = None  # if there are others
-        self.progress = 0
+        self._data_parallel: DataParallel | None = None  # None for a single learner
+        self.progress = self.env_steps = self.num_updates = 0
         self.parameters: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
         self._skipped_in_a_row: dict[str, int] = {}
-        for module_id in self.module:
-            self._register_module(module_id)
         self._extra_metrics: dict[str, frozenset[str]] = {}
+        for module_id, one in spec.rl_module_specs.items():
+            self._register_module(module_id, one)
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
         self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
-        self.env_steps = 0
-        self.num_updates = 0
         self.connect(self.collective)
 
-    def _register_module(self, module_id: str) -> None:
-        """Check a module, and make its optimizer and all else that is kept for each."""
+    def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
+        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module."""
         module = self.module[module_id]
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
@@ -164,7 +164,7 @@ class Learner(Hooks, ABC):
         self.parameters[module_id] = flat = FlatParameters(module.parameters())
         self.optimizers[module_id] = optimizer = self.configure_optimizer_for_module(module_id, flat.tensor)
         for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])  # where torch's own schedulers keep it, too
+            group.setdefault("initial_lr", group["lr"])  # the key that torch's own schedulers use
         self._stateful[module_id] = module.is_stateful()
         self._gradient_passes[module_id] = gradient_pass(self, module_id)
         self._skipped_in_a_row[module_id] = 0
@@ -172,24 +172,24 @@ class Learner(Hooks, ABC):
             self._data_parallel.register(module_id, module)
 
     def _check_own_parameters(self, module_id: str) -> None:
-        """Refuse trainable parameters that another module trains: each optimizer would step in a copy of its own."""
+        """Raise if another module trains some of the same parameters: each optimizer would update its own copy."""
         mine = {id(p): name for name, p in self.module[module_id].named_parameters()}
         for other, flat in self.parameters.items():
             if shared := [mine[id(p)] for p in flat.views if id(p) in mine]:
                 raise ValueError(
                     f"module {module_id!r} of {type(self).__name__}: expected trainable parameters "
-                    f"of its own, got {', '.join(shared[:5])}, which module {other!r} trains, too. "
-                    "Build them in setup() of each module, or freeze them with "
+                    f"that no other module trains, got {', '.join(shared[:5])}, which module {other!r} "
+                    "trains, too. Build them in setup() of each module, or freeze them with "
                     "requires_grad_(False)."
                 )
 
     def connect(self, collective: Collective) -> None:
         """Train together with the learners of ``collective`` from the next update on.
 
-        All must have the same state and make the same calls: which updates, of which module, after how many env steps.
-        Only the data differs.
+        All learners must have the same state and make the same calls: the same updates, of the same modules, after the
+        same number of env steps. Only the data differs.
 
-        A learner that raises within an update leaves the others, which then raise :class:`CollectiveError`.
+        If a learner raises during an update, it leaves the collective and the others raise :class:`CollectiveError`.
         """
         self.collective.close()
         if self._data_parallel is not None:
@@ -201,41 +201,45 @@ class Learner(Hooks, ABC):
         self._is_plain = is_plain(self.settings) and is_alone
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Train a further module from now on. Its weights depend on the run's seed and its id.
+        """Add a module and train it from now on. The run's seed and ``module_id`` determine its initial weights.
 
         Raises:
-            ValueError: If there is one of that id, or the id cannot be one.
-            TypeError: If it lacks an ability in ``required_apis``.
+            ValueError: If the id is in use or invalid.
+            TypeError: If the module lacks an interface in ``required_apis``.
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
-        try:
-            self._register_module(module_id)
-        except Exception:
-            self.module.remove(module_id)
-            raise
+            try:
+                self._register_module(module_id, spec)
+            except Exception:
+                self._forget_module(module_id)
+                raise
 
     def remove_module(self, module_id: str) -> None:
-        """Forget a module.
+        """Remove a module, its optimizer and all other state kept for it.
 
         Raises:
-            KeyError: If there is none of that id; names those there are.
+            KeyError: If no module has that id; names the known ids.
         """
+        self._forget_module(module_id)
+
+    def _forget_module(self, module_id: str) -> None:
+        """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
-        del self.parameters[module_id], self.optimizers[module_id], self._stateful[module_id]
-        del self._gradient_passes[module_id], self._skipped_in_a_row[module_id]
-        self._extra_metrics.pop(module_id, None)
+        kept = self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._extra_metrics
+        for by_id in (*kept, self._skipped_in_a_row):
+            by_id.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
 
     def load_module_state(self, module_id: str, state: Mapping[str, Tensor]) -> None:
-        """Copy the ``state`` of a module, as its ``get_state()`` gives it, into the module ``module_id``, whose
-        optimizer keeps its state.
+        """Copy ``state``, from the ``get_state()`` of a module, into the module ``module_id``. The optimizer keeps its
+        own state.
 
         Raises:
-            KeyError: If there is no module of that id; names those there are.
-            ValueError: If the state is not one of such a module.
+            KeyError: If no module has that id; names the known ids.
+            ValueError: If the names or shapes in ``state`` do not match the module.
         """
         self.module[module_id].set_state(state)
 
@@ -243,29 +247,30 @@ class Learner(Hooks, ABC):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """The scalar loss of one minibatch, and tensors to report.
+        """Return the scalar loss of one minibatch, and tensors to report.
 
         Args:
-            module_id: Which module.
-            batch: Columns ``[B, ...]``: rows, also for a recurrent module.
-            fwd_out: What ``forward_train`` made of them, ``[B, ...]``.
+            module_id: The module that is trained.
+            batch: Columns ``[B, ...]``; a recurrent module's sequences are flattened into such rows.
+            fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
     def configure_optimizer_for_module(self, module_id: str, parameters: nn.Parameter) -> torch.optim.Optimizer:
-        """The optimizer of a module, given all its parameters as one flat tensor: an elementwise one such as Adam.
+        """Return the optimizer of a module. It must be elementwise, as Adam is: it gets one flat tensor of all
+        parameters.
 
-        The learning rates it is made with are its own: ``settings.lr`` reaches them only if it is passed here. An
-        ``lr`` that is a schedule multiplies them by its value over its value at step 0.
+        The optimizer determines its learning rates; pass ``settings.lr`` here to use that setting. If ``lr`` is a
+        schedule, the learning rates are multiplied by its current value over its value at step 0.
 
         A parameter that took no part in the loss has a gradient of zero.
         """
         return FlatAdam(parameters, lr=value_at(self.settings.lr, 0), eps=1e-5)
 
     def forward_rows(self, module_id: str, batch: Batch) -> tuple[Batch, Mapping[str, Tree]]:
-        """``forward_train(batch)``: the batch and what came out, both as rows ``[B, ...]`` if they are sequences.
+        """Run ``forward_train(batch)``. Return the batch and the outputs; sequences are flattened to rows ``[B, ...]``.
 
         Raises:
-            ValueError: If a recurrent module is given rows, or predicts values and returns no ``embeddings``.
+            ValueError: If a recurrent module gets rows, or predicts values and returns no ``embeddings``.
         """
         module = self.module[module_id]
         if self._stateful[module_id]:
@@ -274,7 +279,7 @@ class Learner(Hooks, ABC):
         return batch, module.forward_train(batch)
 
     def compute_total_loss(self, module_id: str, rows: Batch, fwd_out: Mapping[str, Tree]) -> tuple[Tensor, Metrics]:
-        """The algorithm's loss and those of the module itself, and what they report."""
+        """Return the algorithm's loss plus the module's own losses, and the metrics of both."""
         returned = self.compute_loss_for_module(module_id, rows, fwd_out)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         if not (isinstance(loss, Tensor) and not loss.dim() and isinstance(metrics, dict)):
@@ -286,9 +291,9 @@ class Learner(Hooks, ABC):
         return loss, metrics
 
     def _gradient_step(self, module_id: str, batch: Batch) -> Metrics:
-        """One gradient step: forward, loss, backward, clip, step. Nothing here waits for the device.
+        """Take one gradient step: forward, loss, backward, clip, step. Nothing here waits for the device.
 
-        The step is left out, and the optimizer untouched, where the loss or the gradient is not finite.
+        If the loss or the gradient is not finite, skip the step and leave the weights and the optimizer unchanged.
         """
         parameters, settings = self.parameters[module_id], self.settings
         if self._is_plain:
@@ -300,7 +305,7 @@ class Learner(Hooks, ABC):
             loss, metrics = compute(batch) if together is None else together.gradient(compute, parameters, batch)
         norm = parameters.clip(settings.grad_clip, settings.grad_clip_by)
         both = norm + loss.detach()
-        skip = both.sub_(both).ne_(0).float()  # what is not finite less itself is NaN, and that is not 0
+        skip = both.sub_(both).ne_(0).float()  # x - x is 0 if x is finite, else NaN
         if isinstance(optimizer := self.optimizers[module_id], FlatAdam):
             optimizer.step_unless(skip)
         elif not skip:
@@ -310,7 +315,7 @@ class Learner(Hooks, ABC):
         return {name: value.detach() for name, value in metrics.items()}
 
     def _update_statistics(self, module_id: str, batch: Batch) -> None:
-        """Update the module's statistics with the observations of ``batch``; average buffers over all learners."""
+        """Update the module's statistics with the observations of ``batch``. Average its buffers over all learners."""
         rows = {Columns.OBS: batch[Columns.OBS]}
         if self._stateful[module_id]:
             rows = flatten_sequences(rows, batch.get(Columns.VALID_ROWS))
@@ -319,15 +324,15 @@ class Learner(Hooks, ABC):
             self._data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """The numbers of a result: those of :meth:`summarize`, ``more``, the learning rate, and the means of what the
-        module's own losses reported."""
+        """Return the numbers to report: those of :meth:`summarize`, ``more``, the learning rate, and the means of the
+        metrics of the module's own losses. Raise FloatingPointError if too many updates in a row were not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED)
         before, limit = self._skipped_in_a_row[module_id], self.settings.max_nonfinite_updates_in_a_row
         num_skipped = float(skipped.sum())
         self._skipped_in_a_row[module_id] = in_a_row = count_in_a_row(skipped, before, limit) if num_skipped else 0
         if in_a_row >= limit:
             raise too_many_skipped(limit, module_id, self.module[module_id])
-        lr = float(self.optimizers[module_id].param_groups[0]["lr"])  # the first group's, if there are several
+        lr = float(self.optimizers[module_id].param_groups[0]["lr"])
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
         results |= {**more, "learning_rate": lr, "num_updates_skipped": num_skipped}
         if again := sorted(extra & results.keys()):
@@ -343,11 +348,11 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """The count of env steps where the caller passes none: the data of all learners is new."""
+        """Return the count of env steps after an update whose caller passes none: all its data counts as new."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
-        """Set the count of env steps, and the learning rates if ``lr`` is a schedule."""
+        """Set the count of env steps and, if ``lr`` is a schedule, the learning rates."""
         self.env_steps, schedule = env_steps, self.settings.lr
         if isinstance(schedule, int | float):
             return
@@ -356,11 +361,12 @@ class Learner(Hooks, ABC):
                 group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Numbers for the result, from metrics stacked or concatenated over minibatches. Default: means."""
+        """Return numbers from ``metrics`` of all minibatches (scalars stacked, rows concatenated). Default: means."""
         return {name: float(value.mean()) for name, value in metrics.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that evolves, as a tree of tensors (references, not copies) and JSON-able values."""
+        """Return all state that training changes: a tree of tensors (references, not copies) and values that JSON can
+        hold."""
         scheduled = not isinstance(self.settings.lr, int | float)
         return {
             "module": self.module.get_state(),
@@ -373,7 +379,7 @@ class Learner(Hooks, ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, in place."""
+        """Restore a state from :meth:`get_state` in place."""
         self.module.set_state(state["module"])
         for module_id, saved in state["optimizers"].items():
             load_optimizer_state(self.optimizers[module_id], saved)
@@ -384,20 +390,21 @@ class Learner(Hooks, ABC):
 
 
 class EpisodeLearner(Learner):
-    """A learner that is given rollouts or episodes and makes its train batch of them.
+    """Trains on rollouts or episodes, in epochs of minibatches.
 
     Everything except the gradient steps runs under ``no_grad`` with the modules in eval mode, so that running
     statistics such as those of batch norm see each minibatch once.
 
-    Override points, besides those of :class:`Learner`:
-        ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; the identity by
-        default.
-        ``make_train_batch``: bootstraps, advantages, targets; which columns the loss sees.
+    Override points, in addition to those of :class:`Learner`:
+        ``preprocess_train_data``: change a rollout before the value pass, or add columns for the loss; default: return
+        it unchanged.
+        ``make_train_batch``: bootstraps, advantages, targets, and the columns that the loss sees.
         ``should_stop``: end the epochs early.
-        ``after_update``: what is adapted once per iteration.
+        ``after_update``: adapt coefficients once per iteration.
 
-    Each of several learners calls these with its part of the data, which may have no valid row; only the metrics for
-    ``should_stop`` and ``summarize`` are those of all learners. ``self.collective`` gathers what else is needed.
+    With several learners, each calls these methods with its part of the data, which may have no valid row. Only
+    ``should_stop`` and ``summarize`` get the metrics of all learners; use ``self.collective`` to exchange anything
+    else.
     """
 
     _added_columns: Sequence[str] = ()
@@ -409,16 +416,17 @@ class EpisodeLearner(Learner):
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
 
-        Columns ``[T, N, ...]`` that it adds reach the loss as rows ``[B, ...]``, like those of the rollout.
+        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as those of the rollout do.
         """
         return rollout
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """What the loss sees, as :meth:`pack` makes it of the rollout's columns and new ones, and numbers to report."""
+        """Return the batch for the loss, made by :meth:`pack` from columns of the rollout and new ones, and numbers to
+        report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Values ``[T, N]`` of the observations and of what followed each step; see :meth:`Rollout.split_values`."""
+        """Return values ``[T, N]`` of the observations and of the following ones; see :meth:`Rollout.split_values`."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:
@@ -426,7 +434,7 @@ class EpisodeLearner(Learner):
         return rollout.split_values(module.compute_values({Columns.OBS: rollout.rows_to_value()}))
 
     def pack(self, module_id: str, rollout: Rollout, names: Sequence[str]) -> Batch:
-        """The named columns, and those that ``preprocess_train_data`` added, as a train batch: the valid rows
+        """Return a train batch of the named columns and those that ``preprocess_train_data`` added: the valid rows
         ``[B, ...]``, or sequences for a recurrent module."""
         names = [*names, *self._added_columns]
         if self._data_parallel is not None:
@@ -436,16 +444,21 @@ class EpisodeLearner(Learner):
         return rollout.valid_rows(names)
 
     def should_stop(self, module_id: str, metrics: Mapping[str, Tensor]) -> bool:
-        """Whether to skip the remaining epochs, asked after each epoch with its metrics. Default: no."""
+        """Return True to skip the remaining epochs. Called after each epoch with its metrics. Default: False."""
         return False
 
     def may_stop(self) -> bool:
-        """Whether to ask ``should_stop`` at all; the same on all learners. Default: if it is overridden."""
+        """Return whether ``should_stop`` must be called at all, the same on all learners. Default: True if it is
+        overridden."""
         return type(self).should_stop is not EpisodeLearner.should_stop
 
     def after_update(self, module_id: str, batch: Batch) -> None:
-        """Adapt what is adapted once per iteration, given the train batch, which may be empty; :meth:`forward_rows`
-        makes rows of it and of the module's present outputs. Default: nothing."""
+        """Adapt coefficients once per iteration, after its gradient steps. Default: nothing.
+
+        Args:
+            module_id: The module that was trained.
+            batch: The train batch, which may be empty; :meth:`forward_rows` computes the module's outputs for it.
+        """
 
     def update(self, episodes: Rollout | Sequence[Episode], **kwargs: Any) -> dict[str, dict[str, float]]:
         """Deprecated: call :meth:`update_from_episodes`."""
@@ -461,22 +474,22 @@ class EpisodeLearner(Learner):
         num_epochs: int | None = None,
         minibatch_size: int | None = None,
     ) -> dict[str, dict[str, float]]:
-        """Learn from one rollout (or episodes, which are packed into one): epochs of reshuffled minibatches.
+        """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data; this learner's part if there are several, which may be None.
+            episodes: The data. With several learners, the part of this one, which may be None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
             Module id → numbers to report; the seconds of the phases are under ``"timers"``.
 
         Raises:
-            KeyError: If there is no module of that id (names the known ones), or the data lacks a column.
+            KeyError: If no module has that id (names the known ids), or the data lacks a column.
             TypeError: If the data is neither a rollout nor episodes.
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
-        self.module[module_id]  # raises if there is none
+        self.module[module_id]  # raises if no module has that id
         rollout = episodes
         if not isinstance(rollout, Rollout):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
@@ -491,6 +504,7 @@ class EpisodeLearner(Learner):
                 raise no_data()
             start = perf_counter()
             self.module.eval()
+            # only the gradient steps run in train mode: in all else dropout and batch norm must act as in the runners
             batch, reported = self._train_batch(module_id, rollout.to(self.device))
             share = None if self._data_parallel is None else self._data_parallel.share_of(batch)
             prepared = perf_counter()
@@ -506,7 +520,7 @@ class EpisodeLearner(Learner):
                         epochs.append(self._joined(module_id, steps))
                         steps.clear()
                         stop = self.should_stop(module_id, epochs[-1])
-                        if self.collective.all_reduce(torch.tensor(float(stop))):
+                        if self.collective.all_reduce(torch.tensor(float(stop))):  # all stop if one does
                             break
             self.num_updates += self.progress - before
             metrics = join_metrics(epochs) if epochs else self._joined(module_id, steps)
@@ -519,10 +533,10 @@ class EpisodeLearner(Learner):
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """The train batch of a rollout, preprocessed, and numbers to report."""
+        """Preprocess a rollout. Return its train batch, and numbers to report."""
         try:
             if type(self).preprocess_train_data is not EpisodeLearner.preprocess_train_data:
-                known = [*rollout.columns]  # it may add columns in place
+                known = [*rollout.columns]  # a copy, since the override may add columns in place
                 rollout = self.preprocess_train_data(rollout)
                 where = f"{type(self).__name__}.preprocess_train_data()"
                 self._added_columns = check_preprocessed(rollout, known, where)
@@ -536,14 +550,14 @@ class EpisodeLearner(Learner):
     def _minibatches(
         self, batch: Batch, share: Share | None = None, minibatch_size: int | None = None
     ) -> Iterator[Batch]:
-        """Split the reshuffled batch into pieces of ``minibatch_size`` rows per learner, or sequences of as many."""
+        """Reshuffle the batch, and split it into minibatches of ``minibatch_size`` rows per learner."""
         pieces = sequence_minibatches if Columns.STATE_IN in batch else row_minibatches
         size = self.settings.minibatch_size if minibatch_size is None else minibatch_size
         return pieces(batch, None if size is None else size * self.collective.size, self.generator, share)
 
 
 def join_metrics(steps: Sequence[Metrics]) -> Metrics:
-    """Join the metrics of several gradient steps, or of several epochs: stack scalars, concatenate rows."""
+    """Join the metrics of several gradient steps or epochs: stack scalars, concatenate entries per row."""
     of_one = {name: value for name, value in steps[0].items() if name != ROWS}
     return {n: (torch.cat if x.dim() else torch.stack)([step[n] for step in steps]) for n, x in of_one.items()}
 
@@ -551,10 +565,10 @@ def join_metrics(steps: Sequence[Metrics]) -> Metrics:
 def row_minibatches(
     batch: Batch, size: int | None, generator: torch.Generator, share: Share | None = None
 ) -> Iterator[Batch]:
-    """Split the rows ``[B, ...]``, reshuffled, into pieces of ``size`` (None: into one). The last may be smaller, but a
-    single row joins the piece before it, since batch norm needs two.
+    """Reshuffle the rows ``[B, ...]`` and split them into minibatches of ``size`` rows; None makes a single one. The
+    last may be smaller, but a single row joins the minibatch before it, since batch norm needs two.
 
-    With a ``share``, the rows of all learners are split, and each piece has those of them that are in ``batch``.
+    With a ``share``, split the rows of all learners, and yield the rows of each minibatch that are in ``batch``.
     """
     first = tree.flatten(batch)[0]
     rows = len(first) if share is None else share.total
@@ -564,12 +578,12 @@ def row_minibatches(
         order, bounds = share.of(order, bounds)
     if first.device.type != "cpu":
         order = moved(order, first.device)
-    # one gather per column and epoch; the minibatches are views
+    # gather once per column and epoch, so that the minibatches are views
     shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
     for start, stop in itertools.pairwise(bounds):
         yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
 
 
 def warn_of_update(owner: type, right: str) -> None:
-    """Warn that ``owner.update()`` is deprecated; ``right`` replaces it."""
+    """Warn that ``owner.update()`` is deprecated and that ``right`` replaces it."""
     warnings.warn(f"{owner.__name__}.update() is deprecated: call {right}().", DeprecationWarning, stacklevel=3)

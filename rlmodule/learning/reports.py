@@ -1,5 +1,5 @@
-"""Losses and metrics of minibatches, of the algorithm and of a module (:class:`ExtraLossAPI`): checked, and joined over
-the minibatches of an update and over learners that train together."""
+"""Checks on the losses and metrics of an algorithm and of a module (:class:`ExtraLossAPI`), and functions that join the
+metrics of the minibatches of an update and of several learners."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 Metrics = dict[str, Tensor]
 
 ROWS = "rows_trained_on"
-"""Metric of each gradient step of a learner with others: its own rows in the minibatch."""
+"""Metric of each gradient step, if several learners train together: the rows of this one in the minibatch."""
 SKIPPED = "update_skipped"
-"""Metric of each gradient step: 1 if it was left out, else 0."""
+"""Metric of each gradient step: 1 if it was skipped, else 0."""
 OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
-"""Metrics of each gradient step, whatever the loss."""
+"""Metrics that each gradient step reports in addition to those of the loss."""
 
 
 def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
-    """Merge what ``step_on_batch`` reported for a module on each learner into what one learner would report of the
-    whole ``batch``: scalars as means over all rows, entries per row in the order of its rows."""
+    """Merge the metrics of one module that ``step_on_batch`` returned on each learner into those that one learner would
+    return for the whole ``batch``: means over all rows, and entries per row in the order of the batch."""
     if len(results) == 1:
         return results[0]
     scalars, parts = merge_parts([part_of([metrics]) for metrics in results])
@@ -33,7 +33,7 @@ def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics
 
 
 def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
-    """One learner's metrics of ``M`` minibatches, in some of which it may have no rows, for :func:`merge_parts`."""
+    """Stack the metrics of one learner over ``M`` minibatches, for :func:`merge_parts`. Some may have no rows."""
     filled = [metrics for metrics in history if metrics[ROWS] > 0]
     first = filled[0] if filled else {}
     scalars = [name for name, x in first.items() if name != ROWS and not x.dim()]
@@ -45,11 +45,14 @@ def part_of(history: Sequence[Metrics]) -> dict[str, Any]:
 
 
 def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, list[Tensor]]]:
-    """Return the metrics that are scalars in each minibatch as means ``[M]`` over the rows of all learners, and the
-    others learner by learner.
+    """Merge the metrics of ``M`` minibatches, as :func:`part_of` returns them for each learner.
+
+    Returns:
+        Scalar metrics as means ``[M]`` over the rows of all learners; and metrics with an entry per row, as one tensor
+        for each learner.
 
     Raises:
-        ValueError: If two learners report different ones.
+        ValueError: If two learners report different names.
     """
     filled = [part for part in parts if part["scalars"]]
     first = filled[0]
@@ -64,18 +67,18 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     scalars = Metrics()
     for name in first["scalars"]:
         values = torch.stack([part["scalars"][name] for part in filled])
-        # where a learner has no rows it has no metrics either
+        # a learner without rows only has placeholders, and NaN times 0 rows would be NaN
         scalars[name] = (torch.where(rows > 0, values * rows, 0.0).sum(0) / rows.sum(0)).float()
     return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
 
 
 def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
-    """Count the updates in a row that were left out, up to the latest one or to the one that reaches ``limit``.
+    """Count the updates in a row that were skipped, up to the latest one, or up to the one that reaches ``limit``.
 
     Args:
-        skipped: Which of the latest updates were left out ``[M]``.
+        skipped: Nonzero for each skipped update among the latest ones, ``[M]``.
         before: The count before these.
-        limit: How many are too many.
+        limit: The count at which to stop.
     """
     for one in skipped.tolist():
         before = before + 1 if one else 0
@@ -85,20 +88,20 @@ def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
 
 
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
-    """Return the error of updates that were not finite; names the parameters."""
+    """Return the error for too many updates that were not finite; names the parameters."""
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     got = f"{limit} in a row that are not; in the last one " + (
         f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
     )
     return FloatingPointError(
         f"updates of module {module_id!r}: expected finite losses and gradients, got {got}. The "
-        "weights are as they were before these. Lower lr, look at the scale of rewards and at "
-        "losses of your own, or allow more by max_nonfinite_updates_in_a_row."
+        "weights are as they were before these. Lower lr, check the scale of rewards and your "
+        "own losses, or allow more with max_nonfinite_updates_in_a_row."
     )
 
 
 def wrong_loss(returned: Any, learner: str) -> TypeError:
-    """Return the error of a ``compute_loss_for_module()`` that did not return a loss and metrics."""
+    """Return the error for a ``compute_loss_for_module()`` that did not return a loss and metrics."""
     parts = returned if isinstance(returned, tuple) else (returned,)
     shapes = [f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__ for x in parts]
     return TypeError(
@@ -110,10 +113,10 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
 def add_extra_losses(
     loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: dict[str, Tree], fwd_out: Mapping[str, Tree]
 ) -> tuple[Tensor, Metrics]:
-    """Add the weighted losses of ``module`` to ``loss``; returns the sum and what they report.
+    """Add the weighted losses of ``module`` to ``loss``. Return the sum, and the metrics of these losses.
 
     Raises:
-        TypeError, ValueError: If they are not scalar losses by name, or report under a name that is taken.
+        TypeError, ValueError: If they are not scalar losses by name, or a metric has a name that is already in use.
     """
     where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
     if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):
@@ -135,22 +138,24 @@ def add_extra_losses(
 
 
 def check_names(module: ExtraLossAPI, reported: Metrics, known: frozenset[str]) -> None:
-    """Check that the losses of ``module`` report the same names at every call.
+    """Raise unless the losses of ``module`` report the same names at every call.
 
     Raises:
-        ValueError: If they do not.
+        ValueError: If the names in ``reported`` are not the ``known`` ones.
     """
     if known != reported.keys():
         expected, got = (", ".join(sorted(names)) or "none" for names in (known, reported))
         expected = f"the same losses and metrics at every call: {expected}"
-        raise ValueError(f"{_where(module)}: expected {expected}, got {got}. Give a loss that is not due the value 0.")
+        raise ValueError(
+            f"{_where(module)}: expected {expected}, got {got}. Return the value 0 for a loss that does not apply."
+        )
 
 
 def name_taken(module: object, name: str) -> ValueError:
-    """Return the error of a module that reports ``name``, as the algorithm does."""
+    """Return the error for a module that reports ``name``, which the algorithm already reports."""
     return ValueError(
         f"{_where(module)}: expected names that the algorithm does not report itself, got "
-        f"{name!r}. Call it something else."
+        f"{name!r}. Choose another name."
     )
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> float:
-    """The value of ``schedule`` after ``env_steps``: a constant, or straight lines between ``[env_step, value]``
-    points, and the last value after the last point."""
+    """Return the value of ``schedule`` after ``env_steps``: a constant, or linear interpolation between ``[env_step,
+    value]`` points, which stays at the last value after the last point."""
     if isinstance(schedule, int | float):
         return float(schedule)
     steps, values = zip(*schedule, strict=True)
@@ -19,23 +19,23 @@ def value_at(schedule: float | Sequence[Sequence[float]], env_steps: int) -> flo
 
 
 def scaled(initial: float, schedule: Sequence[Sequence[float]], env_steps: int) -> float:
-    """Scale ``initial`` by the value of ``schedule`` after ``env_steps`` over its first value that is not 0, which is
-    its value at step 0 unless it warms up from 0."""
+    """Return ``initial`` times the value of ``schedule`` after ``env_steps``, divided by the first value of the
+    schedule that is not 0: the value at step 0, unless it warms up from 0."""
     value = value_at(schedule, env_steps)
     if initial == schedule[0][1]:
-        return value  # the schedule's own number, to the last bit
+        return value  # exactly, without the rounding of the division
     return initial * value / next((point for _, point in schedule if point), 1.0)
 
 
 class Coefficient:
-    """A number per module that a loss reads and that changes from update to update, such as a scheduled weight.
+    """A number per module that a loss reads and that changes between updates, such as a scheduled weight.
 
-    Assign and read it by module id (``self.entropy_coeff[module_id]``). Reading returns a scalar tensor on the
-    learner's device, always the same one, which each assignment fills: a compiled or captured loss sees the present
-    value, where a Python number would have it compiled again. Use :meth:`number` for a result.
+    Assign and read it by module id (``self.entropy_coeff[module_id]``). Reading always returns the same scalar tensor
+    on the learner's device, and assigning fills it. So a compiled or captured loss sees the current value, where a
+    Python number would have it compiled again. To report the number, use :meth:`number`.
 
     Args:
-        device: The learner's.
+        device: The learner's device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -53,5 +53,5 @@ class Coefficient:
         self._as_set[module_id] = kept if isinstance(value, Tensor) else value
 
     def number(self, module_id: str) -> float:
-        """The number assigned last, in full precision; waits for the device only if it was a tensor."""
+        """Return the number assigned last, in full precision. Waits for the device only if it was a tensor."""
         return float(self._as_set[module_id])

@@ -1,7 +1,7 @@
-"""Sharding: how data is divided among learners that train together, and how each finds its part of a minibatch.
+"""Sharding: divides data among learners that train together, and finds the part of each minibatch that one has.
 
-The minibatches of ``n`` learners are those of one that has all the data: the same permutation, cut at the same places.
-Of each piece a learner takes the rows that it has.
+Several learners use the minibatches of a single one that has all the data: the same permutation, cut at the same
+places. Each learner takes the rows of a minibatch that it has.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rlmodule.data.sequences import num_rows
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
-    """Split the rollout into parts of neighbouring slots, as equal in number as possible; views. None where no slot is
-    left. ``stats`` are left out: they are about the whole."""
+    """Split the rollout into views of neighbouring slots, whose numbers differ by at most one; None for a shard without
+    slots. Views have no ``stats``, which describe the whole rollout."""
     return [_take_slots(rollout, a, b) if a < b else None for a, b in _spans(rollout.shape[1], num_shards)]
 
 
 def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Episode]]:
-    """Split the episodes, in order, into parts whose numbers of steps differ by at most one; views.
+    """Split the episodes, in order, into shards of views whose numbers of steps differ by at most one.
 
-    An episode that would be in two parts is cut there. Its first chunk is then an unfinished one, whose last
-    observation is bootstrapped from; see :meth:`Rollout.from_episodes` for what a recurrent module makes of the others.
-    Episodes without a step are left out.
+    An episode that would be in two shards is cut there. Learners bootstrap from the last observation of the first
+    chunk, which is unfinished; see :meth:`Rollout.from_episodes` for the recurrent state of the later ones. Episodes
+    without a step are left out.
     """
     ends = list(itertools.accumulate(map(len, episodes)))
     shards: list[list[Episode]] = []
@@ -48,8 +48,8 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
 
 
 def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree] | None]:
-    """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into parts as equal in number as
-    possible. None where no row or sequence is left. :func:`join_rows` joins results per row again."""
+    """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
+    sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
     if Columns.STATE_IN not in batch:
         spans = _spans(num_rows(batch), num_shards)
         return [_cut(batch, 0, a, b) if a < b else None for a, b in spans]
@@ -58,20 +58,21 @@ def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree]
 
 
 def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
-    """Join results for the rows of each shard into those ``[R, ...]`` for the rows of ``batch``."""
+    """Join the results for the rows of each shard into one tensor ``[R, ...]`` in the order of the rows of
+    ``batch``."""
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
     num = batch[Columns.STARTS].shape[1]
     of_sequence = _places(batch) % num
     bounds = torch.tensor([b for _, b in _spans(num, len(parts))])
-    # the shards in turn, and in each the rows in their order
+    # `joined` has the shards in turn, each with its rows in the order of the batch
     order = torch.searchsorted(bounds, of_sequence, right=True).argsort(stable=True)
     return torch.empty_like(joined).index_copy_(0, order.to(joined.device), joined)
 
 
 def nothing_like(rollout: Rollout) -> Rollout:
-    """One row of one slot of ``rollout``, not valid, for a learner that has no data."""
+    """Return one row of one slot of ``rollout``, marked invalid, for a learner that has no data."""
     index = (slice(0, 1), slice(0, 1))
     columns = {name: map_leaves(lambda x: x[index].clone(), column) for name, column in rollout.columns.items()}
     for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
@@ -86,16 +87,16 @@ def nothing_like(rollout: Rollout) -> Rollout:
 
 
 class Share:
-    """Which rows (or sequences) of all learners this one has, in the order in which a single learner would have them.
+    """Records which rows (or sequences) of all learners this one has, in the order a single learner would have them.
 
     Args:
-        keys: ``[B]`` int64: what the rows here are ordered by among those of all; among equal ones by rank.
-        length: Steps of the sequences here; 1 of rows.
+        keys: ``[B]`` int64, the sort keys of the rows here among those of all learners; equal keys are ordered by rank.
+        length: Steps of the sequences here; 1 for rows.
         collective: The learners.
 
     Attributes:
-        total: Number of rows of all.
-        length: Steps of the longest sequences of all.
+        total: Number of rows of all learners.
+        length: Steps of the longest sequences of all learners.
     """
 
     def __init__(self, keys: Tensor, length: int, collective: Collective) -> None:
@@ -105,20 +106,21 @@ class Share:
         self.total = len(everywhere)
         places = torch.empty_like(everywhere)
         places[everywhere.argsort(stable=True)] = torch.arange(self.total)
+        # `places` maps rows in order of rank to the order of the keys; those of this rank begin at `begin`
         begin = sum(len(part) - 1 for part in parts[: collective.rank])
         self._here = torch.full((self.total,), -1)
         self._here[places[begin : begin + len(keys)]] = torch.arange(len(keys))
 
     def of(self, order: Tensor, bounds: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """Restrict a permutation ``order`` of all rows, cut at ``bounds``, to the rows that are here; returns their
-        indices, and where these are cut."""
+        """Restrict a permutation ``order`` of all rows, cut at ``bounds``, to the rows of this learner. Return their
+        indices, and the bounds at which these are cut."""
         here = self._here[order]
         mine = here >= 0
         return here[mine], torch.cat([torch.zeros(1, dtype=torch.int64), mine.cumsum(0)])[list(bounds)].tolist()
 
 
 def _spans(count: int, num: int) -> list[tuple[int, int]]:
-    """``num`` consecutive spans of equal length, except that the first ones may be longer by one."""
+    """Split ``range(count)`` into ``num`` spans of equal length; the first ones may be longer by one."""
     each, more = divmod(count, num)
     begins = [i * each + min(i, more) for i in range(num + 1)]
     return list(itertools.pairwise(begins))
@@ -157,7 +159,7 @@ def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, T
 
 
 def _places(batch: dict[str, Tree]) -> Tensor:
-    """Places ``t·B + b`` of the valid rows of sequences."""
+    """Return the places ``t·B + b`` of the valid rows of sequences."""
     valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
     return torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
 

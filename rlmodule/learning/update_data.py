@@ -1,4 +1,4 @@
-"""Data that users pass to an update: checks with an error that names the remedy."""
+"""Checks on the data that users pass to an update; each error names a remedy."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def num_steps_in(data: Rollout | Sequence[Episode] | None) -> int:
 
 
 def check_episodes(data: Any, where: str) -> None:
-    """Refuse what is neither a rollout nor a sequence of episodes; None is no data.
+    """Raise unless ``data`` is a rollout, a sequence of episodes, or None for no data.
 
     Raises:
-        TypeError: Names the remedy.
+        TypeError: If it is anything else; names the remedy.
     """
     if data is None or isinstance(data, Rollout):
         return
@@ -34,7 +34,7 @@ def check_episodes(data: Any, where: str) -> None:
     if isinstance(data, Mapping):
         got = f"a dict with {', '.join(map(repr, data)) or 'nothing'}"
         remedy = (
-            "Pass the data of one module, module_id= names it; rows that are ready to train on go to the "
+            "Pass the data of one module, named by module_id=; pass rows that are ready to train on to the "
             "update_from_batch() of a BatchLearner."
         )
     elif isinstance(data, Sequence):
@@ -46,10 +46,10 @@ def check_episodes(data: Any, where: str) -> None:
 
 
 def check_batch(batch: Any, where: str) -> None:
-    """Refuse what is no dict of columns of tensors; None is no data.
+    """Raise unless ``batch`` is a dict of columns of tensors, or None for no data.
 
     Raises:
-        TypeError: Names the remedy.
+        TypeError: If it is anything else; names the remedy.
     """
     if batch is None:
         return
@@ -71,13 +71,13 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
     """Return the names of the columns that ``preprocess_train_data`` added to the ``known`` ones.
 
     Raises:
-        TypeError: If it returned no rollout.
+        TypeError: If it did not return a rollout.
         ValueError: If a column is not ``[T, N, ...]``.
     """
     if not isinstance(rollout, Rollout):
         raise TypeError(
-            f"{where}: expected a Rollout, got {type(rollout).__name__}. Return the rollout, as it "
-            "came or changed by dataclasses.replace()."
+            f"{where}: expected a Rollout, got {type(rollout).__name__}. Return the rollout, "
+            "unchanged or changed by dataclasses.replace()."
         )
     added = [name for name in rollout.columns if name not in known]
     for name in added:
@@ -85,12 +85,12 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
             if not isinstance(leaf, Tensor) or leaf.shape[:2] != rollout.shape:
                 expected = f"a tensor shaped {rollout.shape} or {(*rollout.shape, '...')} in the new column {name!r}"
                 got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
-                raise ValueError(f"{where}: expected {expected}, got {got}. Give each step of each env one entry.")
+                raise ValueError(f"{where}: expected {expected}, got {got}. Add one entry for each step of each env.")
     return added
 
 
 def explain_missing_column(error: KeyError, where: str, columns: Collection[str]) -> None:
-    """Raise a KeyError that explains ``error``, if it is that of a column missing among the ``columns`` of the data."""
+    """Raise a KeyError that explains ``error``, if its cause is a column that is missing among ``columns``."""
     name = error.args[0] if len(error.args) == 1 else None
     if name in _NAMES and name not in columns:
         raise KeyError(

@@ -1,6 +1,6 @@
-"""Abilities a module may have and a learner may require, one abstract method each.
+"""Interfaces that a module may implement and a learner may require.
 
-A learner lists what it needs in ``required_apis``; :func:`check_apis` compares that with the module when it is built.
+A learner lists them in ``required_apis``; :func:`check_apis` checks its modules when it is built.
 """
 
 import inspect
@@ -16,75 +16,76 @@ from catalog.base import Tree
 
 
 class ValueFunctionAPI(ABC):
-    """The module predicts state values."""
+    """Interface of modules that predict state values."""
 
     @abstractmethod
     def compute_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """State values in units of reward, ``[...]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
+        """Return state values in units of reward, ``[...]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
 
         Args:
             batch: Columns; ``obs`` is read unless ``embeddings`` is given.
-            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch; always given to a recurrent module,
-                whose values cannot be told from ``obs`` alone.
+            embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
+                gets them, since its values do not depend on ``obs`` alone.
         """
 
     def value_scale(self) -> Tensor:
-        """Unit in which the value loss measures errors, so that the scale of returns cannot drown the policy loss.
-        Default: 1; a module that normalises values returns the standard deviation of recent targets."""
+        """Return the unit in which the value loss measures errors, so that large returns do not outweigh the policy
+        loss. Default: 1. A module that normalises values returns the standard deviation of recent targets."""
         return torch.ones(())
 
     def update_value_statistics(self, targets: Tensor) -> None:
-        """Take in value targets ``[B]`` when they are formed; for running normalisers. Default: none to update."""
+        """Update running normalisers with new value targets ``[B]``, before the gradient steps. Default: nothing."""
 
 
 class QNetAPI(ABC):
-    """The module predicts the value of every action of a Discrete space."""
+    """Interface of modules that predict the value of every action of a Discrete space."""
 
     @abstractmethod
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Action values in units of reward, ``[..., num_actions]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
+        """Return action values in units of reward, ``[..., num_actions]`` for ``batch["obs"]`` ``[..., *obs_shape]``.
 
         Args:
             batch: Columns; ``obs`` is read unless ``embeddings`` is given.
-            embeddings: The ``embeddings`` of a ``forward_train`` on the same batch.
+            embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch.
         """
 
 
 class DistributionalQNetAPI(QNetAPI):
-    """The module predicts for every action a distribution of returns over fixed atoms (Bellemare et al. 2017)."""
+    """Interface of modules that predict a distribution of returns over fixed atoms for every action (Bellemare et al.
+    2017, section 4)."""
 
     @abstractmethod
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
-        """Logits over the atoms ``[..., num_actions, num_atoms]``; arguments as for ``compute_q_values``."""
+        """Return logits of the atoms ``[..., num_actions, num_atoms]``; arguments as for ``compute_q_values``."""
 
     @abstractmethod
     def q_support(self) -> Tensor:
-        """Return of each atom, ``[num_atoms]``, in ascending order at equal distances."""
+        """Return the return that each atom stands for, ``[num_atoms]``: ascending and evenly spaced."""
 
 
 class EpsilonGreedyAPI(ABC):
-    """The module explores with a random action now and then."""
+    """Interface of modules that explore by taking a random action with probability epsilon."""
 
     @abstractmethod
     def set_epsilon(self, epsilon: float) -> None:
-        """Set the share of steps whose action is drawn from all allowed ones alike."""
+        """Set the probability that an action is drawn uniformly from all allowed ones."""
 
 
 class NoisyNetAPI(ABC):
-    """The module explores with noise in its weights (Fortunato et al. 2018)."""
+    """Interface of modules that explore with noise in their weights (Fortunato et al. 2018, section 3)."""
 
     @abstractmethod
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Draw the noise that all passes but inference use from now on. Without a call there is none."""
+        """Draw the noise that the exploration and training passes use from now on; before the first call it is zero."""
 
 
 class ExtraLoss(NamedTuple):
-    """One term that a module adds to the algorithm's loss.
+    """A term that a module adds to the algorithm's loss.
 
     Attributes:
         value: Scalar, with gradient; reported as ``{name}_loss``.
-        weight: What it is multiplied by before it is added.
-        metrics: Further tensors to report, by their own names: scalars or one entry per row.
+        weight: Factor of the value in the total loss.
+        metrics: Additional tensors to report by name: scalars or one entry per row.
     """
 
     value: Tensor
@@ -93,32 +94,32 @@ class ExtraLoss(NamedTuple):
 
 
 class ExtraLossAPI(ABC):
-    """The module adds losses of its own, such as a prediction error, to those of whatever algorithm trains it."""
+    """Interface of modules that add losses, such as a prediction error, to the loss of any algorithm."""
 
     @abstractmethod
     def compute_extra_losses(self, batch: Mapping[str, Tree], fwd_out: Mapping[str, Tree]) -> dict[str, ExtraLoss]:
-        """Losses by name, the same names at every call.
+        """Return losses by name, with the same names at every call.
 
         Args:
-            batch: Columns ``[B, ...]`` of one minibatch, as the algorithm's loss sees them: rows, also for a
-                recurrent module.
-            fwd_out: What ``forward_train`` made of them, ``[B, ...]``.
+            batch: Columns ``[B, ...]`` of one minibatch, as the algorithm's loss gets them; a recurrent module's
+                sequences are flattened into such rows.
+            fwd_out: The outputs of ``forward_train`` for these rows, ``[B, ...]``.
         """
 
 
 class InferenceOnlyAPI(ABC):
-    """Parts of the module are needed for learning only and are dropped from inference-only copies."""
+    """Interface of modules with parts that only learning needs; inference-only copies drop them."""
 
     @abstractmethod
     def get_non_inference_attributes(self) -> list[str]:
-        """Dotted names of the submodules an inference-only copy does without."""
+        """Return the dotted names of the submodules that an inference-only copy drops."""
 
 
 def check_apis(module: nn.Module, required: Sequence[type], learner: str, module_id: str) -> None:
-    """Make sure ``module`` has every ability in ``required``.
+    """Raise unless ``module`` implements every interface in ``required``.
 
     Raises:
-        TypeError: Naming the learner, the module and each missing class with its methods.
+        TypeError: If some are missing; names the learner, the module, and each missing class with its methods.
     """
     missing = [api for api in required if not isinstance(module, api)]
     if missing:
@@ -131,7 +132,7 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
 
 
 def _methods_of(api: type) -> list[str]:
-    """The methods to write for an ability: its abstract ones, or all public ones of a class without any."""
+    """Return the methods that an interface requires: its abstract ones, or if it has none, all public ones."""
     if inspect.isabstract(api):
         return sorted(api.__abstractmethods__)
     return [name for name, value in vars(api).items() if inspect.isfunction(value) and not name.startswith("_")]

@@ -1,4 +1,4 @@
-"""What a module sees of earlier steps, filled row by row while a runner acts."""
+"""PastRows: the earlier steps that a module sees, filled row by row while a runner acts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from rlmodule.modules.rl_module import RLModule
 
 
 class PastRows:
-    """One field of the view of the past, arrays or tensors, over ``T + 1`` rows of ``N`` envs.
+    """Fills one field of a module's view of the past (previous observations, actions or rewards) for ``N`` envs.
 
     Args:
-        whole: ``[T+1, N, ...]`` for one step back, ``[T+1, N, k, ...]`` for ``k``, the oldest first.
-        steps: How many.
+        whole: Arrays or tensors to fill: ``[T+1, N, ...]`` for one step back, ``[T+1, N, k, ...]`` for ``k`` steps, the
+            oldest first.
+        steps: ``k``, the number of steps back.
     """
 
     __slots__ = ("_newest", "_shifts", "_steps", "whole")
@@ -28,16 +29,16 @@ class PastRows:
         self._newest, self._shifts = whole, list[tuple[Any, Any]]()
         if steps > 1:
             self._newest = tree.map_structure(lambda x: x[:, :, -1], whole)
-            # views of all entries but the newest, and of all but the oldest
+            # views of all entries but the newest, and of all but the oldest: a step copies the second to the first
             self._shifts = [(x[:, :, :-1], x[:, :, 1:]) for x in tree.flatten(whole)]
 
     @staticmethod
     def of(module: RLModule, obs: Tree) -> dict[str, PastRows]:
-        """Each field that ``module`` asks for, within its observations ``[T+1, N, ...]``."""
+        """Return each field that ``module`` asks for, as views into its observations ``[T+1, N, ...]``."""
         return {name: PastRows(obs[name], steps) for name, steps in module.past_view.steps.items()}
 
     def write(self, row: int, value: Tree) -> None:
-        """Fill ``row`` with what the row before it saw, and ``value`` ``[N, ...]`` as the newest entry."""
+        """Fill ``row`` with the entries of the row before, shifted by one, and ``value`` ``[N, ...]`` as the newest."""
         write_row(self._newest, row, value)
         for older, younger in self._shifts:
             older[row] = younger[row - 1]
@@ -48,8 +49,8 @@ class PastRows:
             leaf[row][slots] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
-        """What is seen after these rows and slots ``[K]``, tensors ``[K, ...]``; ``column`` ``[T, N, ...]`` has the
-        entries that are added."""
+        """Return the field after each of these rows and slots ``[K]``, as tensors ``[K, ...]``; ``column``
+        ``[T, N, ...]`` has the newest entries."""
 
         def take(entries: Tree) -> Tree:
             return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)
@@ -58,7 +59,8 @@ class PastRows:
 
 
 def with_newest(past: Tree, newest: Tree, steps: int) -> Tree:
-    """``past`` ``[N, steps, ...]`` one step later; ``newest`` ``[N, ...]`` itself for a single step."""
+    """Drop the oldest entry of ``past`` ``[N, steps, ...]`` and append ``newest`` ``[N, ...]``. A single step has no
+    such dim: the result is ``newest``."""
     if steps == 1:
         return newest
     return tree.map_structure(lambda x, new: torch.cat([x[:, 1:], new[:, None]], 1), past, newest)

@@ -1,4 +1,4 @@
-"""Policy: one object for acting, the same in training, evaluation and deployment."""
+"""Policy: acts with a module, in training, evaluation and deployment alike."""
 
 import textwrap
 from collections.abc import Mapping
@@ -24,17 +24,16 @@ from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 
 
 class Policy:
-    """Acts with a module; normalisation and action conversion are part of the module, so nothing else is needed.
+    """Acts with a module. The module includes normalisation and action conversion, so nothing else is needed.
 
-    It remembers nothing between calls: what a module with memory needs goes out as a state and comes in again::
+    A policy stores nothing between calls. Pass the state that one call returns to the next::
 
         state = None                                            # at the start of every episode
         action, state = policy.act(obs, state)
 
     Args:
-        module: The module to act with; put into eval mode.
-        generator: Draws actions, and the noise of noisy nets, for ``act(explore=True)``; None starts one of its own at
-            seed 0.
+        module: The module to act with; it is put into eval mode.
+        generator: Draws actions, and the noise of noisy nets, for ``act(explore=True)``; None creates one with seed 0.
     """
 
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
@@ -51,22 +50,22 @@ class Policy:
     def act(
         self, obs: Tree, state: Tree | None = None, *, reward: float | None = None, explore: bool = False
     ) -> tuple[Tree, Tree | None]:
-        """The action for one observation of the env, ready for ``env.step``.
+        """Return the action for one observation of the env, ready for ``env.step``.
 
         Args:
-            obs: One observation as the env returns it; a list of numbers is taken for the array of them.
-            state: What the last call returned as state; None at the start of an episode.
-            reward: What the last ``env.step`` gave. Needed from the second step of an episode on if the module sees
-                previous rewards, else of no use.
+            obs: One observation as the env returns it; lists of numbers are converted to arrays.
+            state: The state that the last call returned; None at the start of an episode.
+            reward: The reward that the last ``env.step`` returned. Required from the second step of an episode on if
+                the module sees previous rewards, else ignored.
             explore: Sample the action; False takes the most likely one.
 
         Returns:
             The action (an int for Discrete, an array for other spaces, a dict or tuple of them for Dict and Tuple)
-            and the next state (None for a module that remembers nothing).
+            and the next state (None for a module without memory).
 
         Raises:
-            ValueError: If ``obs`` does not lie in the observation space by shape, its action mask forbids all actions,
-                ``state`` is none of this module, or the reward is missing.
+            ValueError: If ``obs`` does not have the shape of the observation space, its action mask forbids all
+                actions, ``state`` does not come from this module, or the reward is missing.
         """
         module, stateful = self.module, self.module.is_stateful()
         starts, memory = state is None, self._no_past.copy()
@@ -93,30 +92,30 @@ class Policy:
         actions = dist.sample(self.generator) if explore else dist.to_deterministic().sample()
         action = _take_first(module.action_space, module.action_converter(actions))
         memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
-        for name, steps in module.past_view.steps.items():  # a reward is still to come
+        for name, steps in module.past_view.steps.items():  # the reward of this action is added by the next call
             memory[name] = seen[name]
             if name != PREV_REWARD:
-                # an env may write its next observation into the memory of this one
+                # a copy, since an env may write its next observation into the memory of this one
                 done = actions if name == PREV_ACTION else map_leaves(Tensor.clone, seen[Columns.OBS])
                 memory[name] = with_newest(seen[name], done, steps)
         return action, memory or None
 
     def _check_state(self, state: Tree, initial: dict[str, Tree]) -> None:
-        """Make sure that ``state`` may have come from this policy, where an episode begins with ``initial``."""
+        """Raise unless ``state`` has the entries of ``initial``, the state at the start of an episode."""
         if not isinstance(state, dict) or state.keys() != initial.keys():
-            expected = "what the last call returned as state" + (", a dict" if initial else ", None")
+            expected = "the state that the last call returned" + (", a dict" if initial else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
             raise ValueError(
                 f"Policy.act(state): expected {expected}, got {got}. Pass None at the start of an "
-                "episode, and then on what act() returned."
+                "episode, and after that the state that act() returned."
             )
 
     def _observation(self, obs: Tree) -> Tree:
-        """``obs`` as a batch of one."""
+        """Convert ``obs`` to a batch of one observation, and check it."""
         module, shapes = self.module, tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             like = self._sample
-            with suppress(ValueError, TypeError, OverflowError):  # the error below says what is wrong
+            with suppress(ValueError, TypeError, OverflowError):  # the error below describes the problem
                 obs = tree.map_structure_up_to(like, _as_array, like, obs, check_types=False)
             shapes = tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
@@ -132,13 +131,13 @@ class Policy:
         return seen
 
     def _past(self, memory: dict[str, Tree], starts: bool, reward: float | None) -> dict[str, Tree]:
-        """What the module sees of earlier steps, now that the last one's reward is known; batches of one."""
+        """Return the earlier steps that the module sees, with the last reward, as a batch of one."""
         past = {name: memory[name] for name in self._no_past}
         if PREV_REWARD in past and not starts:
             if reward is None:
                 raise ValueError(
                     "Policy.act(reward): expected the reward of the last env.step(), which the module sees, got "
-                    "None. Call act(obs, state, reward=reward); only the first call of an episode needs none."
+                    "None. Call act(obs, state, reward=reward), except at the start of an episode."
                 )
             steps = self.module.past_view.rewards
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], torch.tensor([reward]), steps)
@@ -147,16 +146,16 @@ class Policy:
 
 
 def _as_array(like: Any, value: Any) -> Any:
-    """The array of the numbers in ``value`` if that is a list, in the dtype of the array ``like``."""
+    """Convert ``value`` to an array with the dtype of ``like`` if it is a list or tuple."""
     return np.asarray(value, np.asarray(like).dtype) if isinstance(value, list | tuple) else value
 
 
 def _take_first(space: Space, actions: Tree) -> Tree:
-    """The one action of a batch ``[1, ...]``, as ``space`` has it."""
+    """Return the action in a batch ``[1, ...]`` as a member of ``space``."""
     if isinstance(space, spaces.Dict):
         return {key: _take_first(child, actions[key]) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_take_first(child, part) for child, part in zip(space.spaces, actions, strict=True))
     if isinstance(space, spaces.Discrete):
         return int(actions[0])
-    return actions[0].numpy().copy()  # the policy's state may hold the same memory
+    return actions[0].numpy().copy()  # a copy: the state may share the memory

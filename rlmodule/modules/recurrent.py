@@ -1,4 +1,4 @@
-"""Run recurrent modules along sequences: initial states, burn-in, and values of whole rollouts."""
+"""Functions that run recurrent modules along sequences: initial states, burn-in, and values of whole rollouts."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from rlmodule.modules.rl_module import RLModule
 
 
 def initial_states(module: RLModule, num: int) -> Tree:
-    """The initial state of a recurrent module for ``num`` sequences, fresh tensors ``[num, ...]``."""
-    like = next(module.parameters(), torch.empty(0))  # a module's own zeros may lie elsewhere
+    """Return the initial state of a recurrent module for ``num`` sequences, as new tensors ``[num, ...]``."""
+    like = next(module.parameters(), torch.empty(0))  # get_initial_state() may return CPU tensors
     return tree.map_structure(lambda x: x.to(like.device).expand(num, *x.shape).clone(), module.get_initial_state())
 
 
 def embeddings_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tensor:
-    """Return the ``embeddings`` that a recurrent module's ``forward_train`` must give, since its values rest on its
+    """Return the ``embeddings`` in the outputs of a recurrent module's ``forward_train``, whose values depend on its
     state.
 
     Raises:
-        ValueError: If it did not.
+        ValueError: If they are missing.
     """
-    remedy = "Return the latents that compute_values() makes values of, which depend on the state."
+    remedy = "Return the latents from which compute_values() computes values, which depend on the state."
     return _column(f"{type(module).__name__}.forward_train()", fwd_out, Columns.EMBEDDINGS, remedy)
 
 
 def state_out_of(module: RLModule, fwd_out: Mapping[str, Tree]) -> Tree:
-    """Return the next states that a forward pass of a recurrent module must give.
+    """Return the next states in the outputs of a forward pass of a recurrent module.
 
     Raises:
-        ValueError: If it did not.
+        ValueError: If they are missing.
     """
     remedy = "Return the states after the last row, shaped like batch['state_in']."
     return _column(f"a forward pass of {type(module).__name__}", fwd_out, Columns.STATE_OUT, remedy)
@@ -52,15 +52,16 @@ def _column(where: str, fwd_out: Mapping[str, Tree], name: str, remedy: str) -> 
 
 
 def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> tuple[dict[str, Tree], dict[str, Tree]]:
-    """Sequences and what ``module.forward_train`` makes of them, both as rows ``[B, ...]``.
+    """Run ``module.forward_train`` on sequences. Return the batch and the outputs, both as rows ``[B, ...]``.
 
     Args:
         module: A recurrent module.
         batch: The sequences.
-        where: Begins the error of a batch of rows.
+        where: Start of the error text for a batch of rows.
 
     Raises:
-        ValueError: If the batch is one of rows, or the module predicts values and returns no ``embeddings``.
+        ValueError: If ``batch`` has rows instead of sequences, or the module predicts values and returns no
+            ``embeddings``.
     """
     if Columns.STATE_IN not in batch:
         raise ValueError(
@@ -77,11 +78,11 @@ def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> t
 
 
 def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
-    """``batch`` without its burn-in, and with ``state_in`` as ``module`` has it after these rows, which get no gradient
-    (Kapturowski et al. 2019, section 3). The batch itself if it has none.
+    """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without it, with the states after
+    it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as it is.
 
     Raises:
-        ValueError: If the module's ``forward_train`` returns no states.
+        ValueError: If the module's ``forward_train`` returns no ``state_out``.
     """
     if Columns.BURN_IN not in batch:
         return batch
@@ -92,8 +93,8 @@ def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:
-    """``rollout`` with ``state_in``. If it is not known, it holds the states of the recurrent ``module`` when row 0 is
-    given its initial state."""
+    """Return ``rollout`` with ``state_in``. If it has none, compute the states of the recurrent ``module`` from its
+    initial state in row 0 on."""
     if rollout.state_in is not None:
         return rollout
     length, state = module.max_seq_len, initial_states(module, rollout.shape[1])
@@ -105,21 +106,22 @@ def with_states(module: RLModule, rollout: Rollout) -> Rollout:
 
 
 def values_along(module: RLModule, rollout: Rollout) -> Tensor:
-    """Values of :meth:`Rollout.rows_to_value` in its order, by a recurrent module: ``[T·N + N + K]``.
+    """Compute the values of :meth:`Rollout.rows_to_value`, ``[T·N + N + K]``, by a recurrent module.
 
-    Each observation is valued in the state that its episode had there: the steps from ``state_in[0]`` on, a true final
-    observation in the state after the step that truncated, the observation after the last step in the state after that.
-    (If an episode starts with the last one, its value follows no step, and nothing depends on it.)
+    The module gets each observation with the state of its episode: the steps from ``state_in[0]`` on, a true final
+    observation with the state after the truncated step, and the observation after the last step with the final state.
+    (If the latter starts an episode, nothing depends on its value.)
     """
     cut_rows, cut_slots = rollout.final_index.T.contiguous()
     ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})
     begin, state = 0, map_leaves(lambda x: x[0], rollout.state_in)
     values, states = [], []
-    for end in ends:  # the state is seen at the end of a pass alone, so there is one up to each truncation
+    for end in ends:  # a pass returns only its last state, so each truncation ends one
         own, state = _values_of(module, _span(rollout, begin, end + 1, state))
         values.append(own)
         states.append(state)
         begin = end + 1
+    # `after`: for each truncation the pass that ended there, among whose states is the one to continue from
     after = torch.searchsorted(torch.tensor(ends, device=cut_rows.device), cut_rows)
     cut_states = tree.map_structure(lambda *x: torch.stack(x)[after, cut_slots], *states)
     following = {
@@ -131,13 +133,13 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
 
 
 def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> dict[str, Tree]:
-    """Rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
+    """Return rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
     names = (Columns.OBS, Columns.STARTS)
     return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
 
 
 def _values_of(module: RLModule, sequences: dict[str, Tree]) -> tuple[Tensor, Tree]:
-    """Values ``[T·B]`` of the rows, and the states after the last."""
+    """Compute the values ``[T·B]`` of the rows, and the states after the last row."""
     assert isinstance(module, ValueFunctionAPI)
     fwd_out = module.forward_train(sequences)
     embeddings = embeddings_of(module, fwd_out).flatten(0, 1)

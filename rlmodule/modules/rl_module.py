@@ -1,4 +1,4 @@
-"""RLModule: the nets of one policy behind three forward passes. And a dict of them that is itself a module."""
+"""RLModule: the nets of one policy, with three forward passes. MultiRLModule: several of them by id."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ DEFAULT_MODULE_ID = "default_policy"
 
 
 class RLModule(Hooks, nn.Module, ABC):
-    """The nets of one policy.
+    """Base class of policies: holds the nets and runs them in three forward passes.
 
     Override points:
-        ``setup``: make the submodules (``self.catalog`` builds the default ones).
-        ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is given, for training.
-        ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: where they differ from ``_forward``.
-        ``get_initial_state``: the recurrent state before the first step, which makes the module a stateful one.
-        ``get_past_view``: which earlier observations, actions and rewards it sees, with or without such a state.
+        ``setup``: create the submodules (``self.catalog`` builds the default ones).
+        ``_forward``: columns in, columns out; used for acting and, unless ``_forward_train`` is overridden, for
+        training.
+        ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: passes that differ from ``_forward``.
+        ``get_initial_state``: the recurrent state before the first step; returning one makes the module stateful.
+        ``get_past_view``: the earlier observations, actions and rewards that it sees, stateful or not.
 
-    A forward pass reads ``batch["obs"]`` (batched as the env gives it) and returns ``action_dist_inputs``, whose
-    distribution is ``action_dist_cls.from_logits(...)``; it never changes the batch. The training pass of a module of
-    action values may return ``embeddings`` in their place, which its ``compute_q_values`` makes values of.
+    A forward pass reads ``batch["obs"]``, a batch of the env's observations, and returns ``action_dist_inputs``, whose
+    distribution is ``action_dist_cls.from_logits(...)``. It never changes the batch. The training pass of a module that
+    predicts action values may return ``embeddings`` instead, from which ``compute_q_values`` computes the values.
 
-    A module with a recurrent state (``get_initial_state`` is not None) is given sequences in all three passes: ``obs``
-    ``[T, B, ...]``, ``starts`` ``[T, B]`` and ``state_in`` ``[B, ...]``; to act is to see ``T = 1``. It zeroes a state
-    before every row that starts, and returns its columns ``[T, B, ...]`` with ``state_out`` ``[B, ...]``. If it has a
-    value function, its ``_forward_train`` returns ``embeddings`` too: values are computed from them alone.
+    A stateful module gets sequences in all three passes: ``obs`` ``[T, B, ...]``, ``starts`` ``[T, B]`` and
+    ``state_in`` ``[B, ...]``, with ``T = 1`` for acting. It zeroes a state before every row that starts an episode, and
+    returns its columns ``[T, B, ...]`` and ``state_out`` ``[B, ...]``. If it has a value function, its
+    ``_forward_train`` also returns ``embeddings``, the only input of ``compute_values``.
 
     Args:
         observation_space: Space of one observation of the env.
         action_space: Space of one action.
-        model_config: Settings of the nets, for the catalog or for ``setup`` itself.
+        model_config: Settings of the nets, for the catalog or for ``setup``.
         catalog_class: The catalog that ``setup`` builds with.
-        inference_only: Drop what only learning needs; see :class:`InferenceOnlyAPI`.
+        inference_only: Drop the parts that only learning needs; see :class:`InferenceOnlyAPI`.
     """
 
     def __init__(
@@ -93,15 +94,15 @@ class RLModule(Hooks, nn.Module, ABC):
         self.sees_more_than_the_env: bool = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()
-        self._bind_distribution(self.action_dist_cls)  # which may look into the complete module
+        self._bind_distribution(self.action_dist_cls)  # after setup(): a distribution may read submodules
         if issubclass(self.action_dist_cls, AutoregressiveDistribution):
             check_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")
         elif self.action_model is not None:
             raise ValueError(
                 f"{type(self.catalog).__name__}.build_action_model(): expected None, since "
-                f"{self.action_dist_cls.__name__} asks no such model, got "
-                f"{type(self.action_model).__name__}. Set autoregressive_actions=True, whose "
-                "distribution does."
+                f"{self.action_dist_cls.__name__} uses no such model, got "
+                f"{type(self.action_model).__name__}. Set autoregressive_actions=True to use a "
+                "distribution that does."
             )
         if inference_only and isinstance(self, InferenceOnlyAPI):
             for name in self.get_non_inference_attributes():
@@ -115,25 +116,25 @@ class RLModule(Hooks, nn.Module, ABC):
                 setattr(part, leaf, None)
 
     def _bind_distribution(self, dist_cls: type[Distribution]) -> None:
-        """Let ``action_dist_cls`` be that of this module; see :meth:`Distribution.for_module`."""
+        """Set ``action_dist_cls`` to ``dist_cls`` bound to this module; see :meth:`Distribution.for_module`."""
         self.action_dist_cls = dist_cls.for_module(self)
         self._bound_from = dist_cls, self.action_dist_cls
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become the copy that ``state`` was made for."""
+        """Restore the module from ``state`` when it is copied or unpickled."""
         super().__setstate__(state)
-        # classes are not copied, and one that was bound to the other module would go on asking it
+        # copies share classes: the one in `state` is bound to the original and would read its nets
         unbound, bound = self._bound_from
         if self.action_dist_cls is bound:
             self._bind_distribution(unbound)
 
     @abstractmethod
     def setup(self) -> None:
-        """Make the submodules. Called once, at the end of construction."""
+        """Create the submodules. Called once, at the end of construction."""
 
     @abstractmethod
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Columns for acting, and for training unless :meth:`_forward_train` is overridden."""
+        """Return the columns for acting, and for training unless :meth:`_forward_train` is overridden."""
 
     def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         return self._forward(batch)
@@ -144,22 +145,18 @@ class RLModule(Hooks, nn.Module, ABC):
     def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         return self._forward(batch)
 
+    @torch.no_grad()
     def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Columns for acting greedily, without gradient."""
-        if not torch.is_grad_enabled():  # the runner's case, spared a context manager per step
-            return self._forward_inference(batch)
-        with torch.no_grad():
-            return self._forward_inference(batch)
+        """Return the columns for acting greedily, without gradient."""
+        return self._forward_inference(batch)
 
+    @torch.no_grad()
     def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Columns for acting while collecting data, without gradient."""
-        if not torch.is_grad_enabled():
-            return self._forward_exploration(batch)
-        with torch.no_grad():
-            return self._forward_exploration(batch)
+        """Return the columns for acting while collecting data, without gradient."""
+        return self._forward_exploration(batch)
 
     def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """Columns for the loss, with gradient.
+        """Return the columns for the loss, with gradient.
 
         Raises:
             RuntimeError: On an inference-only copy.
@@ -172,45 +169,47 @@ class RLModule(Hooks, nn.Module, ABC):
         return self._forward_train(batch)
 
     def forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
-        """The same as :meth:`forward_train`, as ``nn.Module`` users expect."""
+        """Call :meth:`forward_train`, as users of ``nn.Module`` expect."""
         return self.forward_train(batch)
 
     def get_initial_state(self) -> Tree | None:
-        """Recurrent state of one sequence before its first step, zeros without batch dim; None if stateless."""
+        """Return the recurrent state of one sequence before its first step, zeros without batch dim; None if
+        stateless."""
         return None
 
     def get_past_view(self) -> PastView:
-        """Earlier steps the module sees, besides those that ``lstm_use_prev_action`` and ``_reward`` ask for; see
-        :class:`PastView`. Called once, before ``setup``, when spaces and ``model_config`` are known. Default: none."""
+        """Return which earlier steps the module sees, in addition to those of the settings ``lstm_use_prev_action`` and
+        ``lstm_use_prev_reward``; see :class:`PastView`. Called once, before ``setup``, when the spaces and
+        ``model_config`` are set. Default: none."""
         return PastView()
 
     def is_stateful(self) -> bool:
-        """Whether the module has a recurrent state, and so is given sequences."""
+        """Return whether the module has a recurrent state; if so, its forward passes get sequences."""
         return self.get_initial_state() is not None
 
     @property
     def max_seq_len(self) -> int:
-        """Number of rows in the sequences a recurrent module is trained on."""
+        """Number of rows in the sequences that a recurrent module is trained on."""
         return self.catalog.model_config.max_seq_len
 
     @property
     def input_space(self) -> Space:
-        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and what ``past_view`` asks for
+        """Space of ``batch["obs"]``: the observation space, or a Dict of it (``obs``) and the fields of ``past_view``
         (``prev_obs``, ``prev_action``, ``prev_reward``)."""
         return self.catalog.input_space
 
     def env_part(self, obs: Tree) -> Tree:
-        """What of ``batch["obs"]`` the env itself observed."""
+        """Return the env's own observation from ``batch["obs"]``, without the fields of ``past_view``."""
         return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        """Take in observations ``[B, ...]`` that were trained on; for running normalisers. Default: the
+        """Update running normalisers with observations ``[B, ...]`` that were trained on. Default: update
         ``observation_normalizer``, if ``setup`` built one."""
         if self.observation_normalizer is not None:
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Observations as an encoder gets them: those of the env standardised, if ``setup`` built a normaliser."""
+        """Return the observations for an encoder; those of the env are standardised if ``setup`` built a normaliser."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs
@@ -219,16 +218,18 @@ class RLModule(Hooks, nn.Module, ABC):
         return normalizer(obs)
 
     def net_names(self) -> dict[str, str]:
-        """Names that :meth:`explain` gives to nets, with the path of each; all others go by their attributes."""
+        """Return the names of nets in :meth:`explain`, each with the path of the net. The default is an attribute's
+        name."""
         return {}
 
     def explain(self, format: Format = "text") -> str:
-        """What the catalog decided, and the nets this module has; builds nothing. See :meth:`Catalog.explain`."""
+        """Describe the decisions of the catalog and the nets of this module. Builds nothing. See
+        :meth:`Catalog.explain`."""
         built = Built(self._named_nets(), self.action_mask, self.observation_normalizer, self)
         return explain(self.catalog, format, built)
 
     def _named_nets(self) -> dict[str, nn.Module]:
-        """The nets, each parameter in one of them if it is in a net at all."""
+        """Return the nets by name, without nets whose parameters are in another one."""
         there = dict[str, nn.Module](self.named_modules(remove_duplicate=False))
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
         outputs = next((net for net in there.values() if isinstance(net, ExtraOutputs)), None)
@@ -241,10 +242,10 @@ class RLModule(Hooks, nn.Module, ABC):
         return nets
 
     def get_state(self, inference_only: bool = False) -> dict[str, Tensor]:
-        """Weights and buffers by name, as references.
+        """Return weights and buffers by name, as references.
 
         Args:
-            inference_only: Leave out what an inference-only copy has not.
+            inference_only: Leave out the parts that an inference-only copy drops.
         """
         dropped = ()
         if inference_only and isinstance(self, InferenceOnlyAPI):
@@ -252,7 +253,7 @@ class RLModule(Hooks, nn.Module, ABC):
         return {name: x for name, x in self.state_dict().items() if not name.startswith(dropped)}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy ``state`` in place. An inference-only copy takes its part of a full state.
+        """Copy ``state`` into this module in place. An inference-only copy uses its part of a full state.
 
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
@@ -266,7 +267,7 @@ class RLModule(Hooks, nn.Module, ABC):
                 tensor.copy_(state[name])
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
-        """Make sure that ``state`` is one of such a module.
+        """Raise unless ``state`` has the names and shapes of this module's state.
 
         Raises:
             ValueError: If a name is missing, unknown or of another shape.
@@ -282,14 +283,14 @@ class RLModule(Hooks, nn.Module, ABC):
             )
 
     def share_tensors_of(self, other: RLModule) -> None:
-        """Replace every parameter and buffer by ``other``'s of the same name, so that both are one set of weights.
+        """Replace every parameter and buffer by that of ``other`` with the same name, so that both share all weights.
 
         Buffers stay shared as long as ``other`` changes them in place.
 
         Raises:
             KeyError: If ``other`` lacks a tensor that this module has.
         """
-        # also by the second name of a tensor that two submodules share
+        # remove_duplicate=False: a tensor that two submodules share has two names
         theirs: dict[str, Tensor] = dict(other.named_parameters(remove_duplicate=False))
         theirs |= dict(other.named_buffers(remove_duplicate=False))
         for path, submodule in self.named_modules(remove_duplicate=False):
@@ -301,48 +302,48 @@ class RLModule(Hooks, nn.Module, ABC):
 
 
 class MultiRLModule(nn.Module):
-    """Modules by id, as one ``nn.Module``."""
+    """Holds modules by id, as one ``nn.Module``."""
 
     def __init__(self, modules: Mapping[str, RLModule]) -> None:
         super().__init__()
         self.rl_modules = nn.ModuleDict()
-        self._by_id: dict[str, RLModule] = {}  # to ask a ModuleDict costs as much as a tensor operation
+        self._by_id: dict[str, RLModule] = {}  # looking up in a ModuleDict costs as much as a tensor operation
         for module_id, module in modules.items():
             self.add(module_id, module)
 
     def add(self, module_id: str, module: RLModule) -> None:
-        """Take in a further module.
+        """Add a module.
 
         Raises:
-            ValueError: If there is one of that id, or the id cannot be one.
+            ValueError: If the id is in use or invalid.
         """
         if not isinstance(module_id, str) or "." in module_id or not module_id or module_id in dir(nn.ModuleDict()):
             raise ValueError(
                 "MultiRLModule: expected ids without dots that are strings and no attribute of a "
-                f"torch.nn.ModuleDict, got {module_id!r}. Call it for example "
+                f"torch.nn.ModuleDict, got {module_id!r}. Name it for example "
                 f"'policy_{str(module_id).replace('.', '_')}'."
             )
         if module_id in self._by_id:
             raise ValueError(
-                f"MultiRLModule: expected an id besides {', '.join(self._by_id)}, got "
-                f"{module_id!r}. Remove that one first, or choose another id."
+                f"MultiRLModule: expected an id other than {', '.join(self._by_id)}, got "
+                f"{module_id!r}. Remove that module first, or choose another id."
             )
         self.rl_modules[module_id] = self._by_id[module_id] = module
 
     def remove(self, module_id: str) -> None:
-        """Forget the module called ``module_id``.
+        """Remove the module ``module_id``.
 
         Raises:
-            KeyError: If there is none; names those there are.
+            KeyError: If no module has that id; names the known ids.
         """
         self[module_id]
         del self.rl_modules[module_id], self._by_id[module_id]
 
     def __getitem__(self, module_id: str) -> RLModule:
-        """The module called ``module_id``.
+        """Return the module ``module_id``.
 
         Raises:
-            KeyError: If there is none; names those there are.
+            KeyError: If no module has that id; names the known ids.
         """
         if module_id not in self._by_id:
             raise KeyError(
@@ -361,21 +362,21 @@ class MultiRLModule(nn.Module):
         return len(self._by_id)
 
     def items(self) -> Iterator[tuple[str, RLModule]]:
-        """Pairs of id and module."""
+        """Return pairs of id and module."""
         return iter(self._by_id.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
-        """State of each module by id."""
+        """Return the state of each module by id."""
         return {module_id: module.get_state(inference_only) for module_id, module in self.items()}
 
     def set_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Copy the states of the modules named in ``state`` in place."""
+        """Copy the states in ``state`` into the modules of those ids, in place."""
         for module_id, module_state in state.items():
             self[module_id].set_state(module_state)
 
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
-    """The error for an observation whose action mask allows no action; ``where`` says whose observation it is."""
+    """Return the error for an observation whose action mask allows no action; ``where`` names the observation."""
     choice, got = "at least one action that is allowed", "a mask that forbids all"
     if mask.num_groups > 1:
         choice, got = f"an allowed choice in each of {mask.num_groups} parts", "a part in which all are forbidden"

@@ -1,4 +1,4 @@
-"""Modules tried on two observations when a learner gets them, so that a wrong shape is found before anything trains."""
+"""Checks that try a new module on two observations, so that a wrong shape raises before any training."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rlmodule.modules.recurrent import embeddings_of, initial_states, state_out_
 from rlmodule.modules.rl_module import RLModule
 
 ROWS = 2
-"""Of one row a lost batch dim would not show: it broadcasts."""
+"""Number of observations in a trial. With one row, a lost batch dim would go unnoticed: it broadcasts."""
 
 
 def check_module(module: RLModule) -> None:
-    """Check that every pass of ``module`` returns the columns and shapes that runners and learners read.
+    """Raise unless every pass of ``module`` returns the columns and shapes that runners and learners read.
 
-    Modes, buffers and torch's random state stay as they were. A training pass that reads columns of a train batch other
-    than observations is not tried.
+    Modes, buffers and torch's random state stay as they were. A training pass that reads columns that only a train
+    batch has is not checked.
 
     Raises:
-        ValueError: If a pass does not take observations of the space, changes them in place, lacks a column or returns
-            one of another shape; or if the initial state holds anything but tensors, dicts and tuples. Names the pass.
+        ValueError: If a pass fails on observations of the space, changes them in place, lacks a column or returns one
+            of another shape; or if the initial state holds anything but tensors, dicts and tuples. Names the pass.
     """
     stateful = module.is_stateful()
     if stateful:
@@ -46,12 +46,12 @@ def check_module(module: RLModule) -> None:
         try:
             _try_training(module, probe_batch(module, min(3, module.max_seq_len)))
         except ValueError as error:
-            if not isinstance(error.__cause__, KeyError):  # of a column that only a train batch has
+            if not isinstance(error.__cause__, KeyError):  # it reads a column that only a train batch has
                 raise
 
 
 def probe_batch(module: RLModule, steps: int) -> dict[str, Tree]:
-    """Two observations in which every action is allowed; for a recurrent module two sequences of ``steps``."""
+    """Return two observations that allow every action; for a recurrent module, two sequences of ``steps``."""
     leading = (steps, ROWS) if module.is_stateful() else (ROWS,)
     obs = zero_batch(module.input_space, leading)
     if module.action_mask is not None:
@@ -66,13 +66,16 @@ def probe_batch(module: RLModule, steps: int) -> dict[str, Tree]:
 
 
 def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
+    """Check the training pass on ``batch``, and the values that learners compute from its outputs."""
     where, out = _called(module, module.forward_train, batch)
+    # a Q-net may return embeddings instead of inputs of the action distribution
     if not (isinstance(module, QNetAPI) and isinstance(out, Mapping) and Columns.EMBEDDINGS in out):
         _check_inputs(module, where, batch, out)
     if module.is_stateful() and Columns.STATE_OUT in out:
         check_next_state(batch[Columns.STATE_IN], out[Columns.STATE_OUT], f"{where}[{Columns.STATE_OUT!r}]")
     if not isinstance(module, ValueFunctionAPI | QNetAPI):
         return
+    # learners ask for values both with embeddings and without; a recurrent module always gets embeddings
     rows, given = batch, [out.get(Columns.EMBEDDINGS), None]
     if module.is_stateful():
         rows = flatten_sequences(batch, None)
@@ -90,7 +93,7 @@ def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
 
 
 def _called(module: RLModule, method: Callable[..., Any], batch: dict[str, Tree], *args: Any) -> tuple[str, Any]:
-    """What ``method`` is called in messages, and what it makes of a copy of ``batch``."""
+    """Call ``method`` on a copy of ``batch``. Return its name for error texts, and its result."""
     where = f"{type(module).__name__}.{method.__name__}()"
     takes = f"a method that takes {', '.join(batch)} of {ROWS} observations, or of {ROWS} sequences if there is a state"
     return where, tried(lambda: method(dict(batch), *args), batch[Columns.OBS], where, takes)
@@ -101,7 +104,7 @@ def _width(module: RLModule) -> int:
 
 
 def _check_inputs(module: RLModule, where: str, batch: Mapping[str, Tree], out: Any) -> None:
-    """Check that ``out`` is a dict with the inputs of the action distribution."""
+    """Raise unless ``out`` is a dict with inputs of the right shape for the action distribution."""
     column = Columns.ACTION_DIST_INPUTS
     if not isinstance(out, Mapping) or column not in out:
         got = f"one with {', '.join(out) or 'none'}" if isinstance(out, Mapping) else f"a {type(out).__name__}"

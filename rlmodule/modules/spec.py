@@ -1,4 +1,4 @@
-"""What to build: specs of one module and of a dict of modules."""
+"""Specs that describe a module, or several by id, and build them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModul
 
 @dataclass(frozen=True)
 class RLModuleSpec:
-    """Class, spaces and settings of one module. What is None is filled in by the algorithm (:meth:`filled`).
+    """Describes one module: class, spaces and settings. The algorithm replaces every None (:meth:`filled`).
 
     Attributes:
         module_class: The module to build.
-        observation_space: Space of one observation; None takes the env's.
-        action_space: Space of one action; None takes the env's.
-        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Options of a module of one's own are
-            its ``custom_model_config``, or what a subclass of DefaultModelConfig adds.
-        catalog_class: The catalog the module builds with.
-        inference_only: Build without what only learning needs.
+        observation_space: Space of one observation; None takes that of the env.
+        action_space: Space of one action; None takes that of the env.
+        model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Put options of a custom module into
+            ``custom_model_config``, or into a subclass of DefaultModelConfig.
+        catalog_class: The catalog that the module builds its nets with.
+        inference_only: Build without the parts that only learning needs.
     """
 
     module_class: type[RLModule] | None = None
@@ -46,15 +46,18 @@ class RLModuleSpec:
                 )
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
-        """This spec, with ``default``'s value wherever it says None."""
+        """Return this spec with every None replaced by the value of ``default``."""
         mine = vars(self)
         return dataclasses.replace(self, **{name: value for name, value in vars(default).items() if mine[name] is None})
 
     def build(self, *, inference_only: bool | None = None) -> RLModule:
-        """A new module, in eval mode: only a learner's gradient steps put it in train mode.
+        """Build the module, in eval mode; only a learner's gradient steps put it in train mode.
+
+        Args:
+            inference_only: Overrides the attribute unless it is None.
 
         Raises:
-            ValueError: If class or spaces are not given.
+            ValueError: If the class or a space is None.
         """
         if self.module_class is None or self.observation_space is None or self.action_space is None:
             needed = ("module_class", "observation_space", "action_space")
@@ -73,17 +76,17 @@ class RLModuleSpec:
         ).eval()
 
     def as_multi(self, module_id: str = DEFAULT_MODULE_ID) -> MultiRLModuleSpec:
-        """A spec of this one module under ``module_id``."""
+        """Return a spec with this one module under ``module_id``."""
         return MultiRLModuleSpec({module_id: self})
 
 
 @dataclass(frozen=True)
 class MultiRLModuleSpec:
-    """Specs by module id."""
+    """Describes several modules: their specs by id."""
 
     rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
 
     def build(self, *, inference_only: bool | None = None) -> MultiRLModule:
-        """A new module of each spec, in eval mode."""
+        """Build a module from each spec, in eval mode."""
         modules = {name: spec.build(inference_only=inference_only) for name, spec in self.rl_module_specs.items()}
         return MultiRLModule(modules).eval()

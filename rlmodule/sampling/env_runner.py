@@ -1,15 +1,15 @@
 """EnvRunner: steps a vector env with a module and fills a rollout.
 
-A vector step is one forward pass, one env step and a handful of whole-array copies. What can wait for the end of the
-fragment (log-probabilities, episode statistics, the search for NaN) is done there, once, over all rows. What can be
-done for many steps ahead (action noise, storage) is, so that fragments of one step cost little more than long ones.
+A vector step is one forward pass, one env step and a few copies of whole arrays. All other work is done once for many
+steps: log-probabilities, episode statistics and the check for NaN at the end of a fragment; action noise and memory
+ahead of time, so that a fragment of one step costs little more than a step of a long one.
 
-The loop is the same for envs of arrays and for envs that compute with torch, whose tensors stay on their device: the
-storage knows the difference. See :class:`RolloutStorage` and :class:`TensorStorage`.
+The same loop runs envs that return arrays and envs that return tensors, which stay on their device:
+:class:`RolloutStorage` and :class:`TensorStorage` implement the difference.
 
-A module may want more than the observation. For a recurrent one the runner carries its states, marks which rows start
-an episode, and records the states that its training sequences begin with. One that sees earlier observations, actions
-or rewards finds them next to the observation, zeros for what lies before the first row of an episode.
+For a recurrent module, the runner passes the states on, marks which rows start an episode, and records the states at
+the start of each training sequence. A module that sees earlier observations, actions or rewards gets them as fields
+next to the observation, with zeros before the first row of an episode.
 """
 
 from __future__ import annotations
@@ -43,47 +43,47 @@ from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
 OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
-"""Called with a vector env once it is made."""
+"""Callback with a new vector env."""
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
-"""A pass of the module for one row after another."""
+"""Forward pass of the module, called row by row."""
 Choose = Callable[[Tensor, int], Tree]
-"""Actions from the distribution inputs of a row, and the number of the row."""
+"""Chooses actions, given the inputs of the action distribution in a row and the number of the row."""
 
 
 class EnvRunner:
-    """Collects rollouts from ``num_envs_per_env_runner`` envs, which live on from call to call.
+    """Collects rollouts from ``num_envs_per_env_runner`` envs. Their episodes continue from one call to the next.
 
-    Every step that an env makes is accounted for: what ``step_counter`` counts is what the rollouts have of valid rows,
-    what their ``stats`` have of lost steps, and ``num_env_steps_lost``.
+    The runner accounts for every env step: the number in ``step_counter`` equals the valid rows in the rollouts, plus
+    the lost steps in their ``stats``, plus ``num_env_steps_lost``.
 
-    A ready vector env whose observations, rewards and flags are tensors of one device is sampled there. Random actions
-    are drawn on the device, from one generator for all envs, so that they depend on the number of envs and the kind of
-    device. With same-step autoreset such an env gives ``info["final_obs"]`` as tensors ``[N, ...]`` with every step
-    that truncates an episode, and best with every step at all, since to leave it out the env must wait for the device.
-    Entries of envs whose episode continues may hold anything.
+    A ready vector env whose observations, rewards and flags are tensors on one device is sampled on that device. Random
+    actions are drawn there, from one generator for all envs, so they depend on the number of envs and the kind of
+    device. With same-step autoreset, such an env must return ``info["final_obs"]`` as tensors ``[N, ...]`` from every
+    step that truncates an episode. Return them from every step, since the env would have to wait for the device to
+    decide. Entries of envs whose episode continues are ignored.
 
-    Override points: none; user transforms belong into env wrappers or the module.
+    Override points: none; put transforms into env wrappers or the module.
 
     Args:
-        settings: Which env, how many, how vectorised; whether action distributions are recorded.
-        run_seed: Seed of the run; every env and its action noise derive their own stream from it.
-        first_env_index: Global index of this runner's first env.
-        role: ``"env"``, or ``"evaluation_env"`` for streams apart from those of training.
-        on_env: Called with the vector env once it is made; if it raises, that is closed again. Where an env ended in a
-            process of its own, or an interrupt cut off what it sent, a new one is made with the next episodes.
-        incarnation: How often a runner of these envs was made before: random streams differ in each.
-        step_counter: Counts the calls of ``env.step``, those included that raise: for envs in this process before each
-            call, for others before each vector step. None makes a counter of its own.
+        settings: The env, the number of envs, how they are vectorised, whether action distributions are recorded.
+        run_seed: Seed of the run; the random streams of each env and its action noise derive from it.
+        first_env_index: Index of this runner's first env among all envs of the run.
+        role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
+        on_env: Called with each new vector env, which is closed if the call raises. The runner makes a new vector env
+            at the next reset if the process of an env ended, or an interrupt cut off one of its messages.
+        incarnation: How many runners of these envs came before this one; the random streams of each differ.
+        step_counter: Counts the calls of ``env.step``, including those that raise: before each call for envs in this
+            process, before each vector step for others. None creates a counter.
 
     Attributes:
-        device: Where it acts: that of the env's tensors, or the CPU.
-        module: The module that acts; there is none before :meth:`set_module`.
-        progress: Vector steps made; grows while :meth:`sample` runs.
-        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised``, the step that did or
-            that ended the process of its env, and ``fragment``, all others.
+        device: The device it acts on: that of the env's tensors, or the CPU.
+        module: The module that acts; set by :meth:`set_module`.
+        progress: Number of vector steps; also grows while :meth:`sample` runs.
+        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
+            raised or ended the process of their env, ``fragment`` all others.
 
     Raises:
-        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if it gives
+        ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if it returns
             tensors and does not reset itself.
     """
 
@@ -119,9 +119,9 @@ class EnvRunner:
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
-        self._inference_mode = torch.inference_mode()  # to make one costs more than to enter it
+        self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
         self._storages: list[RolloutStorage] = []
-        self._row: dict[str, Any] | None = None  # what the next rollout begins with; None for new episodes
+        self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
         self._state: Tree | None = None
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
@@ -137,7 +137,7 @@ class EnvRunner:
             settings.gym_env_vectorize_mode,
             first_env_index=self._first,
             step_counter=self.step_counter,
-            mends=settings.restart_failed_sub_environments,
+            restart=settings.restart_failed_sub_environments,
         )
         try:
             if self._on_env is not None:
@@ -148,21 +148,21 @@ class EnvRunner:
             close_vector_env(self.env)
             raise
         self._guard = guard_for(self.env, self._first)
-        # envs in guards of this process count for themselves
+        # an EnvGuard in this process counts the steps itself
         self._counts_steps = self._guard is not None or isinstance(self.env, AsyncVectorEnv)
 
     def set_module(self, module: RLModule) -> None:
-        """Act with ``module`` from now on; it is put into eval mode once, here.
+        """Act with ``module`` from now on, and put it into eval mode.
 
         Raises:
-            ValueError: If it is on another device than the runner acts on.
+            ValueError: If it is not on the device that the runner acts on.
         """
         tensors = [*module.named_parameters(), *module.named_buffers()]
         if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
             raise ValueError(
                 f"{type(module).__name__} that acts: expected its tensors on {self.device}, as "
-                f"those of the env, got {others[0]}. Move a copy of its own there: "
-                "module.to(runner.device)."
+                f"those of the env, got {others[0]}. Move a copy there: "
+                "copy.deepcopy(module).to(runner.device)."
             )
         self.module = module.eval()
         converter = module.action_converter
@@ -176,11 +176,11 @@ class EnvRunner:
         self._no_finals = torch.empty(0, 2, dtype=torch.int64, device=self.device)
         self._storages, self._state = [], None
         if self._row is not None:
-            self._row["previous"] = {}  # a module sees nothing of what another has seen
+            self._row["previous"] = {}  # a new module starts without the past that the last one saw
         self._own_draws = OwnDraws(self.num_envs, self.device)
 
     def reset(self) -> None:
-        """Start a new episode in every env, each from its own next seed; envs of tensors from one for all."""
+        """Start a new episode in every env, each with its own next seed. Envs that return tensors share one seed."""
         if isinstance(self.env.unwrapped, AsyncVectorEnv) and is_broken(self.env.unwrapped):
             close_vector_env(self.env)
             with _own_gradients():
@@ -202,7 +202,7 @@ class EnvRunner:
             check_device(f"{type(self.env.unwrapped).__name__}.reset()", obs, self.device)
         self._row, self._state = {"obs": obs, "starts": True, "ended": False, "previous": {}}, None
         self._totals.begin(self._steps)
-        self._own_draws = OwnDraws(self.num_envs, self.device)  # with numbers that no env has used
+        self._own_draws = OwnDraws(self.num_envs, self.device)  # new numbers, which no env has used
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> Rollout:
         """Step every env ``num_steps`` times.
@@ -210,33 +210,33 @@ class EnvRunner:
         Args:
             num_steps: ``T``, rows of the rollout.
             explore: Sample actions; False takes the most likely one.
-            policy_version: Noted in the rollout.
+            policy_version: Stored in the rollout.
 
         Returns:
-            A rollout of its own memory; what it holds never changes afterwards. It has the column
-            ``action_dist_inputs`` if the settings ask for it, and then ``action_logp`` if it explored. ``stats`` has
-            ``episode_returns``, ``episode_lengths``, ``episode_slots`` (finished episodes in order of time) and the
-            seconds ``env_step``, ``forward``, ``bookkeeping``, on a GPU those that it took to queue the work; if the
-            settings ask for them and an episode ended, ``episode_infos``: the ``info`` of its last step for each; and
-            ``num_env_steps_lost``, by cause, if an env raised and was restarted. The episode it was in is cut off and
-            not among the finished ones: its return is not one of the task.
+            A rollout whose data no later call changes. If the settings record action distributions, it has the column
+            ``action_dist_inputs`` and, with ``explore``, ``action_logp``. Its ``stats`` are:
+            - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes, in order of time.
+            - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase; on a GPU, seconds to queue the work.
+            - ``episode_infos``: the ``info`` of the last step of each finished episode, if the settings record it.
+            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
+              and does not count as finished, since its return is not one of the task.
 
         Raises:
-            ValueError: If an observation or reward is wrong or not finite, or an action mask left no choice; names env
-                and step.
-            EnvError: If a single env raises or its process ends; after that, the next call starts new episodes.
+            ValueError: If an observation or reward is wrong or not finite, or an action mask allows no action; names
+                env and step.
+            EnvError: If a single env raises or its process ends. The next call then starts new episodes.
         """
         start = perf_counter()
         if self._row is None:
             self.reset()
         data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
         try:
-            # what an env of tensors computes shall not become part of a graph; envs of arrays may need gradients
+            # keep the tensors of an env out of the autograd graph; an env that returns arrays may use gradients inside
             with torch.no_grad() if self._has_tensors else _own_gradients():
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
         except BaseException as error:
-            self._row = None  # the envs are ahead of what was recorded: new episodes start
+            self._row = None  # the envs are ahead of the recorded rows, so start new episodes
             culprit = self._culprit(error, data)
             self._note_lost(culprit, data, calls_before)
             if culprit is error:
@@ -250,7 +250,7 @@ class EnvRunner:
         return rollout
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
-        """Rows to fill, the first of which has the present observation."""
+        """Return a storage to fill, with the current observation in its first row."""
         if not self._storages or len(self._storages[-1].rewards) != num_steps:
             self._storages = [*self._storage_class.allocate(self.module, self._no_obs, num_steps, self.env, self._mode)]
         data, module = self._storages.pop(), self.module
@@ -266,7 +266,7 @@ class EnvRunner:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def _interact(self, data: RolloutStorage, num_steps: int, explore: bool) -> dict[str, float]:
-        """Fill ``data``. Returns the seconds of each phase."""
+        """Step the envs and fill ``data``. Return the seconds of each phase."""
         env, guard, convert, inference_mode = self.env, self._guard, self._convert, self._inference_mode
         forward, choose = self._forward_along(data, explore), self._chooser(data, num_steps, explore)
         counter = self.step_counter.cell if self._counts_steps else None
@@ -279,7 +279,7 @@ class EnvRunner:
                 logits = forward({Columns.OBS: data.seen[t]})[Columns.ACTION_DIST_INPUTS]
                 action = choose(logits, t)
                 fitted = action if convert is None else convert(action)
-            # out here, as what an env makes in inference mode could not be changed later, nor have gradients
+            # outside inference mode, whose tensors an env could neither change in place nor differentiate later
             sent = data.write_action(t, action, fitted)
             data.dist_inputs.append(logits)
             if counter is not None:
@@ -304,7 +304,7 @@ class EnvRunner:
         return {"env_step": in_env, "forward": in_forward}
 
     def _chooser(self, data: RolloutStorage, num_steps: int, explore: bool) -> Choose:
-        """Decide where the random numbers of actions come from."""
+        """Return the function that chooses actions, with the source of its random numbers."""
         module, noise, generator = self.module, self._streams.noise, self._streams.generator
         from_logits, resets_in_a_step = module.action_dist_cls.from_logits, self._mode is AutoresetMode.NEXT_STEP
         if not explore:
@@ -312,7 +312,7 @@ class EnvRunner:
         if noise.is_drawn and not resets_in_a_step:
             rows = iter(noise.take(num_steps))
             return lambda logits, t: from_logits(logits).sample_from(next(rows))
-        if noise.is_drawn:  # envs that only reset use none
+        if noise.is_drawn:  # an env that only resets uses up no noise
             return lambda logits, t: from_logits(logits).sample_from(noise.take_own(~data.ended[t]))
         if not resets_in_a_step:
             return lambda logits, t: from_logits(logits).sample(generator)
@@ -321,7 +321,7 @@ class EnvRunner:
         return lambda logits, t: own_draws.sample(from_logits(logits), generator, ~torch.as_tensor(data.ended[t]))
 
     def _forward_along(self, data: RolloutStorage, explore: bool) -> Forward:
-        """The module's pass for one row of ``data`` after another; under inference mode, so without gradient."""
+        """Return the module's forward pass for the rows of ``data``. It runs in inference mode, so without gradient."""
         module = self.module
         forward: Forward = module._forward_exploration if explore else module._forward_inference
         if data.state_in is not None:
@@ -331,8 +331,8 @@ class EnvRunner:
         return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
-        """``forward`` of a recurrent module: pass its states on from each row to the next, and record those that
-        training sequences begin with."""
+        """Wrap ``forward`` of a recurrent module: pass its states on from row to row, and record those at the start of
+        each training sequence."""
         length, starts = self.module.max_seq_len, torch.as_tensor(data.starts).unsqueeze(1)
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -347,7 +347,7 @@ class EnvRunner:
         return step
 
     def _resampling_noise(self, forward: Forward, module: NoisyNetAPI, data: RolloutStorage) -> Forward:
-        """``forward`` with new noise in the nets of ``module`` for each row in which an env acts."""
+        """Wrap ``forward``: draw new noise for the nets of ``module`` in each row in which an env acts."""
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
             if data.num_acting(data.filled):
@@ -357,9 +357,9 @@ class EnvRunner:
         return step
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
-        """What reads the ``info`` of each step, by autoreset mode."""
+        """Return the functions to call with the ``info`` of each step, which depend on the autoreset mode."""
         notes = [data.note_infos] if self._records_infos else []
-        if self._mode is AutoresetMode.NEXT_STEP:  # the next observation is the final one
+        if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:
             return [*notes, lambda t, info: self._reset_ended(data, t)]
@@ -368,7 +368,7 @@ class EnvRunner:
         return [*notes, data.note_finals]
 
     def _reset_ended(self, data: RolloutStorage, t: int) -> None:
-        """Reset the envs whose episode ended in row ``t``, which do not do so themselves."""
+        """Reset the envs whose episode ended in row ``t``, and store their final observations."""
         ended = data.terminateds[t] | data.truncateds[t]
         if np.count_nonzero(ended):
             data.note_finals(t, {"final_obs": tree.map_structure(lambda x: x[t + 1], data.env_obs)})
@@ -380,7 +380,7 @@ class EnvRunner:
     # --- after it -----------------------------------------------------------------------------------------------------
 
     def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
-        """Make a rollout of ``data``, whose rows are filled."""
+        """Return a rollout with the filled rows of ``data``."""
         module, columns = self.module, data.columns
         rewards, terminateds, truncateds = data.settle(module, self._steps, self._first)
         ended = terminateds | truncateds
@@ -392,11 +392,11 @@ class EnvRunner:
         final_index, final_obs = self._no_finals, self._no_obs
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
             final_index, final_obs = data.finals(module, found)
-            if not self._has_tensors:  # on a device it would have to be waited for
+            if not self._has_tensors:  # on a device this would wait for it
                 check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
         if self._settings.records_action_dist:
-            # stacked out here, since tensors made in inference mode cannot enter a loss
+            # stack outside inference mode, whose tensors cannot enter a loss
             columns[Columns.ACTION_DIST_INPUTS] = dist_inputs = torch.stack(data.dist_inputs)
             if explore:
                 with torch.no_grad():
@@ -413,13 +413,14 @@ class EnvRunner:
         )
 
     def _uncount_resets(self, data: RolloutStorage, num_steps: int) -> None:
-        """Subtract the resets among ``num_steps`` vector steps of an env of tensors, which the host could not know."""
+        """Subtract resets from the step counter, which counts every row of an env of tensors without waiting for it."""
         self.step_counter.cell[0] -= int(data.ended[:num_steps].sum())
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """What to raise for an ``error``: a module or an env that chokes on a wrong value is not at fault."""
+        """Return the error to raise for ``error``: that of a wrong value on which the module or an env failed, if
+        any."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             try:
                 data.check(self.module, self._steps, self._first)
@@ -432,55 +433,55 @@ class EnvRunner:
         return self._ended_process(error) or error
 
     def _ended_process(self, error: BaseException) -> EnvError | None:
-        """What to raise instead, if the process of an env ended."""
+        """Return the error to raise instead if the process of an env ended, else None."""
         env = self.env.unwrapped
         if not isinstance(env, AsyncVectorEnv):
             return None
-        if not isinstance(error, Exception):  # what was interrupted in the middle of a message
+        if not isinstance(error, Exception):  # an interrupt may have cut off a message
             end_processes(env)
         is_about_one = isinstance(error, EOFError | ConnectionError)
         return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
 
     def _note_lost(self, error: BaseException, data: RolloutStorage, calls_before: int) -> None:
-        """Account for the steps of a fragment that ended in ``error``."""
+        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``."""
         if self._counts_resets:
             data.mark(0, len(data.rewards))
             self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
         num = self.step_counter.count - calls_before
         is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
         raised = min(num, len(data.faults) + is_step)
-        self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # only what is not 0
+        self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # adding drops counts of 0
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and random streams, by global index of the env. Envs are not saved: after ``set_state`` new episodes
-        start."""
+        """Return counters and random streams by index of the env in the run. Envs are not saved: ``set_state`` starts
+        new episodes."""
         return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` gave, of this runner or of others; see :meth:`RandomStreams.set_state`."""
+        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`."""
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._row = None
 
     def stop(self) -> None:
-        """Close the envs, in a few seconds at most; none of their processes is left."""
+        """Close the envs within a few seconds, and end all their processes."""
         close_vector_env(self.env)
 
 
 def _own_gradients() -> torch.set_grad_enabled:
-    """Undo on exit what envs in this process do to torch's gradients, which learners need."""
+    """Return a context that restores torch's grad mode, which learners need, if an env in this process changes it."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
 def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -> torch.device | None:
-    """The device of the tensors that a reset of ``env`` gives; None if it gives arrays.
+    """Return the device of the tensors that ``env.reset()`` returns; None if it returns arrays.
 
     Raises:
-        ValueError: If it gives both, or tensors and does not reset itself.
+        ValueError: If it returns both, or returns tensors and does not reset itself.
     """
-    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # which gather what they return in arrays
+    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
         return None
     obs, _ = env.reset(seed=seed)
     device = next((leaf.device for leaf in tree.flatten(obs) if isinstance(leaf, Tensor)), None)
@@ -490,7 +491,7 @@ def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -
     check_device(f"{name}.reset()", obs, device)
     if mode is AutoresetMode.DISABLED:
         raise ValueError(
-            f"autoreset mode of {name}, which gives tensors: expected SAME_STEP or NEXT_STEP, got "
+            f"autoreset mode of {name}, which returns tensors: expected SAME_STEP or NEXT_STEP, got "
             f"{mode}. Reset envs within step(), in the step that ends their episode or in the next."
         )
     return device

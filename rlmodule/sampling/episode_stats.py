@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, which go on from one fragment to the next."""
+"""EpisodeStats: returns and lengths of episodes that continue from one fragment to the next."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NOTHING_FINISHED = {
 
 
 class EpisodeStats:
-    """What the open episodes of ``num_envs`` envs have come to.
+    """Computes returns and lengths of finished episodes, and keeps those of unfinished ones between fragments.
 
     Args:
         num_envs: ``N``.
-        resets_in_a_step: Whether the row after an episode's last one is no transition, as in next-step mode.
+        resets_in_a_step: Whether the row after the last one of an episode only resets the env, as in next-step mode.
     """
 
     def __init__(self, num_envs: int, resets_in_a_step: bool) -> None:
@@ -25,18 +25,18 @@ class EpisodeStats:
         self._pause = int(resets_in_a_step)
 
     def begin(self, steps: int) -> None:
-        """All episodes begin, after ``steps`` steps."""
+        """Begin a new episode in every env, after ``steps`` steps."""
         self._returns[:] = 0
         self._began[:] = steps
 
     def finished(self, rewards: np.ndarray, ended: np.ndarray, steps: int) -> dict[str, np.ndarray]:
-        """``episode_returns``, ``episode_lengths`` and ``episode_slots`` of those that end, in order of time; the open
-        ones are carried over.
+        """Return ``episode_returns``, ``episode_lengths`` and ``episode_slots`` of the episodes that end in the next
+        rows, in order of time.
 
         Args:
-            rewards: Of the next rows ``[T, N]``; 0 where a row is no transition.
-            ended: Whether a row is the last of an episode ``[T, N]``.
-            steps: Steps before them.
+            rewards: Rewards ``[T, N]`` of the rows; 0 where a row is not a transition.
+            ended: Whether a row is the last of an episode, ``[T, N]``.
+            steps: Number of steps before these rows.
         """
         totals = np.add.accumulate(rewards, 0, np.float64)
         totals += self._returns
@@ -46,11 +46,11 @@ class EpisodeStats:
         slots, rows = ended.T.nonzero()  # slot by slot, each in order of time
         total, end = totals[rows, slots], rows + (steps + 1)
         before, began = np.zeros(len(rows)), self._began[slots]
-        again = (slots[1:] == slots[:-1]).nonzero()[0]  # whose slot has another that ends, the next one
+        again = (slots[1:] == slots[:-1]).nonzero()[0]  # entries whose slot has a later end: the next entry
         before[again + 1] = total[again]
         began[again + 1] = end[again] + self._pause
         counted = np.zeros_like(self._returns)
-        counted[slots] = total  # the last one's of a slot stays, since it is written last
+        counted[slots] = total  # the last end of a slot wins, since it is written last
         self._returns -= counted
         self._began[slots] = end + self._pause
         in_time = rows.argsort(kind="stable")

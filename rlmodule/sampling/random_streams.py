@@ -15,34 +15,34 @@ from catalog.distributions.base import Distribution
 from rlmodule.seeding import int_seed, numpy_stream
 
 BLOCK_ROWS = 128
-"""Rows of noise that are drawn at once,"""
+"""Most rows of noise in a block, which is drawn at once."""
 BLOCK_NUMBERS = 2**16
-"""or fewer, so that a block has at most this many numbers per env."""
+"""Most numbers per env in a block; a block has fewer rows if they are wide."""
 SPARE_ROWS = 64
-"""Rows that memory is allocated for beyond those that a fragment needs."""
+"""Number of rows to allocate in addition to those that a fragment needs."""
 MOST_ROWS = 1024
-"""An env that has acted this many times less often than another skips the rows it has not used."""
+"""Most rows that are kept for the env that has acted least; beyond that it skips rows."""
 
 _DRAWS = (torch.randn, torch.rand, Tensor.exponential_, Tensor.normal_, Tensor.uniform_)
 
 
 class RandomStreams:
-    """Seeds of resets, action noise, and a generator for what is drawn for all envs of a runner at once.
+    """Provides the seeds of resets, the action noise, and a generator for draws shared by all envs of a runner.
 
-    Seeds and noise are each env's own, by its global index; the generator is that of the first env. What was saved of
-    envs can come to runners of any others. Nothing is drawn twice there: envs of one runner that advance together
-    continue from the one that has used most of its stream.
+    Each env has its own seeds and noise, which depend on its index in the run; the generator depends on the first env.
+    A state can be restored by runners that hold the envs in other groups. No number is then drawn twice: envs of one
+    runner that advance together continue from the one that has used most of its stream.
 
     Args:
         run_seed: Seed of the run.
         role: ``"env"`` or ``"evaluation_env"``.
-        envs: Global indices.
-        incarnation: How often a runner of these envs was made before: streams differ in each.
-        device: Of envs that give tensors, for which all is drawn there, from the generator; None for arrays.
+        envs: Indices of the envs in the run.
+        incarnation: How many runners of these envs came before this one; the streams of each differ.
+        device: The device of envs that return tensors, where the generator draws everything; None for arrays.
 
     Attributes:
-        noise: Of the actions, env by env; there is none for tensors.
-        generator: For what is drawn for all envs at once.
+        noise: The action noise of each env; without streams for envs that return tensors.
+        generator: Draws for all envs at once.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RandomStreams:
         self._run_seed, self._role, self._envs = run_seed, role, envs
         self._action_role = "action" if role == "env" else "evaluation_action"
         self._kind = "arrays" if device is None else device.type
-        self._own = envs if device is None else envs[:1]  # envs that something is drawn for alone
+        self._own = envs if device is None else envs[:1]  # envs with their own seeds: all, or the first for all
         self._incarnation, self._resets = incarnation, 0
         self.noise = ActionNoise([self._new_stream(index) for index in envs] if device is None else [])
         self.generator = torch.Generator("cpu" if device is None else device)
@@ -67,14 +67,14 @@ class RandomStreams:
         self.generator.manual_seed(int_seed(self._run_seed, self._action_role, *self._key(self._envs[0])))
 
     def next_seeds(self) -> list[int]:
-        """For the next reset, one for each env, of tensors one for all. None is given again, also if that reset
-        fails."""
+        """Return the seeds of the next reset: one for each env, or a single one if they return tensors. No seed is
+        returned twice, even if the reset fails."""
         seeds = [int_seed(self._run_seed, self._role, *self._key(index, self._resets)) for index in self._own]
         self._resets += 1
         return seeds
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """By global index, what goes on with an env wherever it is; the generator is with the first one."""
+        """Return the state of each env's streams by its index in the run; that of the first includes the generator."""
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }
@@ -84,10 +84,10 @@ class RandomStreams:
         return state
 
     def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what :meth:`get_state` gave, here or of runners of other envs. Streams that it does not know begin.
+        """Restore states from :meth:`get_state` of this or other runners. Streams of envs without a state start over.
 
         Raises:
-            ValueError: If it is of envs of another kind, for which other random numbers are drawn.
+            ValueError: If the state belongs to envs on another kind of device, which draw other random numbers.
         """
         saved = {index: state.get(str(index), {}) for index in self._envs}
         generator = saved[self._envs[0]].get("generator", {"draws": self._kind})
@@ -111,8 +111,7 @@ class RandomStreams:
 
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:
-    """The incarnation in which a runner goes on with ``envs``, each as :meth:`RandomStreams.get_state` tells of it: no
-    other has come after it."""
+    """Return the latest incarnation among the states of ``envs``, each from :meth:`RandomStreams.get_state`."""
     return max((one.get("incarnation", 0) for one in envs), default=0)
 
 
@@ -121,33 +120,33 @@ def _named(kind: str) -> str:
 
 
 class ActionNoise:
-    """Noise for the actions of several envs, one row for each action.
+    """Draws noise for the actions of several envs, one row for each action.
 
-    It is drawn in blocks whose size depends on the distribution alone. So an env's noise depends neither on the length
-    of fragments nor on the other envs. Envs advance together by :meth:`take`, or each at its own pace by
-    :meth:`take_own`.
+    Noise is drawn in blocks whose size depends only on the distribution. So the noise of an env depends neither on the
+    length of fragments nor on the other envs. :meth:`take` advances all envs together, :meth:`take_own` each at its own
+    pace.
 
     Args:
-        streams: One for each env.
+        streams: The stream of each env.
     """
 
     def __init__(self, streams: Sequence[np.random.Generator]) -> None:
         self._streams = streams
         self.is_drawn = False
-        """Whether the distribution takes noise that was drawn; else it draws for itself."""
+        """Whether the distribution accepts noise; otherwise it draws from a generator when it samples."""
         self._block_starts = self._positions()
-        self._rows: Sequence[Tensor] = ()  # of the block, once it is drawn
-        self._used: int | np.ndarray = 0  # of these, by all envs or by each
+        self._rows: Sequence[Tensor] = ()  # rows of the block; empty until it is drawn
+        self._used: int | np.ndarray = 0  # number of used rows: one number for all envs, or one for each
 
     def use(self, dist_cls: type[Distribution], width: int) -> None:
-        """Draw for distributions of ``width`` inputs from now on. Noise that was drawn and not used is drawn again."""
+        """Draw for distributions of ``width`` inputs from now on. Noise that was drawn but not used is drawn again."""
         self._dist_cls, self._width = dist_cls, width
         self._block_rows = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // width))
         self.is_drawn = dist_cls.draw_noise(np.random.default_rng(0), 1, width) is not None
         self._rewind()
 
     def take(self, num: int) -> Sequence[Tensor]:
-        """The next ``num`` rows ``[N, ...]``.
+        """Return the next ``num`` rows ``[N, ...]``.
 
         Envs at different places all continue from the furthest one, so that no noise is used twice.
         """
@@ -164,7 +163,7 @@ class ActionNoise:
             self._draw()
 
     def take_own(self, acting: np.ndarray) -> Tensor:
-        """The next row ``[N, ...]`` of each env. Only envs that are ``acting`` ``[N]`` use theirs up."""
+        """Return the next row ``[N, ...]`` of each env. Only envs that are ``acting`` ``[N]`` use theirs up."""
         if not isinstance(self._used, np.ndarray):
             self._used = np.full(len(self._streams), self._used)
         if not self._rows:
@@ -192,19 +191,19 @@ class ActionNoise:
         return [stream.bit_generator.state for stream in self._streams]
 
     def _rewind(self) -> None:
-        """Return to the start of the block, but keep the place in it."""
+        """Set the streams back to the start of the block, and keep the place in it."""
         for stream, position in zip(self._streams, self._block_starts, strict=True):
             stream.bit_generator.state = position
         self._rows = ()
 
     def get_state(self) -> list[dict[str, Any]]:
-        """For each env, where its block starts and how many rows of it are used; JSON-able."""
+        """Return for each env the start of its block and the number of used rows; JSON can hold them."""
         used = np.broadcast_to(self._used, len(self._streams)).tolist()
         places = zip(self._block_starts, used, strict=True)
         return [{"block_start": start, "used": num} for start, num in places]
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore what :meth:`get_state` gave for as many streams."""
+        """Restore a state from :meth:`get_state` of the same number of streams."""
         used = [one["used"] for one in state]
         self._used = used[0] if len({*used}) == 1 else np.array(used)
         self._block_starts = [one["block_start"] for one in state]
@@ -212,29 +211,29 @@ class ActionNoise:
 
 
 class OwnDraws(TorchFunctionMode):
-    """Samples actions such that each env is given the random numbers of its own next action.
+    """Samples actions on a device so that next-step autoreset gives the same actions as same-step autoreset.
 
-    A distribution draws for all envs of a device at once, from one generator. With next-step autoreset some of them
-    only reset, and must not use up any numbers: only then are their actions those of same-step autoreset. So every row
-    of numbers is kept until all envs have used it. This is a mode because it needs the numbers inside ``sample()``,
-    which alone knows what to draw. Draws that depend on parameters (gamma variates) are left as they are.
+    A distribution draws for all envs at once, from one generator. With next-step autoreset, some envs only reset in a
+    step, and must not use up numbers. So every row of numbers is kept until all envs have used it, and each env uses
+    the row of its own next action. This is a torch function mode because ``sample()`` alone determines what to draw:
+    the mode replaces its draws. Draws that depend on parameters (gamma variates) are not replaced.
 
     Args:
         num_envs: ``N``.
-        device: Where actions are sampled.
+        device: The device on which actions are sampled.
     """
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
         super().__init__()
         self._envs = torch.arange(num_envs, device=device)
-        self._used = torch.zeros_like(self._envs)  # rows that each env has used
-        self._kept: list[Tensor] = []  # one tensor [R, N, ...] for each draw of a sample
-        self._num_rows = self._room = 0  # of them, drawn and in all
-        self._foremost = 0  # no env has used more rows than this
+        self._used = torch.zeros_like(self._envs)  # number of rows that each env has used
+        self._kept: list[Tensor] = []  # a tensor [R, N, ...] for each draw within sample()
+        self._num_rows = self._room = 0  # number of kept rows, and of those with memory
+        self._foremost = 0  # upper bound of the rows that any env has used
         self._draw = 0
 
     def begin_fragment(self, num_steps: int) -> None:
-        """Make room for the rows of ``num_steps``. Waits for the device."""
+        """Make room for the rows of ``num_steps`` steps. Waits for the device."""
         used = self._used.tolist()
         self._foremost = max(used)
         if self._foremost + num_steps <= self._room:
@@ -249,7 +248,7 @@ class OwnDraws(TorchFunctionMode):
             new[: self._num_rows] = old[first : first + self._num_rows]
 
     def sample(self, dist: Distribution, generator: torch.Generator, acting: Tensor) -> Tree:
-        """Actions ``[N, ...]``. Only envs that are ``acting`` ``[N]`` use up their numbers."""
+        """Sample actions ``[N, ...]``. Only envs that are ``acting`` ``[N]`` use up their numbers."""
         self._draw = 0
         with self:
             action = dist.sample(generator)

@@ -1,4 +1,4 @@
-"""RolloutStorage and TensorStorage: what one call of an env runner fills, as its env gives it."""
+"""RolloutStorage and TensorStorage: memory for one fragment, of arrays or tensors like those of the env."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 logger = logging.getLogger("rlmodule.envs.make")
 
 BLOCK_ROWS = 64
-"""Rows of rollouts that are allocated at once, unless one alone has more;"""
+"""Most rows that are allocated at once; a longer fragment is allocated alone."""
 BLOCK_BYTES = 2**20
-"""fewer where their observations would be larger than this."""
+"""Most memory of observations that is allocated at once; a larger fragment is allocated alone."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RolloutStorage:
-    """``T`` rows of ``N`` envs to be filled. Where there is one row more, it is for what follows the last.
+    """Holds ``T`` rows of ``N`` envs that an env runner fills. Fields with ``T+1`` rows end with the row that follows.
 
-    Its arrays share their memory with the tensors of the rollout. :class:`TensorStorage` is the one of envs that
-    compute with torch.
+    The arrays share their memory with the tensors of the rollout. :class:`TensorStorage` does the same for envs that
+    return tensors.
 
     Attributes:
-        mode: When the env resets.
-        env_name: Class of the env, for errors.
-        env_obs: What the env observes ``[T+1, N, ...]``.
-        previous: What the module sees of earlier steps, by name.
-        starts: Which rows are the first of an episode ``[T+1, N]``.
-        ended: Which envs had ended their episode when the row began ``[T+1, N]``.
+        mode: The autoreset mode of the env.
+        env_name: Class of the env, for error texts.
+        env_obs: Observations of the env ``[T+1, N, ...]``.
+        previous: The earlier steps that the module sees, by name.
+        starts: Whether a row is the first of an episode, ``[T+1, N]``.
+        ended: Whether the env had ended its episode when the row began, ``[T+1, N]``.
         rewards, terminateds, truncateds, valid: ``[T, N]``.
-        seen: What the module observes, row by row, tensors ``[N, ...]``.
-        columns: The columns of the rollout that exist before it begins: tensors of the same memory.
-        actions: As the distribution sampled them ``[T, N, ...]``; None before the first.
+        seen: Observations of the module, row by row, tensors ``[N, ...]``.
+        columns: The columns of the rollout that are allocated in advance, tensors that share this memory.
+        actions: Actions as the distribution sampled them, ``[T, N, ...]``; None before the first.
         dist_inputs: Inputs of the distribution, row by row.
         final_obs: True final observations ``[T, N, ...]`` of the truncated episodes; None before the first.
-        rows_with_finals: Rows in which the env gave final observations.
-        infos: What is kept of ``info`` for the episodes that end.
-        faults: Row and slot of each step that raised, which is a truncation until :meth:`cut_at_faults`.
-        state_in: States before rows ``0, L, 2L, …`` of a recurrent module.
-        filled: Rows that are complete.
+        rows_with_finals: Rows in which the env returned final observations.
+        infos: The parts of ``info`` from which :meth:`episode_infos` is computed.
+        faults: Row and slot of each step that raised; marked as truncated until :meth:`cut_at_faults`.
+        state_in: States of a recurrent module before rows ``0, L, 2L, …``.
+        filled: Number of complete rows.
     """
 
     mode: AutoresetMode
@@ -84,17 +84,18 @@ class RolloutStorage:
     def allocate(
         cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv[Any, Any, Any], mode: AutoresetMode
     ) -> list[Self]:
-        """Make storages of ``num_steps`` rows for ``module``, several at once if they are short.
+        """Return storages of ``num_steps`` rows for ``module``, several at once if they are short.
 
         Args:
             module: The module that acts.
-            template: Its observations ``[0, ...]``, tensors with the dtypes and the device to store.
+            template: Observations of the module ``[0, ...]``, tensors with the dtypes and the device to store.
             num_steps: ``T``.
             env: The vector env.
-            mode: When it resets.
+            mode: Its autoreset mode.
         """
         row = sum(leaf.element_size() * leaf.shape[1:].numel() for leaf in tree.flatten(template)) * env.num_envs
         count = max(1, min(BLOCK_ROWS // num_steps, BLOCK_BYTES // ((num_steps + 1) * row)))
+        # one allocation [count, T + 1, N, ...] serves `count` fragments: making views takes as long as a small net
         length, device = num_steps + 1, tree.flatten(template)[0].device
         shape = count, length, env.num_envs
         obs = map_leaves(lambda x: x.new_empty(*shape, *x.shape[1:]), template)
@@ -126,11 +127,11 @@ class RolloutStorage:
 
     @staticmethod
     def _as_env_gives(tensors: Tree) -> Tree:
-        """Views of ``tensors`` of the kind that the env gives."""
+        """Return views of ``tensors`` of the kind that the env returns: arrays, or tensors."""
         return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
-        """Fill the first row: with what :meth:`last_row` of another gave, or with that of new episodes."""
+        """Fill the first row, with the :meth:`last_row` of the storage before or with that of new episodes."""
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():
@@ -140,28 +141,23 @@ class RolloutStorage:
                 part.clear(0)
 
     def last_row(self) -> dict[str, Any]:
-        """A copy of the row after the last."""
+        """Return a copy of the row after the last step."""
         previous = {name: part.whole for name, part in self.previous.items()}
         rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
-        return {name: tree.map_structure(lambda x: self._copied(x[-1]), column) for name, column in rows.items()}
-
-    @staticmethod
-    def _copied(value: Any) -> Any:
-        """A copy of what the env gives."""
-        return value.copy()
+        return {name: tree.map_structure(lambda x: _copy(x[-1]), column) for name, column in rows.items()}
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        """Store the sampled ``action`` of row ``t``. Returns a copy of the ``fitted`` one, which the env may change."""
+        """Store the sampled ``action`` of row ``t``. Return a copy of ``fitted``, which the env may change."""
         if self.actions is None:
             rows = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
             self.actions = self._as_env_gives(rows)
         write_row(self.actions, t, self._as_env_gives(action))
-        return map_leaves(self._copied, self._as_env_gives(fitted))
+        return map_leaves(_copy, self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
-        """Store what the step of row ``t`` returned."""
+        """Store the results of the step of row ``t``."""
         self.rewards[t] = rewards
         self.terminateds[t] = terminateds
         self.truncateds[t] = truncateds
@@ -169,7 +165,7 @@ class RolloutStorage:
         self.filled = t + 1
 
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        """Store the true final observations of the episodes that row ``t`` truncated, if ``info`` has them."""
+        """Store the true final observations of the episodes that row ``t`` truncated, if ``info`` has any."""
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
@@ -180,8 +176,8 @@ class RolloutStorage:
                 write_row(self.final_obs, (t, slot), entry_of(info["final_obs"], slot))
 
     def note_faults(self, t: int, info: Mapping[str, Any]) -> None:
-        """As :meth:`note_finals`, where a step may have raised. Its env observed nothing more: its final observation,
-        which goes into ``info``, is the one before."""
+        """Do the same as :meth:`note_finals` for envs that are restarted, and record the steps that raised. Such a step
+        has no observation: the one before it becomes the final one, also in ``info``."""
         if "final_obs" not in info:
             return
         ended = self.terminateds[t] | self.truncateds[t]
@@ -189,41 +185,42 @@ class RolloutStorage:
             if FAULT in of_env:
                 self.faults.append((t, slot))
                 info["final_obs"][slot] = entry_of(self.env_obs, (t, slot))
-                logger.warning("%s. It is made anew.", of_env[FAULT].partition("\n\n")[0])
+                logger.warning("%s. It is restarted.", of_env[FAULT].partition("\n\n")[0])
         self.note_finals(t, info)
 
     def note_infos(self, t: int, info: Mapping[str, Any]) -> None:
-        """Store what :meth:`episode_infos` needs of the ``info`` of row ``t``."""
+        """Store the parts of the ``info`` of row ``t`` that :meth:`episode_infos` needs."""
         ended = self.terminateds[t] | self.truncateds[t]
         of_ended = last_infos(info, ended, self.mode is AutoresetMode.SAME_STEP)
         self.infos += [one for one in of_ended if FAULT not in one]
 
     def write_previous(self, t: int) -> None:
-        """Put what was seen, done and given in row ``t`` next to the next observation, if the episode goes on."""
+        """Add observation, action and reward of row ``t`` to the past that the module sees in the next row. The past is
+        zero where an episode starts."""
         for name, part in self.previous.items():
             part.write(t + 1, entry_of(self._column(name), t))
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
-        """What the field ``name`` of the view of the past shows later."""
+        """Return the column whose entries the field ``name`` of the view of the past shows later."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """Mark which envs have ended after rows ``begin`` to ``end``, and what starts an episode."""
+        """Mark after rows ``begin`` to ``end`` which envs have ended their episode, and which rows start one."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it
         self.starts[after] = self.ended[rows if self.mode is AutoresetMode.NEXT_STEP else after]
 
     def num_acting(self, t: int) -> int:
-        """Envs for which row ``t`` is an env step, as far as the host knows."""
+        """Count the envs for which row ``t`` is an env step and not a reset, as far as the CPU knows."""
         resting = np.count_nonzero(self.ended[t]) if self.mode is AutoresetMode.NEXT_STEP else 0
         return len(self.starts[t]) - resting
 
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark which rows are transitions, and check them.
+        """Mark which rows are transitions, and check their values.
 
         Args:
             module: The module that acted.
@@ -234,7 +231,7 @@ class RolloutStorage:
             Rewards, terminateds and truncateds as arrays ``[T, N]``.
 
         Raises:
-            ValueError: If an observation or a reward is not finite, or a mask left no choice.
+            ValueError: If an observation or a reward is not finite, or a mask allows no action.
         """
         if self.mode is AutoresetMode.NEXT_STEP:  # the step after an end resets the env and is no transition
             resets = self.ended[:-1]
@@ -243,12 +240,12 @@ class RolloutStorage:
         return self._check(module, first_step, first_env)
 
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See :meth:`settle`."""
+        """Check all rows. Return rewards and flags as :meth:`settle` does."""
         self.check(module, first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
     def check(self, module: RLModule, first_step: int, first_env: int) -> None:
-        """Check the rows that are filled, and the one that is being filled. See :meth:`settle`."""
+        """Check the filled rows, and the observation of the next one. Arguments and errors as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(tree.map_structure(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
@@ -262,11 +259,11 @@ class RolloutStorage:
             raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)
 
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
-        """The last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
+        """Return the last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
         return self.infos
 
     def finals(self, module: RLModule, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """What ``module`` would have observed after the truncations.
+        """Return the observations that ``module`` would have had after each truncation.
 
         Args:
             module: The module that acted.
@@ -276,7 +273,7 @@ class RolloutStorage:
             ``found`` as a tensor, and the observations ``[K, ...]``.
 
         Raises:
-            ValueError: If the env left a true final observation out.
+            ValueError: If the env did not return a true final observation.
         """
         index = torch.from_numpy(found).to(self.columns[Columns.VALID].device)
         rows, slots = index.unbind(1)
@@ -297,12 +294,12 @@ class RolloutStorage:
         return index, {Columns.OBS: final_obs, **past}
 
     def cut_at_faults(self, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Invalidate rows of steps that raised. Returns ``stats`` of the other episodes that ended, and the number of
-        steps that were lost.
+        """Mark the rows of steps that raised as invalid. Return the ``stats`` of the other episodes that ended, and the
+        number of lost steps.
 
-        The observation of such a row is the true final one of an episode that was truncated in the row before. In row
-        0 there is no row before, but what the last rollout ended with was that observation already. An episode without
-        any step leaves nothing.
+        The row before such a step becomes the truncated end of its episode, and the observation of the step the true
+        final one. If the step is in row 0, the last rollout already ended with that observation. An episode that
+        raised in its first step leaves nothing.
         """
         raised = np.zeros_like(self.valid)
         raised[tuple(np.transpose(self.faults))] = True
@@ -318,10 +315,10 @@ class RolloutStorage:
 
 
 class TensorStorage(RolloutStorage):
-    """Tensors on the env's device.
+    """Holds the rows of envs that return tensors, on their device.
 
-    Filling the rows only queues work there: the host runs ahead of a GPU and never waits for it. Which episodes were
-    truncated, whether all is finite and whether a mask left a choice is found at the end, in one copy to the host.
+    Filling the rows only queues work: the CPU runs ahead of a GPU and never waits for it. At the end, one copy to the
+    CPU brings what it must know: truncations, and whether all values are finite and each mask allows an action.
     """
 
     __slots__ = ()
@@ -330,17 +327,13 @@ class TensorStorage(RolloutStorage):
     def _as_env_gives(tensors: Tree) -> Tree:
         return tensors
 
-    @staticmethod
-    def _copied(value: Any) -> Any:
-        return value.clone()
-
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
         if t == 0:
             check_device(f"{self.env_name}.step()", (obs, rewards, terminateds, truncateds), self.rewards.device)
         RolloutStorage.write_step(self, t, obs, rewards, terminateds, truncateds)
 
     def note_finals(self, t: int, info: Mapping[str, Any]) -> None:
-        # Read with every step: whether an episode was truncated is not known on the host.
+        # store them in every step, since the CPU does not know whether an episode was truncated
         if "final_obs" not in info:
             return
         self.rows_with_finals.append(t)
@@ -364,6 +357,8 @@ class TensorStorage(RolloutStorage):
         return len(self.starts[t])
 
     def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # The GPU computes whether anything is wrong; a single copy brings this and the rewards and flags to the CPU.
+        # Only if something is wrong, `check` finds out where, for the error.
         floats = [leaf for leaf in tree.flatten(self.env_obs) if leaf.is_floating_point()]
         stuck = self.valid.new_zeros(1, 1)
         if module.action_mask is not None:
@@ -377,7 +372,7 @@ class TensorStorage(RolloutStorage):
 
 
 def check_device(where: str, value: Any, device: torch.device) -> None:
-    """Refuse a tree in which not all leaves are tensors on ``device``."""
+    """Raise unless all leaves of the tree ``value`` are tensors on ``device``."""
     for leaf in tree.flatten(value):
         if not isinstance(leaf, Tensor) or leaf.device != device:
             got = f"a tensor on {leaf.device}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__} among them"

@@ -192,7 +192,7 @@ MISUSES: dict[str, tuple[type[Exception], Callable[[], object], str]] = {
     "slice before reset": (RuntimeError, lambda: Episode()[:], "Call add_reset"),
     "long lookback": (ValueError, lambda: make_episode(2).cut(3), "expected 0 to 2, got 3. Repeat fewer"),
     "another shape": (ValueError, lambda: step(make_episode(1), obs=np.zeros(3)), r"expected shape \(2,\), got \(3,\)"),
-    "another structure": (ValueError, lambda: step(make_episode(1), action={"x": 1}), "shaped alike"),
+    "another structure": (ValueError, lambda: step(make_episode(1), action={"x": 1}), "the same shape"),
     "column left out": (ValueError, lambda: step(make_episode(1), action_logp=None), r"\['action_logp'\], got \[\]"),
     "column too many": (ValueError, lambda: step(make_episode(1), more=1), "every step"),
     "reserved column": (ValueError, lambda: step(make_episode(1), valid=True), "Choose another name"),
@@ -252,6 +252,6 @@ def test_misuse_is_explained(case: str) -> None:
 def test_a_refused_step_changes_nothing() -> None:
     episode = make_episode(3)
     for bad in ({"obs": np.zeros(3)}, {"action": np.zeros(4)}, {"action_logp": np.zeros(2)}):
-        with pytest.raises(ValueError, match="shaped alike"):
+        with pytest.raises(ValueError, match="the same shape"):
             step(episode, **bad)
     assert episode == make_episode(3)

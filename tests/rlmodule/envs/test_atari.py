@@ -108,7 +108,7 @@ def test_one_game_plays_as_the_vector_env_does_and_shows_its_newest_frame() -> N
 def test_a_picture_before_the_game_began_is_refused() -> None:
     game = AtariGame("ALE/Pong-v5", {"img_height": 10, "img_width": 10, "render_mode": "rgb_array"})
     with pytest.raises(
-        RuntimeError, match=r"^AtariGame\.render\(\): expected a game that has begun, got .* Call reset"
+        RuntimeError, match=r"^AtariGame\.render\(\): expected a game that has started, got .* Call reset"
     ):
         game.render()
     game.reset(seed=3)

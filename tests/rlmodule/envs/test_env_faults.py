@@ -683,7 +683,7 @@ def test_an_env_of_a_script_is_made_anew_in_a_process_that_was_spawned(
             monkeypatch.setitem(make._ASYNC_KWARGS, "context", context)
             folder = next(folders)
             env = make.make_vector_env(
-                "OfAScript-v0", {"folder": str(folder), "steps": {ANY: {3: "plain"}}}, 1, "async", mends=True
+                "OfAScript-v0", {"folder": str(folder), "steps": {ANY: {3: "plain"}}}, 1, "async", restart=True
             )
             env.reset(seed=1)
             for _ in range(4):

@@ -221,7 +221,7 @@ def test_modules_come_and_go(make: Make) -> None:
     assert group.update_from_batch(batch(), env_steps=0, module_id="other").keys() == {"other"}
     assert differences(group.get_module("other").get_state(), expected.get_module("other").get_state())
     assert differences(group.get_module(ID).get_state(), before) == []
-    with pytest.raises(ValueError, match="expected an id besides default_policy, other"):
+    with pytest.raises(ValueError, match="expected an id other than default_policy, other"):
         group.add_module("other", SPEC)
     group.remove_module("other")
     assert [*group.module] == [ID]

@@ -422,7 +422,7 @@ def test_modules_come_and_go() -> None:
     assert differences(before, {ID: learner.module.get_state()[ID]}) == []
     assert differences(fresh, learner.module["other"].get_state())
     assert learner.get_state()["optimizers"].keys() == {ID, "other"}
-    with pytest.raises(ValueError, match="expected an id besides default_policy, other, got 'other'"):
+    with pytest.raises(ValueError, match="expected an id other than default_policy, other, got 'other'"):
         learner.add_module("other", RLModuleSpec(Small, OBS, ACTIONS))
     learner.load_module_state("other", fresh)
     assert differences(fresh, learner.module["other"].get_state()) == []

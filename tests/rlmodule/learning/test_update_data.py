@@ -151,7 +151,7 @@ def test_update_warns_once_and_forwards_by_the_kind_of_learner(of: Callable[[typ
 def wrong_episodes(rollout: Rollout) -> dict[str, tuple[Any, str]]:
     return {
         "rollouts": ([rollout, rollout], r"got a list of Rollout\. Put rollouts side by side: Rollout\.concat"),
-        "dict": ({"p": rollout}, r"got a dict with 'p'\. Pass the data of one module, module_id="),
+        "dict": ({"p": rollout}, r"got a dict with 'p'\. Pass the data of one module, named by module_id="),
         "number": (3, r"got int\. Pass what algo\.sample\(\) returns"),
     }
 

@@ -117,7 +117,7 @@ def test_what_is_no_observation_is_told_shortly(obs: Any, got: str) -> None:
 
 @pytest.mark.parametrize("state", [{"nope": 1}, (torch.zeros(1, 2),)])
 def test_a_state_of_something_else_is_explained(state: Any) -> None:
-    with pytest.raises(ValueError, match=r"Policy\.act\(state\): expected what the last call returned as state, None"):
+    with pytest.raises(ValueError, match=r"Policy\.act\(state\): expected the state that the last call returned, None"):
         policy_for(spaces.Discrete(2)).act(np.zeros(4, np.float32), state)
 
 

@@ -736,7 +736,7 @@ def test_envs_that_share_the_memory_of_their_observations_are_named(cls: type[Co
             return shared
 
     runner = runner_for(env=counters_one_by_one(Shares))
-    with pytest.raises(ValueError, match="env 0, step 1, obs: expected memory of its own"):
+    with pytest.raises(ValueError, match="env 0, step 1, obs: expected memory that only this env uses"):
         runner.sample(5, explore=False)
 
 
