@@ -37,7 +37,7 @@ class DQNLearner(BatchLearner):
     settings: "DQNConfig"
 
     def __init__(self, settings: "DQNConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
-        self.target, self.choosing = MultiRLModule({}), MultiRLModule({})
+        self.target, self.choosing = MultiRLModule({}).eval(), MultiRLModule({}).eval()
         self._target_parameters: dict[str, FlatParameters] = {}
         self.last_target_update: dict[str, int] = {}
         self.num_target_updates: dict[str, int] = {}

@@ -13,7 +13,7 @@ class Columns:
     TERMINATEDS = "terminateds"
     """True where the step ended the episode by the rules of the task: there is nothing to bootstrap from."""
     TRUNCATEDS = "truncateds"
-    """True where a cause outside the task (a time limit) ended the episode: bootstrap from the true final observation."""
+    """True where a cause outside the task (a time limit) ended the episode: bootstrap from the final observation."""
     VALID = "valid"
     """False where the row is not a transition of the task, such as the reset step in next-step autoreset."""
     STARTS = "starts"

@@ -69,6 +69,7 @@ class Episode:
         self.t_started = int(t_started)
         self.terminated, self.truncated = bool(terminated), bool(truncated)
         _check_names(columns or {})
+        # the number of rewards is that of the steps, with which all other columns must agree
         self._columns: dict[str, Tree] = {Columns.REWARDS: _as_rewards([] if rewards is None else rewards)}
         self._length = len(self._columns[Columns.REWARDS])
         for name, value in {Columns.OBS: observations, Columns.ACTIONS: actions, **(columns or {})}.items():

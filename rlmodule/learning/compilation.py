@@ -80,11 +80,6 @@ def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
     return partial(_differentiate, chosen, parameters)
 
 
-def is_plain(settings: LearnerSettings) -> bool:
-    """Return whether the settings use neither autocast nor compilation nor CUDA graphs."""
-    return not (settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs)
-
-
 def _differentiate(
     compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
 ) -> tuple[Tensor, dict[str, Tensor]]:

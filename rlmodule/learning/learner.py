@@ -28,7 +28,7 @@ from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
-from rlmodule.learning.compilation import GradientPass, gradient_pass, is_plain, learner_device
+from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel, no_data
 from rlmodule.learning.flat_optimizer import FlatAdam, FlatParameters, load_optimizer_state, optimizer_state
 from rlmodule.learning.reports import (
@@ -195,10 +195,11 @@ class Learner(Hooks, ABC):
         if self._data_parallel is not None:
             self._data_parallel.leave(self.module)
         self.collective = self._module_noise.collective = collective
-        is_alone = collective.size == 1
+        is_alone, settings = collective.size == 1, self.settings
         self._data_parallel = None if is_alone else DataParallel(collective, self.module)
         self._together: AbstractContextManager[None] = nullcontext() if is_alone else collective
-        self._is_plain = is_plain(self.settings) and is_alone
+        wraps = settings.torch_autocast or settings.torch_compile_learner or settings.torch_cuda_graphs
+        self._is_plain = is_alone and not wraps
 
     def add_module(self, module_id: str, spec: RLModuleSpec) -> None:
         """Add a module and train it from now on. The run's seed and ``module_id`` determine its initial weights.

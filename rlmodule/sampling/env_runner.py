@@ -106,7 +106,6 @@ class EnvRunner:
         self.progress = 0
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = settings.num_envs_per_env_runner
-        self._records_infos = settings.records_episode_infos
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with _own_gradients():
             self._make_env()
@@ -358,14 +357,12 @@ class EnvRunner:
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """Return the functions to call with the ``info`` of each step, which depend on the autoreset mode."""
-        notes = [data.note_infos] if self._records_infos else []
+        notes = [data.note_infos] if self._settings.records_episode_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:
             return [*notes, lambda t, info: self._reset_ended(data, t)]
-        if self._settings.restart_failed_sub_environments:
-            return [*notes, data.note_faults]
-        return [*notes, data.note_finals]
+        return [*notes, data.note_faults if self._settings.restart_failed_sub_environments else data.note_finals]
 
     def _reset_ended(self, data: RolloutStorage, t: int) -> None:
         """Reset the envs whose episode ended in row ``t``, and store their final observations."""
