@@ -134,7 +134,7 @@ def test_in_turn_by_name_are_the_games_as_gymnasium_makes_them() -> None:
     ("setting", "words"),
     [
         ("frame_skip", "Did you mean 'frameskip'?"),
-        ("obs_type", "gym_env_vectorize_mode='sync' makes the games unprepared"),
+        ("obs_type", "gym_env_vectorize_mode='sync' makes games without preprocessing"),
     ],
 )
 def test_an_unknown_option_is_named(setting: str, words: str) -> None:
