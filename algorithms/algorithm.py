@@ -95,10 +95,11 @@ class Algorithm(metaclass=AlgorithmType):
                 with self.metrics.timed():
                     result["evaluation"] = self.evaluate()
                 result["time_total_s"] = self.metrics.seconds
-            if self._callbacks.listens("on_train_result"):
+            if self._callbacks.listen_to_results:
                 self._callbacks.show_result(self, result)
             self.metrics.add_logged(result)
-            self.metrics.note_evaluation(result)
+            if "evaluation" in result:
+                self.metrics.note_evaluation(result)
             if report is not None:
                 report.write(result)
             return result

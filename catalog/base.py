@@ -71,7 +71,7 @@ class ModelConfig(Hooks, ABC):
         """Build a new net with fresh weights."""
 
 
-def _explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
+def explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
     """Raise a ``TypeError`` that says how to call ``encoder`` if it was given a whole batch or numpy arrays."""
     is_batch = isinstance(obs, Mapping) and obs.keys() <= {"obs", "state_in", "seq_lens"}
     is_numpy = any(isinstance(leaf, np.ndarray) for leaf in tree.flatten(obs))
@@ -83,24 +83,7 @@ def _explain_input(encoder: nn.Module, obs: Tree, error: Exception) -> None:
         ) from error
 
 
-class ObservationNet(nn.Module):
-    """Base of nets that read observations: its errors explain inputs of the wrong kind.
-
-    Raises:
-        TypeError: If the net fails on a whole batch or on numpy arrays, given in place of observations.
-    """
-
-    if not TYPE_CHECKING:  # type checkers must see the signature of nn.Module
-
-        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return nn.Module.__call__(self, obs, *args, **kwargs)
-            except (AttributeError, KeyError, TypeError) as error:
-                _explain_input(self, obs, error)
-                raise
-
-
-class Encoder(ObservationNet, ABC):
+class Encoder(nn.Module, ABC):
     """Base of encoders: nets from observations to latents.
 
     Stateless encoders take observations with any leading dims. Stateful encoders take ``[T, B, ...]`` with ``starts``
@@ -114,6 +97,15 @@ class Encoder(ObservationNet, ABC):
     def get_initial_state(self) -> Tree | None:
         """Return the state of one sequence before its first step, without a batch dim; None if stateless."""
         return None
+
+    if not TYPE_CHECKING:  # type checkers must see the signature of nn.Module
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return nn.Module.__call__(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                explain_input(self, obs, error)
+                raise
 
     def parts(self) -> Sequence[nn.Module]:
         """Return the inner encoders, in the order of the nodes of the decision tree; none by default."""

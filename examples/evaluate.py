@@ -31,6 +31,4 @@ with Algorithm.from_checkpoint(run_dir / "best_checkpoint") as algo:
     }.items():
         got = evaluation["env_runners"]
         least, most = got["episode_return_min"], got["episode_return_max"]
-        print(
-            f"{how}: return {got['episode_return_mean']:.1f} ({least:g} to {most:g}), {got['num_episodes']} episodes"
-        )
+        print(f"{how}: return {got['episode_return_mean']:.1f} ({least:g} to {most:g}), {got['num_episodes']} episodes")

@@ -5,17 +5,9 @@ from torch import Tensor
 
 
 def discounted_suffix_sum(x_t: Tensor, decay_t: Tensor) -> Tensor:
-    """Return ``y_t = x_t + decay_t · y_{t+1}`` along the first axis, with ``y_T = 0``.
+    """Return ``y_t = x_t + decay_t · y_{t+1}`` with ``y_T = 0``, along the first axis of ``[T, ...]``.
 
-    The recursion takes ``log2 T`` steps on whole arrays, since two adjacent spans of it combine into one of the same
-    form (Hillis & Steele 1986).
-
-    Args:
-        x_t: ``[T, ...]``.
-        decay_t: ``[T, ...]``.
-
-    Returns:
-        ``[T, ...]``.
+    Two adjacent spans combine into one of the same form, so ``log2 T`` steps suffice (Hillis & Steele 1986).
     """
     y, decay = x_t, decay_t
     span = 1
@@ -37,22 +29,17 @@ def generalized_advantages(
     gamma: float,
     lambda_: float,
 ) -> Tensor:
-    """Return generalised advantage estimates (GAE, Schulman et al. 2016, eq. 16).
+    """Return generalised advantage estimates ``[T, N]`` (GAE, Schulman et al. 2016, eq. 16); 0 in invalid rows.
 
     Args:
         r_t: Rewards ``[T, N]``.
         v_t: Values of the observations ``[T, N]``.
-        v_tp1: Values of the next observations of the same episode ``[T, N]``; of the true final observation if the step
-            was truncated. Not read if it terminated.
-        terminated_t: bool ``[T, N]``: the step ended the episode by termination, so it has no next value.
-        truncated_t: bool ``[T, N]``: the step ended the episode by truncation. Its next value counts, but the next
-            row's advantage does not.
+        v_tp1: Values of the next observations of the same episode ``[T, N]``, true final ones included.
+        terminated_t: bool ``[T, N]``: the step ended the episode by termination, so its next value does not count.
+        truncated_t: bool ``[T, N]``: the step was truncated. Its next value counts, the next row's advantage does not.
         valid_t: bool ``[T, N]``: the row is a transition.
         gamma: Discount per step.
         lambda_: 0 gives one-step TD errors, which rely on the values; 1 gives Monte Carlo returns minus the values.
-
-    Returns:
-        Advantages ``[T, N]``, 0 in invalid rows.
     """
     delta_t = r_t + gamma * v_tp1.masked_fill(terminated_t, 0.0) - v_t
     goes_on_t = valid_t & ~terminated_t & ~truncated_t

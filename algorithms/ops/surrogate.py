@@ -7,10 +7,7 @@ from torch import Tensor
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """Return PPO's clipped surrogate objective of each row ``[B]``, to be maximised (Schulman et al. 2017, eq. 7).
 
-    Args:
-        ratio: Probability of the action under the current policy over that under the acting policy, ``[B]``.
-        advantages: ``[B]``.
-        clip: How far the ratio may leave 1 before the objective stops growing.
+    ``ratio`` is the probability of the action under the current policy over that under the acting policy.
     """
     return torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
@@ -25,21 +22,15 @@ def clipped_value_error(values: Tensor, old_values: Tensor, targets: Tensor, cli
 
 
 def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Return ``1 - Var(targets - predictions) / Var(targets)``, a scalar tensor.
-
-    1 is a perfect prediction, and 0 is as good as a constant. If all targets are equal, it is 0.
-    """
+    """Return ``1 - Var(targets - predictions) / Var(targets)``: 1 is perfect, 0 as good as a constant."""
     variance = targets.var(unbiased=False)
     unexplained = (targets - predictions).var(unbiased=False)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))
 
 
 def k3_divergence(log_ratio: Tensor) -> Tensor:
-    """Return an estimate of KL(old ‖ new) for each row ``[B]``, from actions sampled from the old policy.
+    """Estimate KL(old ‖ new) of each row ``[B]`` from ``log(new / old)``, the log-ratio of an action drawn from old.
 
-    It has low variance and is never negative ("k3" in Schulman 2020, "Approximating KL Divergence").
-
-    Args:
-        log_ratio: ``log(new / old)`` of the action's probability, ``[B]``.
+    The estimate has low variance and is never negative ("k3" in Schulman 2020, "Approximating KL Divergence").
     """
     return log_ratio.expm1() - log_ratio

@@ -120,6 +120,7 @@ class CallbackCaller:
         config: The settings with the callbacks.
 
     Attributes:
+        listen_to_results: Whether a callback needs the results of iterations.
         listen_to_rollouts: Whether a callback needs rollouts, or the episodes that ended in them.
     """
 
@@ -135,6 +136,7 @@ class CallbackCaller:
             own = [("callbacks_class", getattr(made, name))] if overrides(config.callbacks_class, name) else []
             function = getattr(config, name)
             self._listeners[name] = own + ([] if function is None else [(name, function)])
+        self.listen_to_results = self.listens("on_train_result")
         self.listen_to_rollouts = self.listens("on_sample_end") or self.listens("on_episode_end")
 
     def listens(self, name: str) -> bool:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, ObservationNet, Tree, as_encoder
+from catalog.base import ActorCriticOutput, Encoder, EncoderOutput, ModelConfig, Tree, as_encoder, explain_input
 from catalog.encoders.memory import encode_steps
 
 _call = nn.Module.__call__
@@ -49,7 +50,7 @@ class ActorCriticEncoderConfig(ModelConfig):
         return ActorCriticEncoder(actor, as_encoder(critic_config.build()))
 
 
-class ActorCriticEncoder(ObservationNet):
+class ActorCriticEncoder(nn.Module):
     """Encodes observations for the policy and the value function.
 
     With a shared encoder, the state is that of the encoder. With separate encoders, it is a dict with the states of the
@@ -81,6 +82,15 @@ class ActorCriticEncoder(ObservationNet):
             return actor
         critic = self.critic_encoder
         return self._joined(actor, None if critic is None else critic.get_initial_state())
+
+    if not TYPE_CHECKING:  # type checkers must see the signature of nn.Module
+
+        def __call__(self, obs: Tree, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return _call(self, obs, *args, **kwargs)
+            except (AttributeError, KeyError, TypeError) as error:
+                explain_input(self, obs, error)
+                raise
 
     def forward(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None

@@ -60,11 +60,7 @@ class DenseStack(nn.Module):
             self.layers.append((linear._parameters, norm, activations[i] if hidden else None, hidden))
 
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
-        """Map ``[..., input_dim] → [..., width of the last layer]``.
-
-        Args:
-            x: Inputs.
-            layers: Layers in place of ``self.layers``, such as the same ones with noise in the weights.
+        """Map ``[..., input_dim] → [..., width of the last layer]``, by ``layers`` instead of ``self.layers`` if given.
 
         Raises:
             ValueError: If ``x`` has another width or dtype than the first layer.

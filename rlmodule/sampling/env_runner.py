@@ -101,6 +101,7 @@ class EnvRunner:
         step_counter: SharedCounter | None = None,
     ) -> None:
         self._settings, self._on_env = settings, on_env
+        self._records_infos = settings.records_episode_infos
         self._first = first_env_index
         self.step_counter = step_counter or SharedCounter()
         self.progress = 0
@@ -357,7 +358,7 @@ class EnvRunner:
 
     def _after_step_of(self, data: RolloutStorage) -> Sequence[Callable[[int, dict[str, Any]], None]]:
         """Return the functions to call with the ``info`` of each step, which depend on the autoreset mode."""
-        notes = [data.note_infos] if self._settings.records_episode_infos else []
+        notes = [data.note_infos] if self._records_infos else []
         if self._mode is AutoresetMode.NEXT_STEP:  # the next row holds the final observation
             return notes
         if self._mode is AutoresetMode.DISABLED:

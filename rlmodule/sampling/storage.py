@@ -220,15 +220,12 @@ class RolloutStorage:
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark which rows are transitions, and check their values.
+        """Mark and check which rows are transitions; return rewards, terminateds and truncateds ``[T, N]``.
 
         Args:
             module: The module that acted.
             first_step: Number of steps before the first row.
             first_env: Index of the first env in the run.
-
-        Returns:
-            Rewards, terminateds and truncateds as arrays ``[T, N]``.
 
         Raises:
             ValueError: If an observation or a reward is not finite, or a mask allows no action.
