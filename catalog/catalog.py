@@ -290,11 +290,11 @@ class Catalog(Hooks):
 
     @property
     def bound_dist_cls(self) -> type[Distribution]:
-        """The class that :meth:`get_action_dist_cls` returns, bound to the action space.
+        """The distribution class of :meth:`get_action_dist_cls`, bound to the action space.
 
         Raises:
-            TypeError: If that is not a distribution, or lacks methods; names them.
-            ValueError: If it is not for this space.
+            TypeError: If it does not derive from :class:`Distribution`, or lacks methods, which the message lists.
+            ValueError: If it does not support the action space.
         """
         found = self.get_action_dist_cls()
         if found is vars(self).get("action_dist_cls"):

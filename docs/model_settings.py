@@ -39,7 +39,7 @@ A setting that differs from its default and has **no effect** with these spaces 
 and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module
 of your own decides may read any setting, and is left alone.
 
-*Shapes* tells what a setting is about. Settings of an **encoder** may differ by part of the observation
+*Shapes* says what a setting is about. Settings of an **encoder** may differ by part of the observation
 (`leaf_overrides`) and by function (`functions`), those of a **head** by function. Settings of the **module** hold for
 the whole. `use_lstm`, `use_gru` and `use_attention` cannot differ by part.
 """

@@ -159,7 +159,7 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
 
     def for_runners(self) -> Any:
-        """Return the settings that a runner reads, for another process. Other settings may not be picklable."""
+        """Return a plain copy of the settings that an env runner reads, to send to another process."""
         names = (*settings_of(RunnerSettings), "records_action_dist", "records_episode_infos")
         return SimpleNamespace(**{name: getattr(self, name) for name in names})
 

@@ -316,6 +316,6 @@ def is_config_class(thing: Any) -> bool:
 
 
 def register_own(config: type[AlgorithmConfig]) -> None:
-    """Register ``config`` under its name without ``Config``, unless its module has registered it."""
+    """Register a user's config class as an algorithm, named like the class without ``Config``, unless it is known."""
     if config not in ALGORITHMS.values():
         register_algorithm(config.__name__.removesuffix("Config"), config)

@@ -105,12 +105,12 @@ class DQNLearner(BatchLearner):
                 net.resample_noise(self.generator)
 
     def prepare_batch(self, module_id: str, batch: Batch) -> Batch:
-        """Return the batch with its targets as a column. In sequences, rows that are not valid have zeros.
+        """Add the targets in the column ``value_targets``; without gradient.
 
-        The state of a sequence is replaced by the one after the burn-in.
+        In sequences, targets of invalid rows are zero, and the initial state becomes the one after the burn-in.
 
         Raises:
-            ValueError: If the targets have another shape than one per row, or one distribution per row.
+            ValueError: If :meth:`compute_targets` returns another shape than ``[B]``, or with atoms ``[B, num_atoms]``.
         """
         targets, atoms = self.compute_targets(module_id, batch), self.settings.num_atoms
         in_sequences = Columns.NEXT_ROWS in batch

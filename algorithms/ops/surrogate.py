@@ -29,8 +29,7 @@ def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def k3_divergence(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(old ‖ new) of each row ``[B]`` from ``log(new / old)``, the log-ratio of an action drawn from old.
-
-    The estimate has low variance and is never negative ("k3" in Schulman 2020, "Approximating KL Divergence").
+    """Return the estimate "k3" of KL(old ‖ new) (Schulman 2020, "Approximating KL Divergence"), which is never negative.
+    ``log_ratio`` is ``log(new / old)`` of an action drawn from old, ``[B]``.
     """
     return log_ratio.expm1() - log_ratio

@@ -55,19 +55,19 @@ class ReplayBuffer:
     Args:
         observation_space: The module's ``input_space``.
         action_space: The env's action space.
-        capacity: Transitions in all.
+        capacity: Number of transitions, over all envs.
         num_envs: ``N``, the envs of all rollouts together.
         gamma: Discount per step.
         n_step: Steps whose rewards are summed before ``next_obs``. For a range ``(low, high)``, each sampled row draws
             its own number.
-        prioritized: Draw in proportion to TD errors. None draws uniformly.
-        sequences: Draw sequences for a recurrent module. None draws rows.
+        prioritized: Settings of draws in proportion to TD errors; None to draw uniformly.
+        sequences: Settings of draws of sequences, for a recurrent module; None to draw rows.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Random stream of the draws.
 
     Attributes:
-        rows: ``R``.
+        rows: ``R``, the rows of the ring; it has a column for each env.
         kept_rows: Rows that hold transitions. The other rows hold the newest observation and older frames.
         num_envs: ``N``.
         heads: int64 ``[N]``: the row that the next step of each env goes to. It already holds that step's observation.

@@ -201,7 +201,7 @@ class Anchors(Candidates):
         return tree.unflatten_as(self.settings.initial_state, found)
 
     def describe(self) -> str:
-        """Return what must be equal in two buffers for one to load the other's state, in words."""
+        """Describe the sequence settings that two buffers must share before one can load the state of the other."""
         settings = self.settings
         return (
             f"of {settings.length} after {settings.burn_in}, {self._reach} up to the last window, "

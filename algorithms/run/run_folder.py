@@ -235,7 +235,11 @@ class RunReport:
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
     def _saved(self, path: Path) -> bool:
-        """Save a checkpoint, and return whether that worked: a disk that is full for a while must not end the run."""
+        """Save a checkpoint to ``path``; return whether that worked. Log a failure, as of a full disk.
+
+        Raises:
+            OSError: If as many saves in a row have failed as ``MOST_FAILED_IN_A_ROW``.
+        """
         try:
             self._algorithm.save(path)
         except OSError as error:

@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingSession:
-    """Calls ``algorithm.train()`` until the steps are sampled, the target is reached, or a signal or callback stops it.
+    """Calls ``algorithm.train()`` until all steps are sampled, the target is reached, or a signal or callback ends it.
 
     Args:
         algorithm: The algorithm to train.
         num_env_steps: Steps to sample from now on, over all envs.
         target_return: See :meth:`algorithms.Algorithm.learn`.
         progress: Show a live display on a terminal, else a plain line now and then, on stderr.
-        evaluate_at_end: Evaluate after the last iteration, unless that did, a signal stopped the run, or no episode
-            has ended. The evaluation is logged as a separate row, and may become the best.
+        evaluate_at_end: Evaluate after the last iteration, unless it has evaluated, a signal stopped the run, or no
+            episode has ended. The result is logged as a separate row, and counts for the best checkpoint.
 
     Attributes:
         reached: Whether ``target_return`` was reached.
         evaluation: The evaluation of the last iteration or at the end; None if neither took place.
         seconds: Wall time of the training, without the files written at its end.
         stopped_by: The signal that ended the run early; None if none did.
-        checkpoint: The checkpoint that was saved, if any.
+        checkpoint: Path of the last checkpoint; None if none was saved.
 
     Raises:
-        TypeError, ValueError: Unless ``num_env_steps`` is an int >= 1 and ``target_return`` a finite number or None.
+        TypeError, ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number and not None.
     """
 
     algorithm: Algorithm

@@ -162,7 +162,13 @@ class _MaskedStack(DenseStack):
 
 @torch.no_grad()
 def _check_elementwise(made: Callable[[Tensor], Tensor], width: int, activation: Activation) -> None:
-    """Raise ``ValueError`` if another output of ``made`` changes together with one of its ``width`` inputs."""
+    """Raise ``ValueError`` unless a change of the first of ``width`` inputs of ``made`` changes its first output only.
+
+    Args:
+        made: The activation.
+        width: Number of units to try it with.
+        activation: The setting that named it, for the message.
+    """
     tried = copy.deepcopy(made)
     if isinstance(tried, nn.Module):
         tried.eval()  # some draw random numbers or change state in training mode

@@ -115,9 +115,10 @@ class ActorCriticEncoder(nn.Module):
     def encode_actor(
         self, obs: Tree, state: Tree | None = None, *, starts: Tensor | None = None, critic_obs: Tree | None = None
     ) -> EncoderOutput:
-        """Return the actor's latent and the whole next state, for acting. The critic runs only if it is stateful.
+        """Return the actor's latent and the next state of both encoders; arguments as in :meth:`forward`.
 
-        Forward hooks of the inner encoders do not run: checking for them takes as long as a small layer.
+        The critic runs only if it is stateful. The actor's forward hooks do not run: checking for them takes as long as a
+        small layer.
         """
         if self.shared:
             encoder = self._modules["actor_encoder"]  # faster than self.actor_encoder, which searches three dicts

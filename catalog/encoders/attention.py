@@ -213,10 +213,10 @@ class AttentionLayer(nn.Module):
         return window.steps(y.transpose(1, 2).flatten(2))
 
     def _one_step(self, seen: Tensor, normed: Tensor, window: _Window) -> Tensor:
-        """Attend from the last step alone, like :meth:`_steps`, without keys and values of all seen steps.
+        """Do the same as :meth:`_steps` for one step, ``[B, 1, heads * head_dim]``, without all keys and values.
 
-        Since ``q · (W_k x) = (W_kᵀ q) · x`` and ``Σ aᵢ W_v xᵢ = W_v Σ aᵢ xᵢ``, one query and one result go through the
-        weights instead of ``M + 1`` steps.
+        Since ``q · (W_k x) = (W_kᵀ q) · x`` and ``Σ aᵢ W_v xᵢ = W_v Σ aᵢ xᵢ``, the weights multiply one query and one
+        weighted sum instead of ``M + 1`` steps.
         """
         parts = (self.num_heads, self.head_dim)
         # heads come first for a batched product with the weights of each head

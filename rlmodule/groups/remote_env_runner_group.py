@@ -240,7 +240,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return sum(not self.workers.is_gone(worker) for worker in range(self.workers.size))
 
     def _wait_for_failures(self) -> None:
-        """Wait up to ``MOMENT_S`` for the failures of runners that ended at the same time."""
+        """Collect answers for up to ``MOMENT_S`` seconds, to notice runners that fail at the same time.
+
+        The answers are kept for the next reader.
+        """
         deadline, answers = monotonic() + MOMENT_S, list[Answer]()
         while any(map(self.workers.in_flight, range(self.workers.size))) and (left := deadline - monotonic()) > 0:
             answers += self.workers.collect(left)

@@ -51,12 +51,12 @@ class _Task:
         method: Name of the method of :class:`_LearnerActor`.
         args: The arguments of each learner, by rank.
         returns_state: Whether learner 0 returns its state with the result.
-        num_rows: Rows of data.
+        num_rows: Number of rows to train on.
         reduce_fn: Turns the results of all learners into one, for an asynchronous update; None if the caller waits.
         num_submitted: Number of learners it was submitted to since their last restart.
         answers: The values that these learners returned, by rank.
-        results: The results by rank, maybe from before a restart; None until all learners have done the call. It is
-            repeated after a restart even then, for the state that results from it.
+        results: The results by rank; None until all learners have returned. After a restart, the call is repeated even
+            if there are results, since the state of the learners follows from it.
     """
 
     method: str

@@ -28,7 +28,10 @@ _MOST_ENVS = 2**32
 
 
 class DataParallel:
-    """Synchronises one learner with the others during an update. Methods are called in the order of an update.
+    """Keeps one learner equal to the others during an update.
+
+    In an update, its methods are called in this order: :meth:`sync_rollout`, :meth:`number`, :meth:`share_of`,
+    :meth:`gradient`, :meth:`join_metrics` and :meth:`average_buffers`.
 
     Override points: none.
 

@@ -427,7 +427,7 @@ class EpisodeLearner(Learner):
         report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Return values ``[T, N]`` of the observations and of the following ones; see :meth:`Rollout.split_values`."""
+        """Return the values ``[T, N]`` of the observations, and of the observations that follow them."""
         module = self.module[module_id]
         assert isinstance(module, ValueFunctionAPI)
         if self._stateful[module_id]:

@@ -73,11 +73,11 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
 
 
 def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
-    """Count the updates in a row that were skipped, up to the latest one, or up to the one that reaches ``limit``.
+    """Return how many updates in a row were skipped, at the end of ``skipped``; stop early once it is ``limit``.
 
     Args:
-        skipped: Nonzero for each skipped update among the latest ones, ``[M]``.
-        before: The count before these.
+        skipped: Nonzero for each skipped update, oldest first, ``[M]``.
+        before: Number of updates in a row that were skipped right before the first entry.
         limit: The count at which to stop.
     """
     for one in skipped.tolist():
@@ -88,7 +88,10 @@ def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
 
 
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
-    """Return the error for too many updates that were not finite; names the parameters."""
+    """Return the error to raise after ``limit`` consecutive updates with a non-finite loss or gradient.
+
+    Its message lists the parameters whose current gradients are not finite.
+    """
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     got = f"{limit} in a row that are not; in the last one " + (
         f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"

@@ -229,7 +229,9 @@ class RLModule(Hooks, nn.Module, ABC):
         return explain(self.catalog, format, built)
 
     def _named_nets(self) -> dict[str, nn.Module]:
-        """Return the nets by name, without nets whose parameters are in another one."""
+        """Return the nets that :meth:`explain` shows, by name: those of :meth:`net_names`, nets of actions and further
+        outputs, and children that share no parameters with these.
+        """
         there = dict[str, nn.Module](self.named_modules(remove_duplicate=False))
         nets = {name: there[path] for name, path in self.net_names().items() if path in there}
         outputs = next((net for net in there.values() if isinstance(net, ExtraOutputs)), None)

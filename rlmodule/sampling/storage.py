@@ -157,7 +157,7 @@ class RolloutStorage:
         return map_leaves(_copy, self._as_env_gives(fitted))
 
     def write_step(self, t: int, obs: Tree, rewards: Any, terminateds: Any, truncateds: Any) -> None:
-        """Store the results of the step of row ``t``."""
+        """Store the results of the actions of row ``t``: ``obs`` in row ``t + 1``, all else in row ``t``."""
         self.rewards[t] = rewards
         self.terminateds[t] = terminateds
         self.truncateds[t] = truncateds

@@ -243,7 +243,7 @@ class RLModuleContract(ABC):
 
 
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
-    """Return whether the output of ``forward_train`` has embeddings for action values in place of the values."""
+    """Return whether ``fwd_out``, the output of ``forward_train``, leaves Q-values to be computed from embeddings."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
 
 
