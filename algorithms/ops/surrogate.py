@@ -29,7 +29,7 @@ def explained_variance(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def k3_divergence(log_ratio: Tensor) -> Tensor:
-    """Return the estimate "k3" of KL(old ‖ new) (Schulman 2020, "Approximating KL Divergence"), which is never negative.
+    """Return the estimate "k3" of KL(old ‖ new) (Schulman 2020, "Approximating KL Divergence"), never negative.
     ``log_ratio`` is ``log(new / old)`` of an action drawn from old, ``[B]``.
     """
     return log_ratio.expm1() - log_ratio

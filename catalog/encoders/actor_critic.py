@@ -117,8 +117,8 @@ class ActorCriticEncoder(nn.Module):
     ) -> EncoderOutput:
         """Return the actor's latent and the next state of both encoders; arguments as in :meth:`forward`.
 
-        The critic runs only if it is stateful. The actor's forward hooks do not run: checking for them takes as long as a
-        small layer.
+        The critic runs only if it is stateful. The actor's forward hooks do not run: checking for them takes as long
+        as a small layer.
         """
         if self.shared:
             encoder = self._modules["actor_encoder"]  # faster than self.actor_encoder, which searches three dicts
