@@ -143,6 +143,12 @@ class RunFolder:
             raise FileExistsError(
                 f"run_dir {str(path)!r}: expected a folder without another run, got {there}. Choose another; {how}."
             )
+        if seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
+            self.release()
+            raise FileExistsError(
+                f"run_dir {str(path)!r}: expected a folder without another run, got the runs of several seeds "
+                f"({', '.join(seeds)}). Choose another."
+            )
 
     def release(self) -> None:
         """Unlock the folder."""

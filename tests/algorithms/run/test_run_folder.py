@@ -193,6 +193,15 @@ def test_run_json_tells_what_ran(tmp_path: Path) -> None:
     assert about["config"] == json.loads(json.dumps(config))
 
 
+def test_the_folder_of_several_seeds_takes_no_other_run(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        with build(tmp_path / f"seed-{seed}", []) as algorithm:
+            algorithm.train()
+    with build(tmp_path, []) as again, pytest.raises(FileExistsError, match=r"several seeds \(seed-1, seed-2\)"):
+        again.train()
+    assert not (tmp_path / "progress.jsonl").exists()
+
+
 def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
     with build(tmp_path, []) as algorithm:
         algorithm.train()
