@@ -93,7 +93,8 @@ def _remedy(doc: str) -> str:
 
 def is_schedule(hint: Any) -> bool:
     """Return whether an annotation allows both a number and a list of points."""
-    return {float, _POINTS} <= {*union_members(hint)}
+    members = union_members(hint)
+    return float in members and _POINTS in members
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:

@@ -68,7 +68,9 @@ def test_the_page_of_the_command_line_names_them() -> None:
 
 
 def test_an_unknown_env_has_no_preset_and_is_told_the_closest() -> None:
-    with pytest.raises(ValueError, match=r"PPOConfig.preset\(\): expected one of CartPole-v1.* mean 'CartPole-v1'\?"):
+    with pytest.raises(
+        ValueError, match=r"PPOConfig.preset\(\): expected an env with a preset \(CartPole-v1.* mean 'CartPole-v1'\?"
+    ):
         PPOConfig.preset("CartPole")
 
 

@@ -245,7 +245,7 @@ def wait_or(collective: Collective, way: str, folder: Path) -> str:
         wait_for((folder / "gave up").exists)
     with pytest.raises(
         CollectiveError,
-        match=rf"learner {collective.rank} of {collective.size}: expected the others .* All must connect",
+        match=rf"learner {collective.rank} of {collective.size}: expected the others .* let all connect",
     ) as caught:
         collective.all_reduce(torch.ones(3))
     with pytest.raises(CollectiveError, match="closed after an earlier error"):
