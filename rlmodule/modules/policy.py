@@ -116,7 +116,7 @@ class Policy:
         if shapes != self._shapes:
             like = self._sample
             with suppress(ValueError, TypeError, OverflowError):  # the error below describes the problem
-                obs = tree.map_structure_up_to(like, _as_array, like, obs, check_types=False)
+                obs = tree.map_structure_up_to(like, _as_array, like, obs)
             shapes = tree.map_structure(np.shape, obs)
         if shapes != self._shapes:
             is_tree = isinstance(obs, np.ndarray | Mapping)
