@@ -63,7 +63,7 @@ def main(wheel: Path) -> None:
         run("rlmodule", "plot", "run", "--out", "curve.png")
         run("python", "-c", SCRIPT)
         run("python", str(ROOT / "examples" / "train_ppo.py"))
-    print(f"{wheel.name} works in an environment of its own")
+    print(f"{wheel.name} works in a fresh environment")
 
 
 if __name__ == "__main__":

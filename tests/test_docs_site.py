@@ -183,8 +183,8 @@ def test_a_name_in_the_text_leads_to_its_line_in_the_source(site: Path) -> None:
             "```python\nf()\n```\n\n``` { .text .error }\nNo\n```",
         ),
         (
-            "<!-- from: f -->\n```text\nNo: a\nb, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
-            "``` { .text .error }\nNo: a b, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
+            "<!-- raises -->\n```python\nf()\n```\n\n```text\nNo: a\nb, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
+            "```python\nf()\n```\n\n``` { .text .error }\nNo: a b, c\n  d\n\ne\n```\n\n```text\nf\ng\n```",
         ),
     ],
     ids=[

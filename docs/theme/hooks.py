@@ -225,8 +225,8 @@ def as_python_markdown(markdown: str) -> str:
 
 
 def _without_comments(markdown: str) -> str:
-    """``markdown`` without comments, but those that tell that the next block, or that after it, is an error."""
-    comment = re.compile(r"<!-- (?!raises|from:).*-->")
+    """``markdown`` without comments, except those that mark the next block as one that raises."""
+    comment = re.compile(r"<!-- (?!raises).*-->")
     kept = [line for line, fenced in _lines(markdown) if fenced or not comment.fullmatch(line)]
     return "\n".join(kept)
 
@@ -237,12 +237,11 @@ def _marked_output(markdown: str) -> str:
     The lines of an error, which are broken to fit the page's source, become one: the browser breaks it.
     """
     raises = re.compile(r"^<!-- raises -->\n+(```python\n.*?^```\n+)```text\n(.*?)^```$", re.M | re.S)
-    comes_from = re.compile(r"^<!-- from: \w+ -->\n()```text\n(.*?)^```$", re.M | re.S)
     prints = re.compile(r"^(```(?:python|sh)\n(?:(?!^```).)*^```\n+)```text$", re.M | re.S)
 
     def as_error(match: re.Match[str]) -> str:
         message = re.sub(r"(?<=\S)\n(?=\S)", " ", match[2])
         return f"{match[1]}``` {{ .text .error }}\n{message}```"
 
-    markdown = raises.sub(as_error, comes_from.sub(as_error, markdown))
+    markdown = raises.sub(as_error, markdown)
     return prints.sub(r"\1``` { .text .output }", markdown).replace("<!-- raises -->\n", "")
