@@ -1,0 +1,86 @@
+"""MultiAgentEnv: the interface of an env with several agents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from gymnasium.spaces import Space
+
+AgentID: TypeAlias = str | int
+"""Name of an agent."""
+
+ALL = "__all__"
+"""Key of ``terminateds`` and ``truncateds`` that ends the episode of the env, for all agents in play."""
+
+Step: TypeAlias = tuple[
+    dict[AgentID, Any], dict[AgentID, float], dict[AgentID, bool], dict[AgentID, bool], dict[AgentID, dict[str, Any]]
+]
+"""Observations, rewards, terminateds, truncateds and infos of one step, by agent."""
+
+
+class MultiAgentEnv(ABC):
+    """An env with several agents, which exchanges dicts by agent.
+
+    The agents in the observations that ``reset`` and ``step`` return act next, except those whose flags say that they
+    ended. An agent is *in play* from its first observation to its end. It may pause: one that is in play and not in the
+    observations does not act, keeps its memory, and may receive rewards.
+
+    A flag of an agent ends its own episode. A flag ``"__all__"`` ends the episode of the env for all agents in play,
+    and so does a step after which no agent is in play. The observations of a step have the final one of each agent that
+    ends in it. An agent that ended may return in a later step of the same episode of the env; that starts another
+    episode of the agent.
+
+    A subclass sets `possible_agents`, `observation_spaces` and `action_spaces`, at the latest in ``__init__``.
+
+    Attributes:
+        possible_agents: All agents that may ever be in play. They never change; any of them may be in play.
+        observation_spaces: Observation space of each possible agent.
+        action_spaces: Action space of each possible agent.
+        metadata: As of a ``gymnasium.Env``: ``render_modes``, ``render_fps``.
+        render_mode: As of a ``gymnasium.Env``.
+    """
+
+    possible_agents: Sequence[AgentID]
+    observation_spaces: Mapping[AgentID, Space[Any]]
+    action_spaces: Mapping[AgentID, Space[Any]]
+    metadata: Mapping[str, Any] = {"render_modes": []}
+    render_mode: str | None = None
+
+    @abstractmethod
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+        """Start an episode.
+
+        Args:
+            seed: Seed of the env's random numbers; None continues with those it has.
+            options: Options of the env.
+
+        Returns:
+            The observations of the agents that act first, and infos, which may be of any agents.
+        """
+
+    @abstractmethod
+    def step(self, actions: dict[AgentID, Any]) -> Step:
+        """Advance the env by one step.
+
+        Args:
+            actions: The action of each agent that acts, and of no other.
+
+        Returns:
+            Observations, rewards, terminateds, truncateds and infos. Rewards may be of any agent that is in play or
+            has not been yet; agents that are not named get 0, no flag and no info.
+        """
+
+    def state(self) -> Any:
+        """Return the state of the whole env, for critics that see more than one agent does."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a method state(), got an env without one.")
+
+    def render(self) -> Any:
+        """Return a picture of the env, as ``gymnasium.Env.render`` does; None if it has none."""
+        return None
+
+    def close(self) -> None:
+        """Free what the env holds."""
