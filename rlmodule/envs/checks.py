@@ -22,7 +22,6 @@ import tree
 from gymnasium import spaces
 from torch import Tensor
 
-from catalog.migration import remedy_for
 from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
@@ -36,11 +35,13 @@ _ArraySpace: TypeAlias = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | s
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 _BOOLS = (bool, np.bool_)
-_PLAIN = (float, int, np.float64, np.float32)
-_LARGEST = float(np.finfo(np.float64).max)
+PLAIN = (float, int, np.float64, np.float32)
+LARGEST = float(np.finfo(np.float64).max)
 
 # limits on error texts, which are sent to other processes and logged
 _LONGEST_MESSAGE, _LONGEST_LINE, _MOST_LINES = 1000, 300, 60
+
+SEVERAL_AGENTS = "An env of several agents needs .multi_agent(policies='shared'), or 'own' for a policy per agent."
 
 Where: TypeAlias = Callable[[tuple[int, ...]], str]
 """Names env and step of the entry at an index, as ``env 3, step 57``; of the whole array for ``()``."""
@@ -84,17 +85,17 @@ def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str =
         _check_array(space, value, where, path)
     elif isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
-            got = f"one with keys {[*value]}" if isinstance(value, Mapping) else _describe(value)
+            got = f"one with keys {[*value]}" if isinstance(value, Mapping) else describe(value)
             raise _not_in_space(where, path, f"a dict with keys {[*space.spaces]}", got)
         for key, inner in space.spaces.items():
             check_member(inner, value[key], where, f"{path}[{key!r}]")
     elif isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", _describe(value))
+            raise _not_in_space(where, path, f"a tuple of {len(space.spaces)} parts", describe(value))
         for position, inner in enumerate(space.spaces):
             check_member(inner, value[position], where, f"{path}[{position}]")
     elif not space.contains(value):  # Text, Graph, Sequence, OneOf and custom spaces
-        raise _not_in_space(where, path, f"a member of {space}", _describe(value))
+        raise _not_in_space(where, path, f"a member of {space}", describe(value))
 
 
 def _not_in_space(where: Where, path: str, expected: str, got: str) -> ValueError:
@@ -110,9 +111,9 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
     try:
         array = to_array(value)
     except (ValueError, TypeError) as error:  # ragged lists, tensors with a dtype that NumPy lacks
-        raise _not_in_space(where, path, expected, f"{_describe(value)}, which is no array ({error})") from error
+        raise _not_in_space(where, path, expected, f"{describe(value)}, which is no array ({error})") from error
     if array.shape != space.shape or not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
-        raise _not_in_space(where, path, expected, _describe(value))
+        raise _not_in_space(where, path, expected, describe(value))
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
     elif isinstance(space, spaces.MultiBinary):
@@ -139,25 +140,40 @@ def _check_array(space: _ArraySpace, value: Any, where: Where, path: str) -> Non
 
 def _check_outcome(where: str, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
     """Check everything that a step returned except the observation. Return the reward as a number."""
-    number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
-    if not isinstance(number, _NUMBERS):
-        remedy = remedy_for("setting", "multi_agent") if isinstance(reward, dict) else "Return float(reward)."
-        raise TypeError(f"{where}, reward: expected one real number, got {_describe(reward)}. {remedy}")
-    if abs(number) > _LARGEST and isinstance(number, int):  # NumPy cannot store it
-        raise ValueError(
-            f"{where}, reward: expected one real number, at most {_LARGEST:.1e}, got {_describe(reward)}. "
-            "Scale the reward down."
-        )
+    number = real_number(reward, f"{where}, reward")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(flag, _BOOLS):
-            raise TypeError(f"{where}, {name}: expected a bool, got {_describe(flag)}. Return bool({name}).")
-    _check_info(where, info)
+        check_flag(flag, where, name)
+    check_info(where, info)
     return number
 
 
-def _check_info(where: str, info: Any) -> None:
+def real_number(reward: Any, where: str) -> Any:
+    """Return a reward as a number; one that is an array may have one entry.
+
+    Raises:
+        TypeError, ValueError: If it is none, or too large to store.
+    """
+    number = reward.item() if isinstance(reward, np.ndarray | Tensor) and np.prod(reward.shape) == 1 else reward
+    if not isinstance(number, _NUMBERS):
+        remedy = SEVERAL_AGENTS if isinstance(reward, dict) else "Return float(reward)."
+        raise TypeError(f"{where}: expected one real number, got {describe(reward)}. {remedy}")
+    if abs(number) > LARGEST and isinstance(number, int):  # NumPy cannot store it
+        raise ValueError(
+            f"{where}: expected one real number, at most {LARGEST:.1e}, got {describe(reward)}. Scale the reward down."
+        )
+    return number
+
+
+def check_flag(flag: Any, where: str, name: str) -> None:
+    """Raise a TypeError unless the flag called ``name`` is a bool, of Python or NumPy."""
+    if not isinstance(flag, _BOOLS):
+        raise TypeError(f"{where}, {name}: expected a bool, got {describe(flag)}. Return bool({name}).")
+
+
+def check_info(where: str, info: Any, name: str = "info") -> None:
+    """Raise a TypeError unless the value called ``name`` is a dict."""
     if not isinstance(info, dict):
-        raise TypeError(f"{where}, info: expected a dict, got {_describe(info)}. Return {{}} if it is empty.")
+        raise TypeError(f"{where}, {name}: expected a dict, got {describe(info)}. Return {{}} if it is empty.")
 
 
 def is_due(call: int) -> bool:
@@ -208,12 +224,12 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             self._last_step = None
             raise ValueError(
                 f"env {self.env_index}, step {step}, step(): expected a tuple (obs, reward, terminated, "
-                f"truncated, info), got {_describe(result)}. If it is of the old gym's API, split done into "
+                f"truncated, info), got {describe(result)}. If it is of the old gym's API, split done into "
                 "terminated (the task ended) and truncated (a time limit, say, cut it off)."
             ) from error
         # most steps return these types, and need no further check
         if not (
-            type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in _PLAIN and type(info) is dict
+            type(terminated) in _BOOLS and type(truncated) in _BOOLS and type(reward) in PLAIN and type(info) is dict
         ):
             reward = _check_outcome(f"env {self.env_index}, step {step}", *result[1:])
         if is_due(step):
@@ -234,11 +250,11 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(
                 f"env {self.env_index}, reset after step {self._steps}, reset(): expected a tuple (obs, info), "
-                f"got {_describe(result)}. Return obs, {{}} from reset(); see gymnasium.Env.reset."
+                f"got {describe(result)}. Return obs, {{}} from reset(); see gymnasium.Env.reset."
             )
         self._last_reset = result
         if type(result[1]) is not dict:
-            _check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
+            check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
         if is_due(self._resets):
             self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}")
         return result
@@ -264,22 +280,27 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
     def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
-        # from traceback, since str(error) may raise
-        message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
-        lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
-        cause = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
-        return EnvError(
-            f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
-            f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
-            place,
-        )
+        place = {"env": self.env_index, "call": call, "step": self._steps, "action": plain(action), "seed": self._seed}
+        return env_error(error, place, when)
 
 
-def _plain(action: Any) -> Any:
+def env_error(error: Exception | SystemExit, place: dict[str, Any], when: str) -> EnvError:
+    """Return an EnvError about an ``error`` of an env, which was raised at ``place`` (see `EnvError`) ``when``."""
+    # from traceback, since str(error) may raise
+    message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
+    lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    cause = f"last seed {place['seed']}" + (f", action {place['action']}" if place["call"] == "step()" else "")
+    return EnvError(
+        f"env {place['env']} raised {type(error).__name__} {when}: {message or '(no message)'} "
+        f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
+        place,
+    )
+
+
+def plain(action: Any) -> Any:
     """Convert an action to numbers, lists and dicts; describe large arrays as text."""
-    return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else _describe(x), action)
+    return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else describe(x), action)
 
 
 class VectorGuard:
@@ -307,7 +328,7 @@ class VectorGuard:
         """
         self._steps += 1
         self._last_step = obs, rewards, terminateds, truncateds
-        _check_info(f"vector env, step {self._steps}", info)
+        check_info(f"vector env, step {self._steps}", info)
         try:
             dtypes = rewards.dtype, terminateds.dtype, truncateds.dtype
         except AttributeError:  # a list, say: the check below raises and names it
@@ -328,13 +349,13 @@ class VectorGuard:
             if not is_array or to_array(values).dtype.kind not in kinds:
                 raise TypeError(
                     f"vector env, {when}, {name}: expected an array of {what} of shape ({self._num_envs},), "
-                    f"got {_describe(values)}. Correct what the vector env returns."
+                    f"got {describe(values)}. Correct what the vector env returns."
                 )
 
     def check_reset(self, obs: Any, info: Any) -> None:
         """Check the results of a reset: `info` always, `obs` if it is due. Raises as `check_step` does."""
         self._resets += 1
-        _check_info(f"vector env, reset after step {self._steps}", info)
+        check_info(f"vector env, reset after step {self._steps}", info)
         if is_due(self._resets):
             check_member(self._space, obs, self._where(f"reset after step {self._steps}"))
 
@@ -378,7 +399,7 @@ def to_array(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describe a value in few words: shape and dtype of arrays, type and first characters of others."""
     if isinstance(value, np.ndarray | np.generic | Tensor):
         text = f"shape {tuple(value.shape)} and dtype {value.dtype}"

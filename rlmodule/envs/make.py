@@ -11,9 +11,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from catalog.copies import mutable_copy
 from catalog.errors import closest
-from catalog.migration import remedy_for
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
-from rlmodule.envs.checks import EnvGuard, VectorGuard
+from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
 from rlmodule.envs.restarting import RestartingEnv
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
@@ -74,9 +73,7 @@ def make_vector_env(
         ImportError: If the env needs a package that is not installed; names the command that installs it.
         RuntimeError: If making the env raised; the text has the type and message of that error.
     """
-    if type(num_envs) is not int or num_envs < 1:
-        remedy = "Set num_envs_per_env_runner to 1 or more."
-        raise ValueError(f"num_envs: expected a positive int, got {num_envs!r}. {remedy}")
+    check_num_envs(num_envs)
     if mode is None:
         mode = "vector_entry_point" if is_atari(env) else "sync"
     if mode not in (modes := get_args(VectorizeMode)):
@@ -86,7 +83,7 @@ def make_vector_env(
         raise _unknown_id(env)
     if mode == "vector_entry_point" and is_atari(env):
         env_config = atari_settings(str(env), env_config)
-    where, vectorize = f"env {_name(env)}", mode == "vector_entry_point"
+    where, vectorize = f"env {name_of(env)}", mode == "vector_entry_point"
     # pass the id, not its spec: then Gymnasium warns of old versions
     made = _make(importing_id(env) if isinstance(env, str) else env, env_config, num_envs, where, vectorize)
     try:
@@ -129,7 +126,15 @@ def make_vector_env(
     return _in_processes(env_fns, where) if mode == "async" else _in_turn(env_fns, where)
 
 
-def _name(env: EnvSource) -> str:
+def check_num_envs(num_envs: int) -> None:
+    """Raise a ValueError unless ``num_envs`` is a positive int."""
+    if type(num_envs) is not int or num_envs < 1:
+        remedy = "Set num_envs_per_env_runner to 1 or more."
+        raise ValueError(f"num_envs: expected a positive int, got {num_envs!r}. {remedy}")
+
+
+def name_of(env: EnvSource) -> str:
+    """Return the name of what makes an env, for error texts."""
     # ids, partials and callable objects have no __qualname__
     return getattr(env, "__qualname__", None) or repr(env)
 
@@ -158,8 +163,9 @@ def _make(
     if isinstance(made, gym.Env | VectorEnv):
         return made
     remedy = "Return the env from the factory; wrap one of the old gym in shimmy.GymV21CompatibilityV0(env=...)."
-    if "possible_agents" in dir(made):  # as the envs of PettingZoo have
-        remedy = remedy_for("setting", "multi_agent")
+    # one of them is in every env of several agents: wrappers of PettingZoo show only what their class has
+    if not {"possible_agents", "max_num_agents"}.isdisjoint(dir(made)):
+        remedy = SEVERAL_AGENTS
     expected = "a gymnasium.Env or gymnasium.vector.VectorEnv"
     got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")

@@ -86,7 +86,7 @@ def random_script(
         return [agent for agent in of if rng.random() < chance]
 
     def at_least_one(of: Sequence[AgentID], chance: float) -> list[AgentID]:
-        return some(of, chance) or [of[rng.integers(len(of))]]
+        return some(of, chance) or [of[int(rng.integers(len(of)))]]
 
     in_play = set(first := at_least_one(agents, 0.6))
     acted = set(first)

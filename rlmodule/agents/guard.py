@@ -1,0 +1,293 @@
+"""AgentEnvGuard: checks on the values that an env of several agents returns, and on the actions that it receives."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+
+from catalog.errors import closest
+from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Step
+from rlmodule.envs.checks import (
+    LARGEST,
+    PLAIN,
+    check_flag,
+    check_info,
+    check_member,
+    describe,
+    env_error,
+    is_due,
+    plain,
+    real_number,
+)
+from rlmodule.envs.shared_counter import SharedCounter
+
+logger = logging.getLogger("rlmodule.envs.make")
+
+_PARTS = "obs", "rewards", "terminateds", "truncateds", "infos"
+
+
+class AgentEnvGuard:
+    """Checks the values that one env of several agents returns; errors name the env, the step and the agent.
+
+    Observations and `possible_agents` are checked as often as observations are by an `EnvGuard`: in the first 100
+    calls, and then in 1 of 100; all else in every call. Errors of the env itself, including ``sys.exit()``, are raised
+    again as EnvError. Every call of the env's ``step`` is counted before it is made.
+
+    Two values are corrected: a reward that is an array with one entry becomes a number, and the final observation of an
+    agent is copied, since the next reset may overwrite it.
+
+    Attributes:
+        env: The env.
+        env_index: Index of the env in the run.
+        possible_agents: All agents that may ever be in play, in the order of the env.
+        observation_spaces: Observation space of each of them, in the same order.
+        action_spaces: Action space of each of them, in the same order.
+        acting: Agents that act next, in the order of the observations.
+        ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
+            ``"__all__"`` counts for each of them.
+        is_over: Whether the episode of the env has ended, or has not begun: then ``reset`` must follow.
+
+    Raises:
+        TypeError, ValueError: From ``__init__``, if an attribute of the env is wrong; from ``reset`` and ``step``, if a
+            value violates the API or is outside its space, or if the actions are not those of the agents that act.
+        EnvError: From ``reset`` and ``step``, if the env raises.
+    """
+
+    def __init__(self, env: MultiAgentEnv, env_index: int = 0, step_counter: SharedCounter | None = None) -> None:
+        self.env, self.env_index = env, env_index
+        self._count = (step_counter or SharedCounter()).cell
+        for name in ("possible_agents", "observation_spaces", "action_spaces"):
+            if name not in dir(env):
+                got = f"a {type(env).__name__} without it"
+                raise TypeError(f"env {env_index}: expected the attribute {name}, got {got}. Set it in __init__.")
+        self.possible_agents = self._agents_of(env)
+        self.observation_spaces = self._spaces_of("observation_spaces", env.observation_spaces)
+        self.action_spaces = self._spaces_of("action_spaces", env.action_spaces)
+        known = frozenset(self.possible_agents)
+        flags = ("terminateds", "truncateds")
+        self._allowed = {part: known | {ALL} if part in flags else known for part in _PARTS}
+        self._seed: int | None = None
+        self._steps = self._resets = 0
+        self._last_obs: Mapping[AgentID, Any] = {}
+        self.acting: list[AgentID] = []
+        self.ended: dict[AgentID, tuple[bool, bool]] = {}
+        self.is_over = True
+        self._actors: frozenset[AgentID] = frozenset()
+        self._in_play: set[AgentID] = set()
+        self._gone: dict[AgentID, int] = {}  # agents that ended and have not returned, with the step of their end
+
+    def _agents_of(self, env: MultiAgentEnv) -> tuple[AgentID, ...]:
+        where, agents = f"env {self.env_index}, possible_agents", env.possible_agents
+        wrong = isinstance(agents, str) or not isinstance(agents, Iterable)
+        if wrong or not (names := tuple(agents)) or any(type(name) not in (str, int) for name in names):
+            remedy = "Name all agents that may ever be in play, in an order that is always the same."
+            raise TypeError(f"{where}: expected a list of str or int, got {describe(agents)}. {remedy}")
+        if len(set(names)) < len(names) or ALL in names:
+            remedy = f"Name each agent once, and none {ALL!r}."
+            raise ValueError(f"{where}: expected names that differ, got {_listed(names)}. {remedy}")
+        return names
+
+    def _spaces_of(self, name: str, given: Any) -> dict[AgentID, Space[Any]]:
+        where = f"env {self.env_index}, {name}"
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{where}: expected a dict by agent, got {describe(given)}. Set it in __init__.")
+        for agent in self.possible_agents:
+            if not isinstance(given.get(agent), Space):
+                got = describe(given[agent]) if agent in given else f"the agents {_listed(given)}"
+                raise ValueError(f"{where}: expected a space for agent {agent!r}, got {got}. Add its space.")
+        if more := [agent for agent in given if agent not in self.possible_agents]:
+            remedy = "Add the agent to possible_agents, or remove its space."
+            known = _listed(self.possible_agents)
+            raise ValueError(f"{where}: expected the possible_agents {known}, got one for {more[0]!r}, too. {remedy}")
+        return {agent: given[agent] for agent in self.possible_agents}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+        """Reset the env, and check the results."""
+        self._resets += 1
+        if seed is not None:
+            self._seed = seed
+        try:
+            result = self.env.reset(seed=seed, options=options)
+        except (Exception, SystemExit) as error:
+            raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
+        where = f"env {self.env_index}, reset after step {self._steps}"
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(
+                f"{where}: expected a tuple (obs, infos), got {describe(result)}. Return two dicts by agent."
+            )
+        obs, infos = result
+        self._check_parts(where, obs=obs, infos=infos)
+        if not obs:
+            remedy = "Return the observations of the agents that act first."
+            raise ValueError(f"{where}, obs: expected that of an agent at least, got none. {remedy}")
+        self._last_obs = obs
+        self._check_possible(where)
+        if is_due(self._resets):
+            self._check_obs(where)
+        self._in_play, self._gone, self.ended, self.is_over = set(obs), {}, {}, False
+        self.acting, self._actors = [*obs], frozenset(obs)
+        return obs, infos
+
+    def step(self, actions: dict[AgentID, Any]) -> Step:
+        """Step the env with the actions of the agents that act, and check the results."""
+        if self.is_over or actions.keys() != self._actors:
+            raise self._wrong_actions(actions)
+        self._steps = step = self._steps + 1
+        self._count[0] += 1
+        try:
+            result = self.env.step(actions)
+        except (Exception, SystemExit) as error:
+            raise self._env_error(error, "step()", f"at its step {step}", actions) from error
+        where = f"env {self.env_index}, step {step}"
+        if not isinstance(result, tuple) or len(result) != len(_PARTS):
+            got = f"{describe(result)}. Return five dicts by agent."
+            raise TypeError(f"{where}, step(): expected a tuple ({', '.join(_PARTS)}), got {got}")
+        obs, rewards, terminateds, truncateds, infos = result
+        self._check_parts(where, obs=obs, rewards=rewards, terminateds=terminateds, truncateds=truncateds, infos=infos)
+        self._last_obs = obs
+        if is_due(step):
+            self._check_possible(where)
+            self._check_obs(where)
+        for agent, reward in rewards.items():
+            if not (type(reward) in PLAIN and -LARGEST <= reward <= LARGEST):
+                # a new dict, since the env may keep its own
+                rewards = {**rewards, agent: self._finite(reward, f"{where}, rewards[{agent!r}]")}
+        for agent in self._gone:
+            if agent not in obs and rewards.get(agent, 0):
+                raise ValueError(
+                    f"{where}, rewards: expected none for agent {agent!r}, which ended at step {self._gone[agent]}, "
+                    f"got {rewards[agent]}. Add it to the rewards of the step in which the agent ends."
+                )
+        self._follow(where, obs, terminateds, truncateds)
+        if self.ended:
+            obs = {agent: _own(value) if agent in self.ended else value for agent, value in obs.items()}
+        return obs, rewards, terminateds, truncateds, infos
+
+    def _check_parts(self, where: str, **parts: Any) -> None:
+        for name, part in parts.items():
+            if not isinstance(part, dict):
+                raise TypeError(f"{where}, {name}: expected a dict by agent, got {describe(part)}. Return one.")
+            if not part.keys() <= self._allowed[name]:
+                agent = next(agent for agent in part if agent not in self._allowed[name])
+                known = _listed(self.possible_agents)
+                hint = closest(str(agent), [name for name in self.possible_agents if isinstance(name, str)])
+                raise ValueError(
+                    f"{where}, {name}: expected agents of possible_agents, {known}, got {agent!r}. Add it there, or "
+                    f"return nothing for it.{hint}"
+                )
+        for agent, info in parts["infos"].items():
+            if type(info) is not dict:
+                check_info(where, info, f"infos[{agent!r}]")
+
+    def _check_possible(self, where: str) -> None:
+        if (now := tuple(self.env.possible_agents)) != self.possible_agents:
+            raise ValueError(
+                f"{where}, possible_agents: expected those of the start, {_listed(self.possible_agents)}, got "
+                f"{_listed(now)}. Name all agents that may ever be in play from the start: those in the observations "
+                "may differ from step to step."
+            )
+
+    def _check_obs(self, where: str) -> None:
+        for agent, value in self._last_obs.items():
+            check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
+
+    def check_last(self) -> None:
+        """Check the last observations even if no check was due; for callers that failed on them."""
+        self._check_obs(f"env {self.env_index}, step {self._steps}")
+
+    def _finite(self, reward: Any, where: str) -> Any:
+        number = real_number(reward, where)
+        if not np.isfinite(number):
+            remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
+            raise ValueError(f"{where}: expected a finite number, got {number}. {remedy}")
+        return number
+
+    def _follow(self, where: str, obs: dict[AgentID, Any], terminateds: Any, truncateds: Any) -> None:
+        """Note who ended and who acts next."""
+        flagged: list[AgentID] = []
+        for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
+            for agent, flag in flags.items():
+                if flag is not False:
+                    check_flag(flag, where, f"{name}[{agent!r}]")
+                    if flag:
+                        flagged.append(agent)
+        if not flagged and obs.keys() == self._actors:
+            self.ended = {}
+            return
+        everybody = [*obs, *self._in_play] if ALL in flagged else []
+        ending = dict.fromkeys(agent for agent in (*flagged, *everybody) if agent != ALL)
+        for agent in ending:
+            if agent in self._gone:
+                raise ValueError(
+                    f"{where}: expected nothing of agent {agent!r}, which ended at step {self._gone[agent]}, got its "
+                    "end again. Leave it out of all dicts; an observation without a flag lets it return."
+                )
+            if agent not in obs:
+                remedy = "Return it in the step in which the agent ends, also if '__all__' ends it."
+                got = f"the observations of {_listed(obs)}"
+                raise ValueError(f"{where}, obs: expected the final one of agent {agent!r}, got {got}. {remedy}")
+        self.ended = {
+            agent: (
+                bool(terminateds.get(ALL, False) or terminateds.get(agent, False)),
+                bool(truncateds.get(ALL, False) or truncateds.get(agent, False)),
+            )
+            for agent in ending
+        }
+        self.acting = [agent for agent in obs if agent not in ending]
+        self._actors = frozenset(self.acting)
+        self._in_play = (self._in_play | self._actors) - ending.keys()
+        self._gone = {agent: step for agent, step in self._gone.items() if agent not in self._actors}
+        self._gone |= dict.fromkeys(ending, self._steps)
+        self.is_over = not self._in_play
+        if not self.acting and not self.is_over:
+            raise ValueError(
+                f"{where}, obs: expected that of an agent at least, since {_listed(self._in_play)} are in play, got "
+                "none. Return the observations of those that act next, or end the episode with '__all__'."
+            )
+
+    def _wrong_actions(self, actions: dict[AgentID, Any]) -> ValueError:
+        where = f"env {self.env_index}, after step {self._steps}, actions"
+        if self.is_over:
+            return ValueError(f"{where}: expected reset(), got step(), although no episode is running. Call reset().")
+        agents = f"those of the agents that act, {_listed(self.acting)}"
+        for agent in actions:
+            if agent in self._actors:
+                continue
+            why = "which does not act now"
+            if agent in self._gone:
+                why = f"which ended at step {self._gone[agent]}"
+            elif agent not in self.possible_agents:
+                why = "which is not one of possible_agents"
+            return ValueError(f"{where}: expected {agents}, got one of {agent!r}, {why}. Leave it out.")
+        missing = next(agent for agent in self.acting if agent not in actions)
+        return ValueError(f"{where}: expected {agents}, got none of {missing!r}. Add it.")
+
+    def _env_error(
+        self, error: Exception | SystemExit, call: str, when: str, actions: Mapping[AgentID, Any] | None = None
+    ) -> Exception:
+        action = None if actions is None else {agent: plain(action) for agent, action in actions.items()}
+        place = {"env": self.env_index, "call": call, "step": self._steps, "action": action, "seed": self._seed}
+        return env_error(error, place, when)
+
+    def close(self) -> None:
+        """Close the env. An error is only logged, so that the other envs are closed, too."""
+        try:
+            self.env.close()
+        except Exception:
+            logger.warning("env %s: close() raised", self.env_index, exc_info=True)
+
+
+def _own(obs: Any) -> Any:
+    return obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
+
+
+def _listed(agents: Iterable[AgentID]) -> str:
+    text = ", ".join(map(repr, agents))
+    return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"

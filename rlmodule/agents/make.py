@@ -1,0 +1,125 @@
+"""Function that makes envs of several agents from a class, a factory, or a name of PettingZoo."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+
+from catalog.copies import mutable_copy
+from catalog.errors import closest
+from rlmodule.agents.guard import AgentEnvGuard
+from rlmodule.agents.pettingzoo import adapted
+from rlmodule.envs.atari import is_atari
+from rlmodule.envs.make import check_num_envs, install_remedy, name_of
+from rlmodule.envs.shared_counter import SharedCounter
+
+AgentEnvSource: TypeAlias = str | Callable[..., Any]
+"""A class that is called as ``cls(**env_config)``; a factory ``fn(env_config)``; an id of ``pettingzoo.make``
+(``"butterfly/pistonball-v6"``); or an import path of a module with ``parallel_env`` or ``env``
+(``"mpe2.simple_spread_v3"``). They make a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
+
+_EXTRA = ("pettingzoo", "mpe2")
+"""Packages that the extra "agents" of catalog-rl installs."""
+
+
+def make_agent_envs(
+    source: AgentEnvSource,
+    env_config: Mapping[str, Any],
+    num_envs: int,
+    *,
+    first_env_index: int = 0,
+    step_counter: SharedCounter | None = None,
+) -> list[AgentEnvGuard]:
+    """Make `num_envs` envs of several agents, each in an adapter where it needs one, and in a guard.
+
+    Args:
+        source: See `AgentEnvSource`. It is called once per env, each time with a new deep copy of ``env_config``.
+        env_config: Settings for the env.
+        num_envs: Number of envs.
+        first_env_index: Index of the first env in the run, for error texts.
+        step_counter: Counts the steps of the envs.
+
+    Raises:
+        ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
+            lacks the space of an agent.
+        TypeError: If `source` made anything but an env of several agents.
+        ImportError: If the env needs a package that is not installed; names the command that installs it.
+        RuntimeError: If making the env raised; the text has the type and message of that error.
+    """
+    check_num_envs(num_envs)
+    where = f"env {name_of(source)}"
+    made, guards = list[Any](), list[AgentEnvGuard]()
+    try:
+        for index in range(first_env_index, first_env_index + num_envs):
+            made.append(_make(source, mutable_copy(dict(env_config)), where))
+            if made[-1] is made[0] and guards:
+                remedy = "Construct the env inside the factory."
+                raise ValueError(f"{where}: expected a new env from each call, got the same one. {remedy}")
+            guards.append(AgentEnvGuard(adapted(made[-1], where), index, step_counter))
+            _check_alike(guards[0], guards[-1])
+    except Exception:
+        for guard in guards:
+            guard.close()
+        raise
+    return guards
+
+
+def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
+    for name, expected, got in (
+        ("possible_agents", first.possible_agents, other.possible_agents),
+        ("observation_spaces", first.observation_spaces, other.observation_spaces),
+        ("action_spaces", first.action_spaces, other.action_spaces),
+    ):
+        if expected != got:
+            raise ValueError(
+                f"env {other.env_index}, {name}: expected those of env {first.env_index}, {expected}, got {got}. Let "
+                "them depend on nothing that differs between the envs of a run."
+            )
+
+
+def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
+    remedy = "Check env_config against the arguments of the env."
+    try:
+        if isinstance(source, str):
+            return _maker(source, where)(**config)
+        remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
+        return source(**config) if isinstance(source, type) else source(config)
+    except _UnknownName:
+        raise
+    except Exception as error:
+        missing = error if isinstance(error, ImportError) else error.__cause__  # PettingZoo wraps it
+        if isinstance(missing, ImportError):
+            remedy = 'Run: pip install "catalog-rl[agents]"' if missing.name in _EXTRA else install_remedy(missing)
+            raise ImportError(f"{where}: expected its packages, got {error}. {remedy}") from error
+        raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {error}. {remedy}") from error
+
+
+class _UnknownName(ValueError):
+    """A name that stands for no env of several agents."""
+
+
+def _maker(name: str, where: str) -> Callable[..., Any]:
+    """Return the function of PettingZoo that makes the env called ``name``."""
+    if name in gym.registry or is_atari(name):
+        remedy = "Leave .multi_agent() out: it is for envs of several agents."
+        raise _UnknownName(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
+    remedy = "Use an id of pettingzoo.make(), as 'classic/rps-v2', or a module's path, as 'mpe2.simple_spread_v3'."
+    if "/" in name:
+        zoo = import_module("pettingzoo")
+        errors = import_module("pettingzoo.env_registry.exceptions")
+        for kind in ("parallel", "aec"):
+            try:
+                return functools.partial(zoo.make, kind, zoo.spec(kind, name))
+            except errors.PettingZooRegistryError:
+                pass
+        hint = closest(name, {**zoo.parallel_registry, **zoo.aec_registry})
+        raise _UnknownName(f"{where}: expected an id that PettingZoo knows, got another. {remedy}{hint}")
+    found = vars(import_module(name)) if "." in name else {}
+    for function in ("parallel_env", "env"):
+        if function in found:
+            return found[function]
+    raise _UnknownName(f"{where}: expected a module with parallel_env() or env(), got none of that name. {remedy}")

@@ -1,0 +1,215 @@
+"""Adapters for the envs of PettingZoo, and for others with the same methods. PettingZoo is not imported.
+
+Two things follow from https://pettingzoo.farama.org/api: a parallel env steps all live agents at once, an AEC env one
+after the other. Both become a `MultiAgentEnv`: a step of it is one call of the env's ``step`` with actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.spaces import Space
+from gymnasium.vector import VectorEnv
+
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv, Step
+
+
+def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
+    """Return an env of several agents as a `MultiAgentEnv`: itself, or in an adapter for PettingZoo's kinds of env.
+
+    Args:
+        made: What a class or a factory returned.
+        where: Names it, for the error text.
+
+    Raises:
+        TypeError: If it is no env of several agents.
+    """
+    if isinstance(made, MultiAgentEnv):
+        return made
+    names = set(dir(made))
+    if isinstance(made, gym.Env | VectorEnv):
+        kind, remedy = "an env of one agent", "Leave .multi_agent() out: it is for envs of several agents."
+        if "possible_agents" in names:  # as RLlib's MultiAgentEnv has
+            remedy = (
+                "Derive its class from rlmodule.agents.multi_agent_env.MultiAgentEnv, with the same dicts by agent."
+            )
+        raise TypeError(f"{where}: expected an env of several agents, got {kind} ({type(made).__name__}). {remedy}")
+    if "agent_iter" in names:
+        return AECAdapter(made)
+    # wrappers of PettingZoo have only what their class defines in dir()
+    if not names.isdisjoint({"possible_agents", "max_num_agents"}):
+        return ParallelAdapter(made)
+    got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
+    remedy = "Return a MultiAgentEnv, or a parallel or AEC env of PettingZoo."
+    raise TypeError(f"{where}: expected an env of several agents, got {got}. {remedy}")
+
+
+class _Adapter(MultiAgentEnv):
+    """What both adapters share.
+
+    Args:
+        env: An env with the methods of PettingZoo.
+
+    Raises:
+        ValueError: If the env does not name its agents, or lacks a space of one.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        try:
+            self.possible_agents = tuple(env.possible_agents)
+        except AttributeError as error:
+            remedy = "Set it in __init__ to all agents that may ever be in play."
+            raise ValueError(
+                f"{self._name}: expected the attribute possible_agents, got an env without it. {remedy}"
+            ) from error
+        self.observation_spaces = {agent: self._space("observation_space", agent) for agent in self.possible_agents}
+        self.action_spaces = {agent: self._space("action_space", agent) for agent in self.possible_agents}
+        # PettingZoo asks for neither
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+
+    @property
+    def _name(self) -> str:
+        return type(self.env).__name__
+
+    def _space(self, method: str, agent: AgentID) -> Space[Any]:
+        try:
+            space = getattr(self.env, method)(agent)
+        except (KeyError, AttributeError, NotImplementedError) as error:
+            space = error
+        if not isinstance(space, Space):
+            raise ValueError(
+                f"{self._name}.{method}({agent!r}): expected a space, got {space!r}. Return one for each of "
+                f"possible_agents, {[*self.possible_agents]}."
+            )
+        return space
+
+    def _known(self, values: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
+        return {agent: values[agent] for agent in self.possible_agents if agent in values}
+
+    def state(self) -> Any:
+        return self.env.state()
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class ParallelAdapter(_Adapter):
+    """A parallel env of PettingZoo: all agents in ``env.agents`` act in each step.
+
+    Entries that belong to no agent, such as ``infos["common"]``, are left out.
+
+    Raises:
+        TypeError: If `env` is an AEC env.
+        ValueError: From ``reset`` and ``step``, if an agent lacks an observation, or leaves ``env.agents`` without a
+            flag, or stays there with one.
+    """
+
+    def __init__(self, env: Any) -> None:
+        if "agent_iter" in dir(env):
+            raise TypeError(
+                f"ParallelAdapter: expected a parallel env, got an AEC env ({type(env).__name__}), whose agents act "
+                "one after the other. Use AECAdapter, or leave the choice to adapted()."
+            )
+        super().__init__(env)
+        self._live: list[AgentID] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        self.possible_agents = tuple(self.env.possible_agents)
+        self._live = list(self.env.agents)
+        return self._of(self._live, obs), self._known(infos)
+
+    def step(self, actions: dict[AgentID, Any]) -> Step:
+        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        live, now = self._live, list(self.env.agents)
+        terminated = {agent: terminateds[agent] for agent in live if terminateds.get(agent, False)}
+        truncated = {agent: truncateds[agent] for agent in live if truncateds.get(agent, False)}
+        ended = terminated.keys() | truncated.keys()
+        if wrong := [agent for agent in live if (agent in ended) == (agent in now)] if ended or live != now else []:
+            raise ValueError(
+                f"{self._name}.agents: expected agents to leave in the step whose terminations or truncations name "
+                f"them, got {now} after {live}, of which {sorted(map(str, ended))} ended: {wrong[0]!r} is wrong. "
+                "Correct the flags, or remove it in that step."
+            )
+        self._live = now
+        return self._of([*now, *ended], obs), self._known(rewards), terminated, truncated, self._known(infos)
+
+    def _of(self, agents: Iterable[AgentID], obs: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
+        try:
+            return {agent: obs[agent] for agent in agents}
+        except KeyError as error:
+            raise ValueError(
+                f"{self._name}, observations: expected one of each agent in env.agents and of each that ended in the "
+                f"step, got none of {error}. Return the final observation of an agent on the step of its end."
+            ) from None
+
+
+class AECAdapter(_Adapter):
+    """An AEC env of PettingZoo: one agent acts in each step.
+
+    An agent ends in the step after which ``terminations`` or ``truncations`` name it, whenever its turn would be. The
+    rewards of a step are ``env.rewards`` after it; those that an agent receives between its turns add up where the data
+    are collected. An agent that ended is stepped with None as soon as the env selects it.
+
+    Raises:
+        TypeError: If `env` is a parallel env.
+        ValueError: From ``step``, if the env does not remove an agent that ended and is stepped with None.
+    """
+
+    def __init__(self, env: Any) -> None:
+        if "agent_iter" not in dir(env):
+            raise TypeError(
+                f"AECAdapter: expected an AEC env, with agent_iter(), got {type(env).__name__}. Use ParallelAdapter, "
+                "or leave the choice to adapted()."
+            )
+        super().__init__(env)
+        self._ended: set[AgentID] = set()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+        self.env.reset(seed=seed, options=options)
+        self.possible_agents = tuple(self.env.possible_agents)
+        self._ended = set()
+        first = self.env.agent_selection
+        return {first: self.env.observe(first)}, self._known(self.env.infos)
+
+    def step(self, actions: dict[AgentID, Any]) -> Step:
+        env = self.env
+        (action,) = actions.values()
+        env.step(action)
+        obs, rewards, infos = dict[AgentID, Any](), dict(env.rewards), self._known(env.infos)
+        terminated, truncated = dict[AgentID, bool](), dict[AgentID, bool]()
+        while True:
+            terminations, truncations = env.terminations, env.truncations
+            for agent in env.agents:
+                if (terminations[agent] or truncations[agent]) and agent not in self._ended:
+                    self._ended.add(agent)
+                    terminated[agent], truncated[agent] = terminations[agent], truncations[agent]
+                    obs[agent] = env.observe(agent)
+            if not env.agents:
+                break
+            selected = env.agent_selection
+            if selected not in self._ended:
+                obs[selected] = env.observe(selected)
+                break
+            num_agents = len(env.agents)
+            env.step(None)
+            if len(env.agents) >= num_agents:
+                raise ValueError(
+                    f"{self._name}.step(None): expected it to remove {selected!r}, which ended, got the agents "
+                    f"{env.agents}. Call _was_dead_step(action) in step(), as PettingZoo asks for."
+                )
+            self._ended.discard(selected)
+            for agent, reward in env.rewards.items():
+                rewards[agent] = rewards.get(agent, 0) + reward
+        return obs, rewards, terminated, truncated, infos
