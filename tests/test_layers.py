@@ -15,7 +15,10 @@ ROOT = Path(catalog_rl.__file__).resolve().parent
 ABOVE = {"catalog": {"rlmodule", "algorithms"}, "rlmodule": {"algorithms"}, "algorithms": set()}
 NOT_SHIPPED = {"tests", "benchmarks", "examples"}
 MAY_IMPORT_RAY = {"rlmodule/distributed/ray_workers.py"}
-LATE = ("ray", "rich", "matplotlib", "safetensors", "tyro", "tensorboard", "wandb", "mlflow", "ale_py")
+LATE = (
+    *("ray", "rich", "matplotlib", "safetensors", "tyro", "tensorboard", "wandb", "mlflow", "ale_py", "pettingzoo"),
+    "rlmodule.agents",
+)
 
 
 def imports(source: str) -> Iterator[tuple[int, str, bool]]:
@@ -124,7 +127,7 @@ ROOMS = (
     "rlmodule.modules",
     "rlmodule.collective rlmodule.envs",
     "rlmodule.sampling rlmodule.learning",
-    "rlmodule.distributed",
+    "rlmodule.agents rlmodule.distributed",
     "rlmodule.groups",
     "rlmodule.testing",
     "algorithms.ops algorithms.presets algorithms.settings",

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from catalog.errors import closest
-from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Step
+from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
     LARGEST,
     PLAIN,
@@ -83,7 +83,8 @@ class AgentEnvGuard:
 
     def _agents_of(self, env: MultiAgentEnv) -> tuple[AgentID, ...]:
         where, agents = f"env {self.env_index}, possible_agents", env.possible_agents
-        wrong = isinstance(agents, str) or not isinstance(agents, Iterable)
+        # the order of a set differs between processes
+        wrong = isinstance(agents, str | set | frozenset) or not isinstance(agents, Iterable)
         if wrong or not (names := tuple(agents)) or any(type(name) not in (str, int) for name in names):
             remedy = "Name all agents that may ever be in play, in an order that is always the same."
             raise TypeError(f"{where}: expected a list of str or int, got {describe(agents)}. {remedy}")
@@ -106,9 +107,7 @@ class AgentEnvGuard:
             raise ValueError(f"{where}: expected the possible_agents {known}, got one for {more[0]!r}, too. {remedy}")
         return {agent: given[agent] for agent in self.possible_agents}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         """Reset the env, and check the results."""
         self._resets += 1
         if seed is not None:
@@ -119,9 +118,8 @@ class AgentEnvGuard:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         where = f"env {self.env_index}, reset after step {self._steps}"
         if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(
-                f"{where}: expected a tuple (obs, infos), got {describe(result)}. Return two dicts by agent."
-            )
+            got = f"{describe(result)}. Return two dicts by agent."
+            raise TypeError(f"{where}, reset(): expected a tuple (obs, infos), got {got}")
         obs, infos = result
         self._check_parts(where, obs=obs, infos=infos)
         if not obs:
@@ -219,7 +217,7 @@ class AgentEnvGuard:
                     if flag:
                         flagged.append(agent)
         if not flagged and obs.keys() == self._actors:
-            self.ended = {}
+            self.ended, self.acting = {}, [*obs]
             return
         everybody = [*obs, *self._in_play] if ALL in flagged else []
         ending = dict.fromkeys(agent for agent in (*flagged, *everybody) if agent != ALL)
@@ -257,15 +255,10 @@ class AgentEnvGuard:
         if self.is_over:
             return ValueError(f"{where}: expected reset(), got step(), although no episode is running. Call reset().")
         agents = f"those of the agents that act, {_listed(self.acting)}"
-        for agent in actions:
-            if agent in self._actors:
-                continue
-            why = "which does not act now"
-            if agent in self._gone:
-                why = f"which ended at step {self._gone[agent]}"
-            elif agent not in self.possible_agents:
-                why = "which is not one of possible_agents"
-            return ValueError(f"{where}: expected {agents}, got one of {agent!r}, {why}. Leave it out.")
+        for agent in actions.keys() - self._actors:
+            why = "does not act now" if agent in self.possible_agents else "is not one of possible_agents"
+            why = f"ended at step {self._gone[agent]}" if agent in self._gone else why
+            return ValueError(f"{where}: expected {agents}, got one of {agent!r}, which {why}. Leave it out.")
         missing = next(agent for agent in self.acting if agent not in actions)
         return ValueError(f"{where}: expected {agents}, got none of {missing!r}. Add it.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -69,57 +70,62 @@ def make_agent_envs(
 
 
 def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
-    for name, expected, got in (
-        ("possible_agents", first.possible_agents, other.possible_agents),
-        ("observation_spaces", first.observation_spaces, other.observation_spaces),
-        ("action_spaces", first.action_spaces, other.action_spaces),
-    ):
+    for name in ("possible_agents", "observation_spaces", "action_spaces"):
+        expected, got = getattr(first, name), getattr(other, name)
         if expected != got:
-            raise ValueError(
-                f"env {other.env_index}, {name}: expected those of env {first.env_index}, {expected}, got {got}. Let "
-                "them depend on nothing that differs between the envs of a run."
-            )
+            where = f"env {other.env_index}, {name}: expected those of env {first.env_index}"
+            remedy = "Let them depend on nothing that differs between the envs of a run."
+            raise ValueError(f"{where}, {expected}, got {got}. {remedy}")
 
 
 def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
     remedy = "Check env_config against the arguments of the env."
     try:
-        if isinstance(source, str):
-            return _maker(source, where)(**config)
-        remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
-        return source(**config) if isinstance(source, type) else source(config)
-    except _UnknownName:
-        raise
+        if not isinstance(source, str):
+            remedy = (
+                "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
+            )
+            return source(**config) if isinstance(source, type) else source(config)
+        if (maker := _maker(source)) is not None:
+            return maker(**config)
     except Exception as error:
+        text = str(error).rstrip(".")
         missing = error if isinstance(error, ImportError) else error.__cause__  # PettingZoo wraps it
         if isinstance(missing, ImportError):
             remedy = 'Run: pip install "catalog-rl[agents]"' if missing.name in _EXTRA else install_remedy(missing)
-            raise ImportError(f"{where}: expected its packages, got {error}. {remedy}") from error
-        raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {error}. {remedy}") from error
+            raise ImportError(f"{where}: expected its packages, got {text}. {remedy}") from error
+        raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {text}. {remedy}") from error
+    raise _unknown_name(source, where)
 
 
-class _UnknownName(ValueError):
-    """A name that stands for no env of several agents."""
-
-
-def _maker(name: str, where: str) -> Callable[..., Any]:
-    """Return the function of PettingZoo that makes the env called ``name``."""
-    if name in gym.registry or is_atari(name):
-        remedy = "Leave .multi_agent() out: it is for envs of several agents."
-        raise _UnknownName(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
-    remedy = "Use an id of pettingzoo.make(), as 'classic/rps-v2', or a module's path, as 'mpe2.simple_spread_v3'."
+def _maker(name: str) -> Callable[..., Any] | None:
+    """Return the function that makes the env called ``name``; None if there is none."""
+    if _is_of_gymnasium(name):
+        return None
     if "/" in name:
         zoo = import_module("pettingzoo")
-        errors = import_module("pettingzoo.env_registry.exceptions")
+        unknown = import_module("pettingzoo.env_registry.exceptions").PettingZooRegistryError
         for kind in ("parallel", "aec"):
-            try:
+            with contextlib.suppress(unknown):
                 return functools.partial(zoo.make, kind, zoo.spec(kind, name))
-            except errors.PettingZooRegistryError:
-                pass
-        hint = closest(name, {**zoo.parallel_registry, **zoo.aec_registry})
-        raise _UnknownName(f"{where}: expected an id that PettingZoo knows, got another. {remedy}{hint}")
     found = vars(import_module(name)) if "." in name else {}
-    for function in ("parallel_env", "env"):
-        if function in found:
-            return found[function]
-    raise _UnknownName(f"{where}: expected a module with parallel_env() or env(), got none of that name. {remedy}")
+    return found.get("parallel_env", found.get("env"))
+
+
+def _is_of_gymnasium(name: str) -> bool:
+    return name in gym.registry or is_atari(name)
+
+
+def _unknown_name(name: str, where: str) -> ValueError:
+    if _is_of_gymnasium(name):
+        remedy = "Leave .multi_agent() out: it is for envs of several agents."
+        return ValueError(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
+    remedy = "Use an id of pettingzoo.make(), as 'classic/rps-v2', or the path of a module with parallel_env() or env()"
+    hint = ""
+    if "/" in name:
+        zoo = import_module("pettingzoo")
+        hint = closest(name, {**zoo.parallel_registry, **zoo.aec_registry})
+    return ValueError(
+        f"{where}: expected the name of an env of several agents, got an unknown one. {remedy}, as "
+        f"'mpe2.simple_spread_v3'.{hint}"
+    )

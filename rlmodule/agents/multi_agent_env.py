@@ -14,6 +14,9 @@ AgentID: TypeAlias = str | int
 ALL = "__all__"
 """Key of ``terminateds`` and ``truncateds`` that ends the episode of the env, for all agents in play."""
 
+Start: TypeAlias = tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]
+"""Observations and infos of a reset, by agent."""
+
 Step: TypeAlias = tuple[
     dict[AgentID, Any], dict[AgentID, float], dict[AgentID, bool], dict[AgentID, bool], dict[AgentID, dict[str, Any]]
 ]
@@ -49,9 +52,7 @@ class MultiAgentEnv(ABC):
     render_mode: str | None = None
 
     @abstractmethod
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         """Start an episode.
 
         Args:

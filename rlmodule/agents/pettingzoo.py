@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
-from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv, Step
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv, Start, Step
 
 
 def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
@@ -120,9 +120,7 @@ class ParallelAdapter(_Adapter):
         super().__init__(env)
         self._live: list[AgentID] = []
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         obs, infos = self.env.reset(seed=seed, options=options)
         self.possible_agents = tuple(self.env.possible_agents)
         self._live = list(self.env.agents)
@@ -174,9 +172,7 @@ class AECAdapter(_Adapter):
         super().__init__(env)
         self._ended: set[AgentID] = set()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         self.env.reset(seed=seed, options=options)
         self.possible_agents = tuple(self.env.possible_agents)
         self._ended = set()

@@ -157,7 +157,7 @@ def real_number(reward: Any, where: str) -> Any:
     if not isinstance(number, _NUMBERS):
         remedy = SEVERAL_AGENTS if isinstance(reward, dict) else "Return float(reward)."
         raise TypeError(f"{where}: expected one real number, got {describe(reward)}. {remedy}")
-    if abs(number) > LARGEST and isinstance(number, int):  # NumPy cannot store it
+    if isinstance(number, int) and abs(number) > LARGEST:  # NumPy cannot store it
         raise ValueError(
             f"{where}: expected one real number, at most {LARGEST:.1e}, got {describe(reward)}. Scale the reward down."
         )
