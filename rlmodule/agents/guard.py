@@ -133,7 +133,7 @@ class AgentEnvGuard:
         self.acting, self._actors = [*obs], frozenset(obs)
         return obs, infos
 
-    def step(self, actions: dict[AgentID, Any]) -> Step:
+    def step(self, actions: dict[Any, Any]) -> Step:
         """Step the env with the actions of the agents that act, and check the results."""
         if self.is_over or actions.keys() != self._actors:
             raise self._wrong_actions(actions)
@@ -250,7 +250,7 @@ class AgentEnvGuard:
                 "none. Return the observations of those that act next, or end the episode with '__all__'."
             )
 
-    def _wrong_actions(self, actions: dict[AgentID, Any]) -> ValueError:
+    def _wrong_actions(self, actions: dict[Any, Any]) -> ValueError:
         where = f"env {self.env_index}, after step {self._steps}, actions"
         if self.is_over:
             return ValueError(f"{where}: expected reset(), got step(), although no episode is running. Call reset().")

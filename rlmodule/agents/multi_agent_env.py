@@ -14,13 +14,12 @@ AgentID: TypeAlias = str | int
 ALL = "__all__"
 """Key of ``terminateds`` and ``truncateds`` that ends the episode of the env, for all agents in play."""
 
-Start: TypeAlias = tuple[dict[AgentID, Any], dict[AgentID, dict[str, Any]]]
+# keys are Any, so that a subclass may say dict[str, ...] or dict[int, ...]: type checkers take dict as invariant
+Start: TypeAlias = tuple[dict[Any, Any], dict[Any, dict[str, Any]]]
 """Observations and infos of a reset, by agent."""
 
-Step: TypeAlias = tuple[
-    dict[AgentID, Any], dict[AgentID, float], dict[AgentID, bool], dict[AgentID, bool], dict[AgentID, dict[str, Any]]
-]
-"""Observations, rewards, terminateds, truncateds and infos of one step, by agent."""
+Step: TypeAlias = tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], dict[Any, bool], dict[Any, dict[str, Any]]]
+"""Observations, rewards, terminateds, truncateds and infos of a step, by agent."""
 
 
 class MultiAgentEnv(ABC):
@@ -46,8 +45,8 @@ class MultiAgentEnv(ABC):
     """
 
     possible_agents: Sequence[AgentID]
-    observation_spaces: Mapping[AgentID, Space[Any]]
-    action_spaces: Mapping[AgentID, Space[Any]]
+    observation_spaces: Mapping[Any, Space[Any]]
+    action_spaces: Mapping[Any, Space[Any]]
     metadata: Mapping[str, Any] = {"render_modes": []}
     render_mode: str | None = None
 
@@ -64,7 +63,7 @@ class MultiAgentEnv(ABC):
         """
 
     @abstractmethod
-    def step(self, actions: dict[AgentID, Any]) -> Step:
+    def step(self, actions: dict[Any, Any]) -> Step:
         """Advance the env by one step.
 
         Args:

@@ -126,7 +126,7 @@ class ParallelAdapter(_Adapter):
         self._live = list(self.env.agents)
         return self._of(self._live, obs), self._known(infos)
 
-    def step(self, actions: dict[AgentID, Any]) -> Step:
+    def step(self, actions: dict[Any, Any]) -> Step:
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         live, now = self._live, list(self.env.agents)
         terminated = {agent: terminateds[agent] for agent in live if terminateds.get(agent, False)}
@@ -179,7 +179,7 @@ class AECAdapter(_Adapter):
         first = self.env.agent_selection
         return {first: self.env.observe(first)}, self._known(self.env.infos)
 
-    def step(self, actions: dict[AgentID, Any]) -> Step:
+    def step(self, actions: dict[Any, Any]) -> Step:
         env = self.env
         (action,) = actions.values()
         env.step(action)

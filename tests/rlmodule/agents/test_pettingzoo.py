@@ -116,6 +116,32 @@ def test_a_parallel_env_and_its_aec_form_give_the_same_transitions(env_fn: Calla
     assert sum(map(len, parallel.values())) == (2 * 7 if env_fn is Lives else 2 * 3 * 25)
 
 
+def random_lives(rng: np.random.Generator) -> list[Moment]:
+    """A script of a parallel env: agents come, go and return; the last step ends who is left."""
+    live, moments = ["a", "b"], [Moment(["a", "b"])]
+    for last in [False] * int(rng.integers(8)) + [True]:
+        ends = {agent: (0.3 if not last else 1.0) > rng.random() for agent in live}
+        terminated = [agent for agent in live if ends[agent] and rng.random() < 0.5]
+        truncated = [agent for agent in live if ends[agent] and agent not in terminated]
+        starts = [agent for agent in AGENTS if agent not in live and not last and rng.random() < 0.4]
+        live = [agent for agent in live if not ends[agent]] + starts
+        # none for who starts: in the AEC form, it observes later
+        rewards = {agent: float(rng.integers(-9, 9)) for agent in AGENTS if agent not in starts}
+        moments.append(Moment(live, rewards, terminated=terminated, truncated=truncated))
+        if not live:
+            break
+    return moments
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(30))
+def test_random_lives_are_the_same_in_both_forms(seed: int) -> None:
+    script = random_lives(np.random.default_rng(seed))
+    parallel = rows_by_agent(ParallelAdapter(Lives(script)), 1)
+    assert_same(parallel, rows_by_agent(AECAdapter(parallel_to_aec(Lives(script))), 1))
+    assert sum(map(len, parallel.values())) == sum(len(moment.acts) for moment in script)
+
+
 def test_both_forms_of_simple_spread_give_the_same_transitions() -> None:
     assert_same(
         rows_by_agent(adapted(simple_spread_v3.parallel_env(max_cycles=5)), 2),
@@ -219,6 +245,17 @@ def test_aec_ends_rewards_and_turns_by_hand() -> None:
     ]
     moves = [("a", 1), ("b", 1), ("c", 1), ("a", 1), ("b", 1), ("c", None), ("a", 1), ("b", None), ("a", None)]
     assert relay.stepped == moves
+
+
+def test_a_reset_in_the_middle_of_an_aec_episode_brings_the_dead_back() -> None:
+    guard = AgentEnvGuard(AECAdapter(Relay()))
+    for num_moves in (4, 6):  # c ends after four moves, and is not removed yet
+        guard.reset()
+        ended = []
+        for agent in "abcaba"[:num_moves]:
+            guard.step({agent: 1})
+            ended.append([*guard.ended])
+    assert ended == [[], [], [], ["c"], [], ["a", "b"]]
 
 
 def test_aec_rewards_between_own_turns_add_up() -> None:
