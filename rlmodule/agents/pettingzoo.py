@@ -156,7 +156,8 @@ class AECAdapter(_Adapter):
 
     An agent ends in the step after which ``terminations`` or ``truncations`` name it, whenever its turn would be. The
     rewards of a step are ``env.rewards`` after it; those that an agent receives between its turns add up where the data
-    are collected. An agent that ended is stepped with None as soon as the env selects it.
+    are collected. An agent that ended is stepped with None as soon as the env selects it; rewards are not read after
+    that, since some envs (Shimmy's of OpenSpiel) still hold those of the step before.
 
     Raises:
         TypeError: If `env` is a parallel env.
@@ -206,6 +207,4 @@ class AECAdapter(_Adapter):
                     f"{env.agents}. Call _was_dead_step(action) in step(), as PettingZoo asks for."
                 )
             self._ended.discard(selected)
-            for agent, reward in env.rewards.items():
-                rewards[agent] = rewards.get(agent, 0) + reward
         return obs, rewards, terminated, truncated, infos

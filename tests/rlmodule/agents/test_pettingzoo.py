@@ -267,15 +267,12 @@ def test_aec_rewards_between_own_turns_add_up() -> None:
     }
 
 
-def test_rewards_of_steps_with_none_count_too() -> None:
-    class PaysLate(Relay):
-        def step(self, action: int | None) -> None:
-            super().step(action)
-            if action is None and self.now == 5:
-                self.rewards["a"] = 1000.0
+def test_rewards_that_stay_in_place_when_the_dead_are_removed_count_once() -> None:
+    class Keeps(Relay):
+        def _clear_rewards(self) -> None:
+            pass
 
-    rows = rows_by_agent(AECAdapter(PaysLate()), 1)
-    assert [row[2] for row in rows["a"]] == [5, 1064, 0]
+    assert_same(rows_by_agent(AECAdapter(Keeps()), 1), rows_by_agent(AECAdapter(Relay()), 1))
 
 
 def test_connect_four_by_hand() -> None:
