@@ -1,7 +1,7 @@
-"""Adapters for the envs of PettingZoo, and for others with the same methods. PettingZoo is not imported.
+"""Adapters for the two kinds of env of PettingZoo (https://pettingzoo.farama.org/api), which is not imported.
 
-Two things follow from https://pettingzoo.farama.org/api: a parallel env steps all live agents at once, an AEC env one
-after the other. Both become a `MultiAgentEnv`: a step of it is one call of the env's ``step`` with actions.
+A parallel env steps all live agents at once, an AEC env steps one agent after the other. Each becomes a `MultiAgentEnv`
+of which a step is one call of the env's ``step`` with actions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
     """Return an env of several agents as a `MultiAgentEnv`: itself, or in an adapter for PettingZoo's kinds of env.
 
     Args:
-        made: What a class or a factory returned.
-        where: Names it, for the error text.
+        made: The object that a class or a factory returned.
+        where: Name of the env, for the error text.
 
     Raises:
         TypeError: If it is no env of several agents.
@@ -47,7 +47,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
 
 
 class _Adapter(MultiAgentEnv):
-    """What both adapters share.
+    """Base class of the adapters: agents, spaces and all methods but ``reset`` and ``step``.
 
     Args:
         env: An env with the methods of PettingZoo.
