@@ -249,8 +249,8 @@ def allocate_observations(space: Space, *leading: int) -> Tree:
     return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
 
 
-def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> None:
-    """Copy the tree ``obs`` into ``row`` (one row, several, or one slot) of the tree ``buffer``."""
+def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
+    """Copy the tree ``obs`` into ``row`` (one row, several, or some entries) of the tree ``buffer``."""
     if isinstance(buffer, dict):
         for key in buffer:
             write_row(buffer[key], row, obs[key])

@@ -37,11 +37,12 @@ class PastRows:
         """Return each field that ``module`` asks for, as views into its observations ``[T+1, N, ...]``."""
         return {name: PastRows(obs[name], steps) for name, steps in module.past_view.steps.items()}
 
-    def write(self, row: int, value: Tree) -> None:
-        """Fill ``row`` with the entries of the row before, shifted by one, and ``value`` ``[N, ...]`` as the newest."""
+    def write(self, row: Any, value: Tree, before: Any = None) -> None:
+        """Fill ``row`` with the entries of the row before, shifted by one, and ``value`` ``[N, ...]`` as the newest.
+        A ``row`` of some entries, as an index of rows and slots, needs the index of those ``before`` them."""
         write_row(self._newest, row, value)
         for older, younger in self._shifts:
-            older[row] = younger[row - 1]
+            older[row] = younger[row - 1 if before is None else before]
 
     def clear(self, row: int, slots: Any = slice(None)) -> None:
         """Set the entries of ``slots`` in ``row`` to zero."""

@@ -53,15 +53,16 @@ class RandomStreams:
         self._kind = "arrays" if device is None else device.type
         self._own = envs if device is None else envs[:1]  # envs with their own seeds: all, or the first for all
         self._incarnation, self._resets = incarnation, 0
-        self.noise = ActionNoise([self._new_stream(index) for index in envs] if device is None else [])
+        self.noise = ActionNoise([self.new_stream(index) for index in envs] if device is None else [])
         self.generator = torch.Generator("cpu" if device is None else device)
         self._begin_generator()
 
     def _key(self, *index: int) -> tuple[int, ...]:
         return (*index, self._incarnation) if self._incarnation else index
 
-    def _new_stream(self, index: int) -> np.random.Generator:
-        return numpy_stream(self._run_seed, self._action_role, *self._key(index))
+    def new_stream(self, *index: int) -> np.random.Generator:
+        """Return the stream of action noise number ``index``, at its start."""
+        return numpy_stream(self._run_seed, self._action_role, *self._key(*index))
 
     def _begin_generator(self) -> None:
         self.generator.manual_seed(int_seed(self._run_seed, self._action_role, *self._key(self._envs[0])))
@@ -103,11 +104,12 @@ class RandomStreams:
         else:
             self._begin_generator()
         if self._kind == "arrays":
-            noise = [one.get("noise") or self._new_noise(index) for index, one in saved.items()]
+            noise = [one.get("noise") or self.new_noise(index) for index, one in saved.items()]
             self.noise.set_state(noise)
 
-    def _new_noise(self, index: int) -> dict[str, Any]:
-        return {"block_start": self._new_stream(index).bit_generator.state, "used": 0}
+    def new_noise(self, *index: int) -> dict[str, Any]:
+        """Return the state of unused :class:`ActionNoise` of the stream ``index``."""
+        return {"block_start": self.new_stream(*index).bit_generator.state, "used": 0}
 
 
 def last_incarnation(envs: Iterable[Mapping[str, Any]]) -> int:

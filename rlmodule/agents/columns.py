@@ -1,0 +1,380 @@
+"""AgentColumns: the rows of one module in the time of its agents, filled while they act.
+
+The rows of an agent are its own steps, without gaps. A row opens when the agent acts, and is complete when the agent
+next observes or ends; rewards in between belong to it. A row that is open at the end of a fragment becomes row 0 of the
+next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.past import PREV_ACTION, PREV_OBS
+from rlmodule.agents.multi_agent_env import AgentID
+from rlmodule.data.columns import Columns
+from rlmodule.data.rollout import (
+    Rollout,
+    allocate_observations,
+    as_tensors,
+    entry_of,
+    map_leaves,
+    unbind_rows,
+    write_row,
+)
+from rlmodule.envs.checks import check_finite
+from rlmodule.modules.apis import NoisyNetAPI
+from rlmodule.modules.past_rows import PastRows
+from rlmodule.modules.recurrent import initial_states, state_out_of
+from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sampling.random_streams import ActionNoise
+
+_INPUTS = Columns.ACTION_DIST_INPUTS
+_NONE = np.empty(0, np.int64)
+
+
+class AgentColumns:
+    """Acts with one module for all its agents, and collects their rows.
+
+    Each column belongs to a slot: one agent of one env. In every step of the envs, the runner puts what agents observed
+    into the lists, and calls :meth:`take_in`, then :meth:`act`.
+
+    Args:
+        module: The module.
+        slots: Slot of each column, ``[S]``.
+        owners: Env (its index in the runner) and agent of each column.
+        noise: The action noise of each column.
+        records_action_dist: Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``.
+
+    Attributes:
+        column_of: The column of each slot.
+        cursor: Number of complete rows of each column, ``[S]``: the index of its current row.
+        began: Row at which the agent's episode began, ``[S]``; negative if in an earlier fragment.
+        in_play: Whether the agent is in play, ``[S]``.
+        ready: Columns of the agents that act next.
+        observers, seen: Columns and observations of the agents that observed in this step.
+        ended, flags: Columns of the agents that end in this step, each with ``(terminated, truncated)``.
+    """
+
+    def __init__(
+        self,
+        module: RLModule,
+        slots: np.ndarray,
+        owners: Sequence[tuple[int, AgentID]],
+        noise: ActionNoise,
+        records_action_dist: bool,
+    ) -> None:
+        self.module, self.slots, self.owners, self.noise = module.eval(), slots, owners, noise
+        self._records_action_dist = records_action_dist
+        self.column_of = {slot: column for column, slot in enumerate(slots.tolist())}
+        num, converter = len(slots), module.action_converter
+        self._convert = None if converter.is_identity else converter.forward
+        self._lists_actions = isinstance(module.action_space, spaces.Discrete)
+        self._is_stateful = module.is_stateful()
+        noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
+        self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
+        self.in_play = np.zeros(num, bool)
+        self.observers, self.seen = list[int](), list[Tree]()
+        self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
+        self._rows: dict[str, Tree] = {
+            Columns.OBS: allocate_observations(module.input_space, 0, num),
+            Columns.STARTS: np.empty((0, num), bool),
+            Columns.REWARDS: np.empty((0, num), np.float32),
+            Columns.TERMINATEDS: np.empty((0, num), bool),
+            Columns.TRUNCATEDS: np.empty((0, num), bool),
+        }
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all agents in play: new episodes start."""
+        self.in_play[:] = False
+        self.cursor[:] = 0
+        self.ready = _NONE
+        self._carried: dict[str, Tree] = {}
+        if self._is_stateful:
+            self._state, self._before = (initial_states(self.module, len(self.slots)) for _ in range(2))
+        self._empty_lists()
+
+    def _empty_lists(self) -> None:
+        for one in (self.observers, self.seen, self.ended, self.flags):
+            one.clear()
+
+    def begin(self, num_steps: int) -> None:
+        """Allocate ``num_steps`` rows, and carry the current rows of agents in play into row 0."""
+        length, num, module = num_steps + 1, len(self.slots), self.module
+        self._rows = {
+            name: map_leaves(lambda x: np.zeros((length, num, *x.shape[2:]), x.dtype), column)
+            for name, column in self._rows.items()
+        }
+        for name, column in self._carried.items():
+            write_row(self._rows[name], (0, self.in_play), column)
+        self._obs = self._rows[Columns.OBS]
+        self._env_obs = module.env_part(self._obs)
+        self._past = PastRows.of(module, self._obs) if module.sees_more_than_the_env else {}
+        self.began -= self.cursor
+        self.cursor[:] = 0
+        self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
+        self._writes: list[tuple[int, np.ndarray, np.ndarray]] = []
+        if self._is_stateful:
+            count = -(-num_steps // module.max_seq_len)
+            self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
+            is_open = self.in_play.copy()
+            is_open[self.ready] = False
+            opened = torch.from_numpy(np.flatnonzero(is_open))
+            self._record_states(torch.zeros_like(opened), opened, map_leaves(lambda x: x[opened], self._before))
+
+    def length_of(self, slot: int) -> int:
+        """Return the number of complete rows in the current or last episode of the agent of ``slot``."""
+        column = self.column_of[slot]
+        return int(self.cursor[column] - self.began[column])
+
+    # --- step by step -------------------------------------------------------------------------------------------------
+
+    def repeat(self, column: int) -> None:
+        """Let the agent of ``column`` observe once more what it last observed."""
+        self.observers.append(column)
+        self.seen.append(map_leaves(np.copy, entry_of(self._env_obs, (self.cursor[column], column))))
+
+    def take_in(self, t: int, earned: np.ndarray) -> None:
+        """Complete the rows of agents that observed, and begin new ones.
+
+        Args:
+            t: Number of steps in this fragment so far.
+            earned: Rewards of each slot since its last complete row. Those of complete rows are set to 0.
+        """
+        if not self.observers:
+            return
+        who = np.array(self.observers)
+        acted = self.in_play[who]
+        waiting = who[acted]
+        slots = self.slots[waiting]
+        self._rows[Columns.REWARDS][self.cursor[waiting], waiting] = earned[slots]
+        earned[slots] = 0.0
+        self.cursor[waiting] += 1
+        rows = self.cursor[who]
+        self._writes.append((t, rows, who))
+        write_row(self._env_obs, (rows, who), _stacked(self.module.observation_space, self.seen))
+        for name, part in self._past.items() if len(waiting) else ():
+            row = self.cursor[waiting]
+            before = row - 1, waiting
+            part.write((row, waiting), entry_of(self._column(name), before), before)
+        if len(waiting) < len(who):
+            self._start(who[~acted])
+        if self.ended:
+            self._end(t)
+            who = who[self.in_play[who]]
+        self.ready = np.sort(np.concatenate([self.ready, who])) if len(self.ready) else who
+        self._empty_lists()
+
+    def _column(self, name: str) -> Tree:
+        """Return the column whose entries the field ``name`` of the view of the past shows later."""
+        if name == PREV_OBS:
+            return self._env_obs
+        return self._rows[Columns.ACTIONS if name == PREV_ACTION else Columns.REWARDS]
+
+    def _start(self, who: np.ndarray) -> None:
+        """Start episodes of the agents ``who``."""
+        at = self.cursor[who], who
+        self.in_play[who], self.began[who] = True, self.cursor[who]
+        self._rows[Columns.STARTS][at] = True
+        for part in self._past.values():
+            for leaf in tree.flatten(part.whole):
+                leaf[at] = 0
+
+    def _end(self, t: int) -> None:
+        """End the episodes of the agents in ``ended``, and keep the final observations of those truncated."""
+        ended, (terminated, truncated) = np.array(self.ended), np.array(self.flags).T
+        self.in_play[ended] = False
+        acted = self.cursor[ended] > self.began[ended]  # an agent may end in the step in which it starts
+        last = self.cursor[ended[acted]] - 1, ended[acted]
+        self._rows[Columns.TERMINATEDS][last], self._rows[Columns.TRUNCATEDS][last] = (
+            terminated[acted],
+            truncated[acted],
+        )
+        cut = ended[acted & truncated & ~terminated]
+        if len(cut):
+            rows = self.cursor[cut]
+            self._finals.append((t, rows - 1, cut, entry_of(self._obs, (rows, cut))))
+
+    def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
+        """Choose the actions of the agents that are ready. Return their columns, and an action of the env for each."""
+        who = self.ready
+        rows = self.cursor[who]
+        at, who_t = (rows, who), torch.from_numpy(who)
+        batch = {Columns.OBS: map_leaves(lambda x: torch.from_numpy(x[at]), self._obs)}
+        module = self.module
+        if explore and isinstance(module, NoisyNetAPI):
+            module.resample_noise(generator)
+        forward = module._forward_exploration if explore else module._forward_inference
+        logits = self._step_states(forward, batch, at, who_t) if self._is_stateful else forward(batch)[_INPUTS]
+        dist = module.action_dist_cls.from_logits(logits)
+        if not explore:
+            action = dist.to_deterministic().sample()
+        elif self.noise.is_drawn:
+            acting = np.zeros(len(self.slots), bool)
+            acting[who] = True
+            action = dist.sample_from(self.noise.take_own(acting)[who_t])
+        else:
+            action = dist.sample(generator)
+        sent = map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action))
+        self._write(Columns.ACTIONS, at, map_leaves(Tensor.numpy, action))
+        if self._records_action_dist:
+            self._write(_INPUTS, at, logits.numpy())
+        self.ready = _NONE
+        return who.tolist(), sent.tolist() if self._lists_actions else unbind_rows(sent)
+
+    def _write(self, name: str, at: Any, entries: Tree) -> None:
+        """Write ``entries`` ``[k, ...]`` to the column ``name``; make it if they are the first."""
+        if name not in self._rows:
+            shape = self._rows[Columns.STARTS].shape
+            self._rows[name] = map_leaves(lambda x: np.zeros((*shape, *x.shape[1:]), x.dtype), entries)
+        write_row(self._rows[name], at, entries)
+
+    def _step_states(
+        self, forward: Any, batch: dict[str, Tree], at: tuple[np.ndarray, np.ndarray], who: Tensor
+    ) -> Tensor:
+        """Run ``forward`` of a recurrent module with the states of the agents ``who``, pass the states on, and record
+        those at the start of each training sequence."""
+        states, length = map_leaves(lambda x: x[who], self._state), self.module.max_seq_len
+        due = torch.from_numpy(np.flatnonzero(at[0] % length == 0))
+        self._record_states(torch.from_numpy(at[0])[due] // length, who[due], map_leaves(lambda x: x[due], states))
+        out = forward(
+            {
+                Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
+                Columns.STARTS: torch.from_numpy(self._rows[Columns.STARTS][at])[None],
+                Columns.STATE_IN: states,
+            }
+        )
+        for kept, new in ((self._before, states), (self._state, state_out_of(self.module, out))):
+            tree.map_structure(lambda x, of_who: x.index_copy_(0, who, of_who), kept, new)
+        return out[_INPUTS][0]
+
+    def _record_states(self, rows: Tensor, who: Tensor, states: Tree) -> None:
+        """Record the ``states`` at the start of sequences number ``rows`` of the columns ``who``."""
+        if len(who):
+            tree.map_structure(lambda kept, new: kept.index_put_((rows, who), new), self._state_in, states)
+
+    # --- once all steps are there -------------------------------------------------------------------------------------
+
+    def finish(self, explore: bool, first_env: int) -> tuple[Rollout, np.ndarray] | None:
+        """Return a rollout of the complete rows, and the slots that it has; None if no row is complete.
+
+        Args:
+            explore: Whether actions were sampled.
+            first_env: Index of the runner's first env in the run.
+        """
+        current = self.cursor[self.in_play], self.in_play.nonzero()[0]
+        self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
+        used = np.flatnonzero(self.cursor)
+        if not len(used):
+            return None
+        length, which = int(self.cursor.max()), slice(None) if len(used) == len(self.slots) else used
+        valid = np.arange(length)[:, None] < self.cursor
+        rows = {name: map_leaves(lambda x: x[: length + 1], column) for name, column in self._rows.items()}
+        if not valid.all():
+            behind = (np.arange(length + 1)[:, None] > self.cursor).nonzero()
+            for name, column in rows.items():
+                for leaf in tree.flatten(column):
+                    if name == Columns.OBS:
+                        leaf[behind] = leaf[self.cursor[behind[1]], behind[1]]
+                    else:
+                        leaf[:length][~valid] = 0
+        tensors = {name: map_leaves(lambda x: torch.from_numpy(x[:, which]), column) for name, column in rows.items()}
+        columns = {name: map_leaves(lambda x: x[:length], column) for name, column in tensors.items()}
+        columns[Columns.VALID] = torch.from_numpy(valid[:, which])
+        if explore and self._records_action_dist:
+            with torch.no_grad():
+                dist = self.module.action_dist_cls.from_logits(columns[_INPUTS])
+                logp = dist.logp(columns[Columns.ACTIONS])
+            columns[Columns.ACTION_LOGP] = logp.masked_fill_(~columns[Columns.VALID], 0.0)
+        final_index, final_obs = self._all_finals(used)
+        count = -(-length // self.module.max_seq_len)
+        rollout = Rollout(
+            columns=columns,
+            last_obs=map_leaves(lambda x: x[length], tensors[Columns.OBS]),
+            final_index=final_index,
+            final_obs=final_obs,
+            state_in=map_leaves(lambda x: x[:count, which], self._state_in) if self._is_stateful else None,
+            first_env_index=first_env,
+        )
+        return rollout, self.slots[used]
+
+    def _all_finals(self, used: np.ndarray) -> tuple[Tensor, Tree]:
+        """Return row and column ``[K, 2]`` of the truncated episodes, counting the columns ``used`` alone, and their
+        final observations, in order of the rows."""
+        if not self._finals:
+            none = map_leaves(lambda x: torch.from_numpy(x[0, :0]), self._obs)
+            return torch.empty(0, 2, dtype=torch.int64), none
+        _, rows, who, obs = zip(*self._finals, strict=True)
+        index = np.stack([np.concatenate(rows), np.searchsorted(used, np.concatenate(who))], 1)
+        order = np.lexsort(index.T[::-1])
+        final_obs = tree.map_structure(lambda *x: torch.from_numpy(np.concatenate(x)[order]), *obs)
+        return torch.from_numpy(index[order]), final_obs
+
+    def check(self, first_step: int, first_env: int, is_finished: bool) -> None:
+        """Check that all observations of the fragment are finite, and that no action lacked a choice. Call it before
+        :meth:`finish`.
+
+        Args:
+            first_step: Number of steps before the fragment.
+            first_env: Index of the runner's first env in the run.
+            is_finished: Whether the fragment is complete, so that the agents that are ready do not act in it.
+
+        Raises:
+            ValueError: If an observation is not finite, or a mask allows no action; names env, step and agent.
+        """
+
+        def where(column: int) -> tuple[int, str]:
+            env, agent = self.owners[column]
+            return first_env + env, f"agent {agent!r}, obs"
+
+        if index := _first_not_finite(self._env_obs, 2):
+            row, column = index
+            env, name = where(column)
+            wrong = entry_of(self._env_obs, np.ix_([row], [column]))
+            check_finite(wrong, name, first_step + self._step_of(row, column), env)
+        for t, _, who, final_obs in self._finals:
+            if index := _first_not_finite(obs := self.module.env_part(final_obs), 1):
+                env, name = where(who[index[0]])
+                check_finite(map_leaves(lambda x, i=index[0]: x[None, i : i + 1], obs), name, first_step + t, env)
+        if self.module.action_mask is None:
+            return
+        stuck = self.module.action_mask.rows_without_choice(as_tensors(self._env_obs)).numpy()
+        num_acted = self.cursor + self.in_play
+        if is_finished:
+            num_acted[self.ready] -= 1
+        for row, column in np.argwhere(stuck & (np.arange(len(stuck))[:, None] < num_acted))[:1].tolist():
+            env, name = where(column)
+            step = first_step + self._step_of(row, column)
+            raise nothing_to_choose(f"env {env}, step {step}, {name}", self.module.action_mask)
+
+    def _step_of(self, row: int, column: int) -> int:
+        """Return the number of the step in this fragment that returned an observation; 0 if an earlier one did."""
+        steps = (t for t, rows, who in reversed(self._writes) if ((rows == row) & (who == column)).any())
+        return next(steps, 0)
+
+
+def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
+    """Return observations of ``space`` as a tree of arrays ``[k, ...]``."""
+    if isinstance(space, spaces.Box) and space.shape:
+        return np.concatenate(values).reshape(-1, *space.shape)
+    if isinstance(space, spaces.Dict):
+        return {key: _stacked(child, [value[key] for value in values]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_stacked(child, [value[i] for value in values]) for i, child in enumerate(space.spaces))
+    return np.array(values)
+
+
+def _first_not_finite(obs: Tree, dims: int) -> list[int] | None:
+    """Return the first ``dims`` parts of the index of an entry that is not finite; None if all are."""
+    for leaf in tree.flatten(obs):
+        if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
+            return np.argwhere(~finite)[0][:dims].tolist()
+    return None

@@ -1,0 +1,78 @@
+"""MultiAgentEpisode: the episode of one env with several agents, as mapping functions see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlmodule.agents.multi_agent_env import AgentID
+from rlmodule.agents.policy_map import PolicyMap
+
+
+class MultiAgentEpisode:
+    """Shows the current episode of one env with several agents. It changes as the env advances.
+
+    Args:
+        env_index: Index of the env in the run.
+        number: Number of earlier episodes of the env.
+        agents: All agents that may be in play.
+        policy_map: Maps agents to modules.
+        returns: Sum of the rewards of each agent since it last ended, or since the episode began: a view ``[A]``.
+
+    Attributes:
+        env_index: Index of the env in the run.
+        number: Number of earlier episodes of the env; a run that is resumed continues to count.
+        length: Number of steps of the env.
+    """
+
+    def __init__(
+        self,
+        env_index: int,
+        number: int,
+        agents: Sequence[AgentID],
+        policy_map: PolicyMap,
+        returns: np.ndarray,
+    ) -> None:
+        self.env_index, self.number, self.length = env_index, number, 0
+        self._in_play: dict[AgentID, None] = {}
+        self._all_agents, self._policy_map, self._returns = agents, policy_map, returns
+        self._policies: dict[AgentID, str] = {}
+        self._before: dict[AgentID, float] = {}
+
+    @property
+    def id(self) -> str:
+        """Name of the episode, which no other episode of the run has: index of the env and number."""
+        return f"{self.env_index}-{self.number}"
+
+    @property
+    def agents(self) -> list[AgentID]:
+        """The agents in play, in the order in which they started."""
+        return list(self._in_play)
+
+    @property
+    def returns(self) -> dict[AgentID, float]:
+        """Sum of all rewards in this episode, by agent."""
+        own = zip(self._all_agents, self._returns.tolist(), strict=True)
+        return {agent: total + self._before.get(agent, 0.0) for agent, total in own}
+
+    def policy_of(self, agent: AgentID) -> str:
+        """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
+
+        Raises:
+            ValueError: If the mapping function returns no known id.
+        """
+        if agent not in self._policies:
+            self._policies[agent] = self._policy_map.policy_of(agent, self)
+        return self._policies[agent]
+
+    def join(self, agent: AgentID) -> str:
+        """Add ``agent``, which starts. Return the id of its module."""
+        module_id = self.policy_of(agent)
+        self._in_play[agent] = None
+        return module_id
+
+    def leave(self, agent: AgentID, total: float) -> None:
+        """Remove ``agent``, which ends with the return ``total``."""
+        del self._in_play[agent]
+        self._before[agent] = self._before.get(agent, 0.0) + total

@@ -1,0 +1,90 @@
+"""MultiRollout: what a runner of several agents returns, a rollout for each module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from torch import Tensor
+
+from rlmodule.data.columns import Columns
+from rlmodule.data.rollout import Rollout, map_leaves
+
+
+@dataclass(kw_only=True)
+class MultiRollout:
+    """Holds the rollout of each module, in the time of its agents: the rows of a slot are the steps of one agent of one
+    env, without gaps. The rows behind its last one are invalid: they hold the observation that followed, and zeros.
+
+    Attributes:
+        modules: The rollouts by module id; a module has one only if at least one of its agents completed a row.
+        slots: For each of them the env (its index in the run) and the agent (its place among the possible agents) of
+            every slot, ``[N, 2]`` int64.
+        num_env_steps: Number of steps of all envs. Each counts once, whatever the number of its agents.
+        policy_version: Number of updates that the acting weights had had.
+        first_env_index: Index of the runner's first env in the run.
+        stats: Measurements of the runner; see :meth:`AgentRunner.sample`.
+    """
+
+    modules: dict[str, Rollout]
+    slots: dict[str, np.ndarray]
+    num_env_steps: int
+    policy_version: int = 0
+    first_env_index: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def concat(cls, rollouts: Sequence[MultiRollout]) -> MultiRollout:
+        """Concatenate rollouts along the slots, without ``stats``. Those of a module are padded to the longest; the
+        lowest policy version counts."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        modules, slots = {}, {}
+        for module_id in dict.fromkeys(name for rollout in rollouts for name in rollout.modules):
+            parts = [rollout for rollout in rollouts if module_id in rollout.modules]
+            of_module = [part.modules[module_id] for part in parts]
+            modules[module_id] = Rollout.concat(_padded(of_module))
+            slots[module_id] = np.concatenate([part.slots[module_id] for part in parts])
+        return cls(
+            modules=modules,
+            slots=slots,
+            num_env_steps=sum(rollout.num_env_steps for rollout in rollouts),
+            policy_version=min(rollout.policy_version for rollout in rollouts),
+            first_env_index=rollouts[0].first_env_index,
+        )
+
+    def map(self, function: Callable[[Rollout], Rollout]) -> MultiRollout:
+        """Return this rollout with ``function`` applied to that of each module."""
+        return dataclasses.replace(self, modules={name: function(one) for name, one in self.modules.items()})
+
+
+def _padded(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts with as many rows as the longest of them has."""
+    steps = max(rollout.shape[0] for rollout in rollouts)
+    counts = [0 if r.state_in is None else len(tree.flatten(r.state_in)[0]) for r in rollouts]
+    return [
+        _pad(rollout, steps - rollout.shape[0], max(counts) - n) for rollout, n in zip(rollouts, counts, strict=True)
+    ]
+
+
+def _pad(rollout: Rollout, num_rows: int, num_states: int) -> Rollout:
+    """Append invalid rows with the last observation, and rows of states that belong to none."""
+    if not num_rows:
+        return rollout
+
+    def zeros(x: Tensor, num: int = num_rows) -> Tensor:
+        return torch.cat([x, x.new_zeros(num, *x.shape[1:])])
+
+    columns = {name: map_leaves(zeros, column) for name, column in rollout.columns.items() if name != Columns.OBS}
+    columns[Columns.OBS] = tree.map_structure(
+        lambda x, last: torch.cat([x, last.expand(num_rows, *last.shape)]), rollout[Columns.OBS], rollout.last_obs
+    )
+    states = rollout.state_in
+    if states is not None:
+        states = map_leaves(lambda x: zeros(x, num_states), states)
+    return dataclasses.replace(rollout, columns=columns, state_in=states)

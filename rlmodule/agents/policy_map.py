@@ -1,0 +1,88 @@
+"""PolicyMap: which module each agent acts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from catalog.errors import closest
+from rlmodule.agents.multi_agent_env import AgentID
+
+if TYPE_CHECKING:
+    from rlmodule.agents.episode import MultiAgentEpisode
+
+PolicyMappingFn: TypeAlias = "Callable[[AgentID, MultiAgentEpisode], str]"
+"""Returns the id of the module that an agent acts with, in an episode of its env."""
+
+
+class PolicyMap:
+    """Maps each agent to the id of its module.
+
+    Args:
+        agents: All agents.
+        policy_ids: Ids of the modules.
+        mapping_fn: A function of agent and episode, called once for each agent of an episode; ids by agent; or None,
+            if there is a single module, or one for each agent, named like it.
+
+    Attributes:
+        static: Ids by agent; None if they depend on the episode.
+
+    Raises:
+        ValueError: If an agent has no id, an id or an agent is unknown, or None does not suffice.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[AgentID],
+        policy_ids: Sequence[str],
+        mapping_fn: PolicyMappingFn | Mapping[AgentID, str] | None = None,
+    ) -> None:
+        self._ids = list(policy_ids)
+        self._function: PolicyMappingFn | None = None
+        self.static: dict[AgentID, str] | None = None
+        if mapping_fn is None:
+            mapping_fn = self._by_name(agents)
+        if not isinstance(mapping_fn, Mapping):
+            self._function = mapping_fn
+            return
+        if unknown := [agent for agent in mapping_fn if agent not in agents]:
+            raise ValueError(
+                f"policy_mapping_fn: expected agents out of {list(agents)}, got {unknown[0]!r}. Name agents of the "
+                f"env.{closest(str(unknown[0]), map(str, agents))}"
+            )
+        if missing := [agent for agent in agents if agent not in mapping_fn]:
+            raise ValueError(
+                f"policy_mapping_fn: expected a policy for each agent, got none for {missing}. Add them to the dict."
+            )
+        self.static = {agent: self._checked(agent, mapping_fn[agent]) for agent in agents}
+
+    def _by_name(self, agents: Sequence[AgentID]) -> dict[AgentID, str]:
+        """Return the only id for all agents, or for each agent the id that is its name."""
+        if len(self._ids) == 1:
+            return dict.fromkeys(agents, self._ids[0])
+        if missing := [agent for agent in agents if str(agent) not in self._ids]:
+            raise ValueError(
+                f"policy_mapping_fn: expected a function or a dict, since the policies {', '.join(self._ids)} do not "
+                f"have the names of the agents, got None for {missing}. Set policy_mapping_fn=lambda agent, "
+                f"episode: {self._ids[0]!r}, say."
+            )
+        return {agent: str(agent) for agent in agents}
+
+    def policy_of(self, agent: AgentID, episode: MultiAgentEpisode) -> str:
+        """Return the id of the module that ``agent`` acts with in ``episode``.
+
+        Raises:
+            ValueError: If the function returns no known id.
+        """
+        if self._function is None:
+            assert self.static is not None
+            return self.static[agent]
+        return self._checked(agent, self._function(agent, episode))
+
+    def _checked(self, agent: AgentID, policy_id: str) -> str:
+        if policy_id not in self._ids:
+            raise ValueError(
+                f"policy_mapping_fn, agent {agent!r}: expected one of the policies {', '.join(self._ids)}, got "
+                f"{policy_id!r}. Return the id of a policy.{closest(str(policy_id), self._ids)}"
+            )
+        return policy_id
