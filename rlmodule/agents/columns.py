@@ -137,11 +137,6 @@ class AgentColumns:
 
     # --- step by step -------------------------------------------------------------------------------------------------
 
-    def repeat(self, column: int) -> None:
-        """Let the agent of ``column`` observe once more what it last observed."""
-        self.observers.append(column)
-        self.seen.append(map_leaves(np.copy, entry_of(self._env_obs, (self.cursor[column], column))))
-
     def take_in(self, t: int, earned: np.ndarray) -> None:
         """Complete the rows of agents that observed, and begin new ones.
 

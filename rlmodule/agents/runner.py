@@ -22,7 +22,7 @@ from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.make import make_agent_envs
-from rlmodule.agents.multi_agent_env import ALL, AgentID, Step
+from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.envs.checks import EnvError, check_finite
@@ -93,8 +93,9 @@ class AgentRunner:
             step_counter=self.step_counter,
         )
         try:
-            for env in self.envs if on_env is not None else ():
-                on_env(env)
+            if on_env is not None:
+                for env in self.envs:
+                    on_env(env)
         except BaseException:
             self.stop()
             raise
@@ -117,6 +118,7 @@ class AgentRunner:
         self._earned = np.zeros(num_slots)  # since the last complete row
         self._returns = np.zeros(num_slots)
         self._warned = False
+        self._joined: list[int] = []  # slots of agents that started in this step
         self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
         self.episodes: list[MultiAgentEpisode] = [None] * num_envs  # type: ignore[list-item]
 
@@ -221,10 +223,9 @@ class AgentRunner:
         """Prepare a fragment. After a reset, begin its episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        self._earnings: list[tuple[np.ndarray, np.ndarray]] = []
         self._infos: list[dict[AgentID, Any]] = []
         self._finished: list[tuple[AgentID, str, float, int]] = []
-        self._before_acting: Counter[AgentID] = Counter()
+        self._before_acting: dict[AgentID, float] = {}
         self._is_complete = False
         first_obs, self._first_obs = self._first_obs, []
         for columns in self._columns.values():
@@ -275,19 +276,21 @@ class AgentRunner:
         """Store what step ``t`` of every env returned."""
         slots: list[int] = []
         rewards: list[float] = []
-        self._joined: list[int] = []
-        self._leaving: list[tuple[int, AgentID]] = []
-        for e, (obs, of_agents, terminateds, truncateds, infos) in enumerate(results):
+        self._joined.clear()
+        for e, (obs, of_agents, _, _, infos) in enumerate(results):
             self.episodes[e].length += 1
             self._observe(e, obs)
             slots += map(self._slot_of[e].__getitem__, of_agents)
             rewards += of_agents.values()
-            if any(terminateds.values()) or any(truncateds.values()):
-                self._ended[t, e] = self._end(t, e, obs, terminateds, truncateds)
-                if self._ended[t, e] and self._settings.records_episode_infos:
+            for agent, flags in self.envs[e].ended.items():
+                columns, column = self._routes[e].pop(agent)
+                columns.ended.append(column)
+                columns.flags.append(flags)
+            if self.envs[e].is_over:
+                self._ended[t, e] = True
+                if self._settings.records_episode_infos:
                     self._infos.append(own_value(infos))  # reset() may change it
         where, amounts = np.array(slots, np.int64), np.array(rewards, np.float64)
-        self._earnings.append((where, amounts))
         self._earned[where] += amounts
         self._returns[where] += amounts
         self._rewards[t] = np.bincount(where // len(self.agents), amounts, self.num_envs)
@@ -295,8 +298,9 @@ class AgentRunner:
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
             columns.take_in(t + 1, self._earned)
-        for e, agent in self._leaving:
-            self._leave(e, agent)
+        for e, env in enumerate(self.envs):
+            for agent in env.ended:
+                self._leave(e, agent)
 
     def _observe(self, e: int, obs: Mapping[AgentID, Any]) -> None:
         """Pass the observations of env ``e`` on to the modules of the agents."""
@@ -315,36 +319,6 @@ class AgentRunner:
         self._joined.append(slot)
         route = self._routes[e][agent] = columns, columns.column_of[slot]
         return route
-
-    def _end(
-        self,
-        t: int,
-        e: int,
-        obs: Mapping[AgentID, Any],
-        terminateds: Mapping[AgentID, bool],
-        truncateds: Mapping[AgentID, bool],
-    ) -> bool:
-        """Note which agents of env ``e`` end in step ``t``. Return whether the episode of the env does."""
-        routes = self._routes[e]
-        of_all = terminateds.get(ALL, False), truncateds.get(ALL, False)
-        for agent, (columns, column) in list(routes.items()):
-            flags = terminateds.get(agent, False), truncateds.get(agent, False)
-            if not any(flags):  # flags of its own count first
-                flags = of_all
-            if not any(flags):
-                continue
-            if agent not in obs:
-                if not flags[0]:
-                    raise ValueError(
-                        f"env {self._first + e}, step {self._steps + t + 1}, agent {agent!r}, obs: expected the final "
-                        "observation of an agent that is truncated, got none. Return it in the step of its end."
-                    )
-                columns.repeat(column)
-            columns.ended.append(column)
-            columns.flags.append(flags)
-            self._leaving.append((e, agent))
-            del routes[agent]
-        return any(of_all) or not routes
 
     def _leave(self, e: int, agent: AgentID) -> None:
         """Note return and length of the episode of ``agent`` of env ``e``, which has ended."""
@@ -371,7 +345,8 @@ class AgentRunner:
     def _set_aside(self, slots: np.ndarray) -> None:
         """Move the rewards of ``slots``, which no row has, to ``rewards_before_acting``."""
         for slot in slots[self._earned[slots] != 0].tolist():
-            self._before_acting[self.agents[slot % len(self.agents)]] += float(self._earned[slot])
+            agent = self.agents[slot % len(self.agents)]
+            self._before_acting[agent] = self._before_acting.get(agent, 0.0) + float(self._earned[slot])
             self._earned[slot] = 0.0
 
     # --- after it -----------------------------------------------------------------------------------------------------
@@ -380,13 +355,7 @@ class AgentRunner:
         """Check all observations and rewards of the fragment, whose steps are complete if it ``is_finished``."""
         for columns in self._columns.values():
             columns.check(self._steps, self._first, is_finished)
-        for t, e in np.argwhere(~np.isfinite(self._rewards))[:1].tolist():
-            slots, rewards = self._earnings[t]
-            of_env = slots // len(self.agents) == e
-            amounts = rewards[of_env].astype(np.float32)
-            worst = np.isfinite(amounts).argmin() if not np.isfinite(amounts).all() else np.abs(amounts).argmax()
-            agent = self.agents[slots[of_env][worst] % len(self.agents)]
-            check_finite(self._rewards[t:, e:], f"agent {agent!r}, reward", self._steps + t + 1, self._first + e)
+        check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
         """Return the complete rows of all modules, and the statistics."""
@@ -403,7 +372,7 @@ class AgentRunner:
             stats["agent_lengths"].setdefault(agent, []).append(length)
             stats["module_returns"].setdefault(module_id, []).append(total)
         stats["module_steps"] = {module_id: one.num_env_steps for module_id, one in modules.items()}
-        stats["rewards_before_acting"] = dict(self._before_acting)
+        stats["rewards_before_acting"] = self._before_acting
         if self._settings.records_episode_infos and self._infos:
             stats["episode_infos"] = self._infos
         if self._before_acting and not self._warned:
