@@ -130,7 +130,7 @@ class AgentRunner:
             ValueError: If an agent's spaces differ from those of its module.
         """
         self._saved_noise = self._noise_by_env()
-        self._policy_map, self._is_running, self._columns = policy_map, False, {}
+        self._modules, self._policy_map, self._is_running, self._columns = modules, policy_map, False, {}
         static = policy_map.static
         for module_id, module in modules.items():
             fits = [self._fits(agent, module) for agent in self.agents]
@@ -313,9 +313,9 @@ class AgentRunner:
     def _join(self, e: int, agent: AgentID) -> tuple[AgentColumns, int]:
         """Let ``agent`` of env ``e`` start. Return the columns of its module, and which of them is its own."""
         module_id, slot = self.episodes[e].join(agent), self._slot_of[e][agent]
-        columns = self._columns[module_id]
-        if slot not in columns.column_of:
-            raise self._misfit(agent, module_id, columns.module)
+        columns = self._columns.get(module_id)
+        if columns is None or slot not in columns.column_of:
+            raise self._misfit(agent, module_id, self._modules[module_id])
         self._joined.append(slot)
         route = self._routes[e][agent] = columns, columns.column_of[slot]
         return route

@@ -4,18 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
-from torch import Tensor
 
 from algorithms.ppo.module import PPOCatalog, PPOModule
-from catalog import Beta, Catalog, DiagGaussian
-from catalog.base import Tree
-from rlmodule import Columns, EnvRunner, MultiRLModule, RLModule, Rollout
+from rlmodule import EnvRunner, MultiRLModule, RLModule
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
-from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.testing.data import differences
@@ -25,7 +19,6 @@ from tests.rlmodule.toys import (
     Forgetful,
     NestedCounter,
     NoNets,
-    Recurrent,
     Scripted,
     SeesPast,
     Settings,
