@@ -7,7 +7,7 @@ next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ class AgentColumns:
         noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
         self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
         self.in_play = np.zeros(num, bool)
+        self._all, self._every = np.arange(num), list(range(num))
         self.observers, self.seen = list[int](), list[Tree]()
         self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
         self._rows: dict[str, Tree] = {
@@ -120,6 +121,7 @@ class AgentColumns:
         self._past = PastRows.of(module, self._obs) if module.sees_more_than_the_env else {}
         self.began -= self.cursor
         self.cursor[:] = 0
+        self._is_aligned = True  # all columns are at the same row
         self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
         self._writes: list[tuple[int, np.ndarray, np.ndarray]] = []
         if self._is_stateful:
@@ -146,27 +148,31 @@ class AgentColumns:
         """
         if not self.observers:
             return
-        who = np.array(self.observers)
+        who = self._all if self.observers == self._every else np.array(self.observers)
         acted = self.in_play[who]
-        waiting = who[acted]
-        slots = self.slots[waiting]
-        self._rows[Columns.REWARDS][self.cursor[waiting], waiting] = earned[slots]
+        waiting = who if acted.all() else who[acted]
+        slots, before = self.slots[waiting], self._at(waiting)
+        self._rows[Columns.REWARDS][before] = earned[slots]
         earned[slots] = 0.0
         self.cursor[waiting] += 1
-        rows = self.cursor[who]
-        self._writes.append((t, rows, who))
-        write_row(self._env_obs, (rows, who), _stacked(self.module.observation_space, self.seen))
+        if len(waiting) < len(self.slots):
+            self._is_aligned = self.cursor.min() == self.cursor.max()
+        write_row(self._env_obs, self._at(who), _stacked(self.module.observation_space, self.seen))
+        self._writes.append((t, self.cursor[who], who))
         for name, part in self._past.items() if len(waiting) else ():
-            row = self.cursor[waiting]
-            before = row - 1, waiting
-            part.write((row, waiting), entry_of(self._column(name), before), before)
+            part.write(self._at(waiting), _map(lambda x: x[before], self._column(name)), before)
         if len(waiting) < len(who):
             self._start(who[~acted])
         if self.ended:
             self._end(t)
             who = who[self.in_play[who]]
-        self.ready = np.sort(np.concatenate([self.ready, who])) if len(self.ready) else who
+        who = np.concatenate([self.ready, who]) if len(self.ready) else who
+        self.ready = self._all if len(who) == len(self._all) else np.sort(who)
         self._empty_lists()
+
+    def _at(self, who: np.ndarray) -> Any:
+        """Return the index of the current rows of the columns ``who``: a single row if all are at the same one."""
+        return int(self.cursor[0]) if self._is_aligned and who is self._all else (self.cursor[who], who)
 
     def _column(self, name: str) -> Tree:
         """Return the column whose entries the field ``name`` of the view of the past shows later."""
@@ -200,26 +206,22 @@ class AgentColumns:
 
     def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
         """Choose the actions of the agents that are ready. Return their columns, and an action of the env for each."""
-        who = self.ready
-        rows = self.cursor[who]
-        at, who_t = (rows, who), torch.from_numpy(who)
-        batch = {Columns.OBS: map_leaves(lambda x: torch.from_numpy(x[at]), self._obs)}
-        module = self.module
+        who, module = self.ready, self.module
+        at = self._at(who)
+        batch = {Columns.OBS: _map(lambda x: torch.from_numpy(x[at]), self._obs)}
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(generator)
         forward = module._forward_exploration if explore else module._forward_inference
-        logits = self._step_states(forward, batch, at, who_t) if self._is_stateful else forward(batch)[_INPUTS]
+        logits = self._step_states(forward, batch, who) if self._is_stateful else forward(batch)[_INPUTS]
         dist = module.action_dist_cls.from_logits(logits)
         if not explore:
             action = dist.to_deterministic().sample()
         elif self.noise.is_drawn:
-            acting = np.zeros(len(self.slots), bool)
-            acting[who] = True
-            action = dist.sample_from(self.noise.take_own(acting)[who_t])
+            action = dist.sample_from(self.noise.take_of(who))
         else:
             action = dist.sample(generator)
-        sent = map_leaves(Tensor.numpy, action if self._convert is None else self._convert(action))
-        self._write(Columns.ACTIONS, at, map_leaves(Tensor.numpy, action))
+        sent = _map(Tensor.numpy, action if self._convert is None else self._convert(action))
+        self._write(Columns.ACTIONS, at, _map(Tensor.numpy, action))
         if self._records_action_dist:
             self._write(_INPUTS, at, logits.numpy())
         self.ready = _NONE
@@ -232,29 +234,34 @@ class AgentColumns:
             self._rows[name] = map_leaves(lambda x: np.zeros((*shape, *x.shape[1:]), x.dtype), entries)
         write_row(self._rows[name], at, entries)
 
-    def _step_states(
-        self, forward: Any, batch: dict[str, Tree], at: tuple[np.ndarray, np.ndarray], who: Tensor
-    ) -> Tensor:
-        """Run ``forward`` of a recurrent module with the states of the agents ``who``, pass the states on, and record
+    def _step_states(self, forward: Any, batch: dict[str, Tree], who: np.ndarray) -> Tensor:
+        """Run ``forward`` of a recurrent module with the states of the columns ``who``, pass the states on, and record
         those at the start of each training sequence."""
-        states, length = map_leaves(lambda x: x[who], self._state), self.module.max_seq_len
-        due = torch.from_numpy(np.flatnonzero(at[0] % length == 0))
-        self._record_states(torch.from_numpy(at[0])[due] // length, who[due], map_leaves(lambda x: x[due], states))
+        is_all, index = who is self._all, torch.from_numpy(who)
+        states = self._state if is_all else _map(lambda x: x[index], self._state)
+        rows, length = torch.from_numpy(self.cursor[who]), self.module.max_seq_len
+        due = (rows % length == 0).nonzero().squeeze(1)
+        self._record_states(rows[due] // length, index[due], _map(lambda x: x[due], states))
         out = forward(
             {
-                Columns.OBS: map_leaves(lambda x: x[None], batch[Columns.OBS]),
-                Columns.STARTS: torch.from_numpy(self._rows[Columns.STARTS][at])[None],
+                Columns.OBS: _map(lambda x: x[None], batch[Columns.OBS]),
+                Columns.STARTS: torch.from_numpy(self._rows[Columns.STARTS][self._at(who)])[None],
                 Columns.STATE_IN: states,
             }
         )
-        for kept, new in ((self._before, states), (self._state, state_out_of(self.module, out))):
-            tree.map_structure(lambda x, of_who: x.index_copy_(0, who, of_who), kept, new)
+        after = state_out_of(self.module, out)
+        if not is_all:
+            states, after = (
+                _map(lambda x, of_who: x.index_copy(0, index, of_who), kept, new)
+                for kept, new in ((self._before, states), (self._state, after))
+            )
+        self._before, self._state = states, after
         return out[_INPUTS][0]
 
     def _record_states(self, rows: Tensor, who: Tensor, states: Tree) -> None:
         """Record the ``states`` at the start of sequences number ``rows`` of the columns ``who``."""
         if len(who):
-            tree.map_structure(lambda kept, new: kept.index_put_((rows, who), new), self._state_in, states)
+            _map(lambda kept, new: kept.index_put_((rows, who), new), self._state_in, states)
 
     # --- once all steps are there -------------------------------------------------------------------------------------
 
@@ -354,6 +361,17 @@ class AgentColumns:
         """Return the number of the step in this fragment that returned an observation; 0 if an earlier one did."""
         steps = (t for t, rows, who in reversed(self._writes) if ((rows == row) & (who == column)).any())
         return next(steps, 0)
+
+
+def _map(function: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
+    """Apply ``function`` to the leaves of trees. Faster than ``tree`` for those of dicts and tuples."""
+    if type(first) is dict:
+        return {key: _map(function, part, *(other[key] for other in others)) for key, part in first.items()}
+    if type(first) is tuple:
+        return tuple(_map(function, *parts) for parts in zip(first, *others, strict=True))
+    if isinstance(first, np.ndarray | Tensor):
+        return function(first, *others)
+    return tree.map_structure(function, first, *others)
 
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:

@@ -166,6 +166,23 @@ class ActionNoise:
 
     def take_own(self, acting: np.ndarray) -> Tensor:
         """Return the next row ``[N, ...]`` of each env. Only envs that are ``acting`` ``[N]`` use theirs up."""
+        used = self._own_places()
+        row = self._block[torch.from_numpy(used), torch.arange(len(used))]
+        used += acting
+        return row
+
+    def take_of(self, who: np.ndarray) -> Tensor:
+        """Return the next row ``[K, ...]`` of each env in ``who``, indices ``[K]`` in ascending order. Only they use
+        theirs up."""
+        if len(who) == len(self._streams) and not isinstance(self._used, np.ndarray):
+            return self.take(1)[0]
+        used = self._own_places()
+        rows = self._block[torch.from_numpy(used[who]), torch.from_numpy(who)]
+        used[who] += 1
+        return rows
+
+    def _own_places(self) -> np.ndarray:
+        """Return the number of used rows of each env, and draw blocks for envs that have used up theirs."""
         if not isinstance(self._used, np.ndarray):
             self._used = np.full(len(self._streams), self._used)
         if not self._rows:
@@ -175,9 +192,7 @@ class ActionNoise:
                 self._block_starts[env] = self._streams[env].bit_generator.state
                 self._block[:, env] = self._block_of(self._streams[env])
             self._used[spent] -= self._block_rows
-        row = self._block[torch.from_numpy(self._used), torch.arange(len(self._used))]
-        self._used += acting
-        return row
+        return self._used
 
     def _draw(self) -> None:
         self._block_starts = self._positions()

@@ -4,13 +4,12 @@ import zlib
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlmodule import Columns, MultiRLModule, RLModule, Rollout
+from rlmodule import MultiRLModule, RLModule, Rollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.sampling.random_streams import ActionNoise
@@ -42,7 +41,7 @@ def assert_equal(expected: Rollout, got: Rollout) -> None:
         assert (one is None) == (other is None)
         if name == "state_in" and one is not None:  # only sequences with valid rows matter
             used = expected.valid[::LENGTH]
-            one, other = (tree.map_structure(lambda x: x[used], states) for states in (one, other))
+            one, other = (tree.map_structure(lambda x, rows=used: x[rows], states) for states in (one, other))
         tree.map_structure(lambda x, y: torch.testing.assert_close(y, x, rtol=1e-5, atol=1e-6), one, other)
 
 
