@@ -1,27 +1,40 @@
 """The runner of several agents next to that of one: equal rows, streams and counts."""
 
+import itertools
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+import tree
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
 
 from algorithms.ppo.module import PPOCatalog, PPOModule
-from rlmodule import EnvRunner, MultiRLModule, RLModule
-from rlmodule.agents.multi_agent_env import MultiAgentEnv
+from rlmodule import Columns, EnvError, EnvRunner, MultiRLModule, RLModule
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
+from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.testing.data import differences
 from tests.parametric_envs import ParametricCartPole
-from tests.rlmodule.agents.envs import OneAgent
+from tests.rlmodule.agents.envs import CartPoles, OneAgent
+from tests.rlmodule.sampling.test_env_runner import NAMES
 from tests.rlmodule.toys import (
+    LENGTHS,
+    Counter,
     Forgetful,
     NestedCounter,
     NoNets,
     Scripted,
     SeesPast,
     Settings,
+    counters,
     counters_one_by_one,
 )
 
@@ -102,3 +115,232 @@ def test_one_agent_is_sampled_as_in_an_env_of_one(case: str) -> None:
         assert rollout.slots["shared"].tolist() == [[env, 0] for env in range(3)]
     assert ended > 3
     assert alone.step_counter.count == agents.step_counter.count == 3 * sum(FRAGMENTS)
+
+
+class Copies(MultiAgentEnv):
+    """Independent envs, one per agent. One that ended resets in the next step; its agent does not act in that step."""
+
+    def __init__(self, envs: list[gym.Env]) -> None:
+        self.envs = {f"agent_{i}": env for i, env in enumerate(envs)}
+        self.possible_agents = list(self.envs)
+        self.observation_spaces = {agent: env.observation_space for agent, env in self.envs.items()}
+        self.action_spaces = {agent: env.action_space for agent, env in self.envs.items()}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return {agent: env.reset()[0] for agent, env in self.envs.items()}, {}
+
+    def step(self, actions: dict[AgentID, Any]) -> Any:
+        results = {agent: self.envs[agent].step(action)[:4] for agent, action in actions.items()}
+        obs, *rest = ({agent: result[i] for agent, result in results.items()} for i in range(4))
+        obs |= {agent: env.reset()[0] for agent, env in self.envs.items() if agent not in actions}
+        return obs, *rest, {}
+
+
+def copies(lengths: tuple[int, ...]) -> Callable[..., MultiAgentEnv]:
+    numbers = itertools.count()
+    return lambda _: Copies([Counter(next(numbers), lengths=lengths) for _ in range(3)])
+
+
+@pytest.mark.parametrize("model", [{}, LSTM])
+def test_agents_that_restart_together_are_sampled_as_so_many_envs(model: dict[str, Any]) -> None:
+    def module(*of: gym.Space) -> RLModule:
+        return module_for(*of, **model)
+
+    runner = EnvRunner(Settings(env=counters_one_by_one(lengths=(5,)), num_envs_per_env_runner=6), run_seed=1)
+    runner.set_module(module(runner.observation_space, runner.action_space))
+    agents = agent_runner(copies(lengths=(5,)), module, num_envs=2)
+    for steps in (7, 13, 1, 4):
+        expected, rollout = runner.sample(steps), agents.sample(steps)
+        own, returns = rollout.stats, expected.stats["episode_returns"]
+        assert sorted(own["module_returns"].get("shared", [])) == pytest.approx(sorted(returns.tolist()))
+        assert own["episode_returns"].sum() == pytest.approx(returns.sum())
+        expected.stats = {}
+        assert not differences(vars(expected), vars(rollout.modules["shared"]))
+        assert rollout.slots["shared"].tolist() == [[env, agent] for env in range(2) for agent in range(3)]
+
+
+def test_agents_that_pause_have_the_rows_of_envs_that_reset_in_a_step_of_their_own() -> None:
+    """Three agents of one env next to three envs with next-step autoreset: the valid rows of each are equal."""
+    runner = EnvRunner(Settings(env=counters(AutoresetMode.NEXT_STEP)), run_seed=1)
+    runner.set_module(module_for(runner.observation_space, runner.action_space, **LSTM))
+    agents = agent_runner(copies(lengths=LENGTHS), lambda *of: module_for(*of, **LSTM), num_envs=1)
+    names = [*NAMES, Columns.STARTS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP]
+    rows: tuple[list[list[dict[str, Tensor]]], ...] = ([[], [], []], [[], [], []])
+    for steps in (9, 4, 30, 1, 1, 1, 25):
+        rollout, of_agents = runner.sample(steps), agents.sample(steps)
+        own = of_agents.modules.get("shared", rollout)
+        slots = [agent for _, agent in of_agents.slots.get("shared", [])]
+        for part, places, by_slot in ((rollout, range(3), rows[0]), (own, slots, rows[1])):
+            for column, slot in enumerate(places):
+                by_slot[slot].append({name: part[name][part.valid[:, column], column] for name in names})
+    for expected, got in zip(*rows, strict=True):
+        for name in names:
+            all_expected, all_got = (torch.cat([part[name] for part in parts]) for parts in (expected, got))
+            count = min(len(all_expected), len(all_got))
+            assert count > 45
+            torch.testing.assert_close(all_got[:count], all_expected[:count], rtol=1e-5, atol=1e-6)
+
+
+# --- several runners, and states -------------------------------------------------------------------------------------
+
+
+def carts(num_envs: int, first: int = 0) -> AgentRunner:
+    """A runner of CartPoles whose agents leave, of which the last acts with a module of its own."""
+    settings = Settings(env=lambda _: CartPoles(3, max_episode_steps=30), num_envs_per_env_runner=num_envs)
+    runner = AgentRunner(settings, run_seed=1, first_env_index=first)
+    of = runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"]
+    modules = MultiRLModule({"most": module_for(*of, **LSTM), "last": module_for(*of)})
+    policies = {"cart_0": "most", "cart_1": "most", "cart_2": "last"}
+    runner.set_modules(modules, PolicyMap(runner.agents, [*modules], policies))
+    return runner
+
+
+def sample_all(runners: list[AgentRunner], steps: int) -> MultiRollout:
+    return MultiRollout.concat([runner.sample(steps) for runner in runners])
+
+
+def assert_close(expected: MultiRollout, got: MultiRollout) -> None:
+    assert got.num_env_steps == expected.num_env_steps
+    assert got.modules.keys() == expected.modules.keys()
+    for module_id, one in expected.modules.items():
+        assert got.slots[module_id].tolist() == expected.slots[module_id].tolist()
+        for name in ("columns", "last_obs", "final_index", "final_obs"):
+            pair = vars(one)[name], vars(got.modules[module_id])[name]
+            tree.map_structure(lambda x, y: torch.testing.assert_close(y, x, rtol=1e-4, atol=1e-5), *pair)
+
+
+@pytest.mark.parametrize("num", [2, 1])
+def test_envs_of_other_groups_of_runners_have_the_same_rows(num: int) -> None:
+    whole, parts = carts(4), [carts(num, first) for first in range(0, 4, num)]
+    for steps in (20, 3, 40):
+        assert_close(sample_all([whole], steps), sample_all(parts, steps))
+
+
+def test_state_restores_the_streams_by_env_in_other_groups_of_runners() -> None:
+    whole = carts(4)
+    for steps in (20, 17):
+        whole.sample(steps)
+    state = json.loads(json.dumps(whole.get_state(), default=lambda tensor: tensor.tolist()))
+    for one in state.values():
+        if "generator" in one:
+            one["generator"]["state"] = torch.tensor(one["generator"]["state"], dtype=torch.uint8)
+    parts = [carts(2, first) for first in (0, 2)]
+    for part in parts:
+        part.sample(5)
+        part.set_state(state)
+    whole.reset()
+    for steps in (20, 17):
+        assert_close(sample_all([whole], steps), sample_all(parts, steps))
+    numbers = [[(one.id, one.length) for one in runner.episodes] for runner in (whole, *parts)]
+    assert numbers[0] == numbers[1] + numbers[2]
+    assert differences(whole.get_state(), {**parts[0].get_state(), **parts[1].get_state()}) == [
+        "/2/generator/draws",
+        "/2/generator/state",
+    ]
+
+
+def test_an_incarnation_has_streams_of_its_own() -> None:
+    settings = Settings(env=lambda _: CartPoles(2))
+    obs = []
+    for incarnation in (0, 1):
+        runner = AgentRunner(settings, run_seed=1, incarnation=incarnation)
+        of = runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"]
+        runner.set_modules(MultiRLModule({"p": module_for(*of)}), PolicyMap(runner.agents, ["p"]))
+        obs.append(runner.sample(20).modules["p"])
+    assert not torch.equal(obs[0][Columns.OBS][0], obs[1][Columns.OBS][0])
+    assert not torch.equal(obs[0][Columns.ACTIONS][:5], obs[1][Columns.ACTIONS][:5])
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+class Fails(CartPoles):
+    """Counts its steps; step ``at`` of env 1 does ``what`` to agent "cart_1"."""
+
+    made = itertools.count()
+
+    def __init__(self, what: str, at: int) -> None:
+        super().__init__(2, max_episode_steps=5)
+        self.what, self.at, self.steps = what, at if next(self.made) % 2 else -1, 0
+        if what == "mask":
+            space = spaces.Dict(x=self.observation_spaces["cart_0"], action_mask=spaces.MultiBinary(2))
+            self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+
+    def _seen(self, obs: dict[AgentID, Any], fails: bool = False) -> dict[AgentID, Any]:
+        if self.what != "mask":
+            return {agent: x * np.nan if fails and agent == "cart_1" else x for agent, x in obs.items()}
+        masks = {agent: np.full(2, not (fails and agent == "cart_1"), np.int8) for agent in obs}
+        return {agent: {"x": x, "action_mask": masks[agent]} for agent, x in obs.items()}
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, infos = super().reset(**kwargs)
+        return self._seen(obs), infos
+
+    def step(self, actions: dict[AgentID, Any]) -> Any:
+        self.steps += 1
+        fails = self.steps == self.at
+        if fails and self.what == "raises":
+            raise RuntimeError("broken")
+        obs, rewards, *rest = super().step(actions)
+        if fails and self.what == "reward":
+            rewards["cart_1"] = np.inf
+        return self._seen(obs, fails and self.what in ("nan", "mask")), rewards, *rest
+
+
+@pytest.mark.parametrize(
+    ("what", "at", "error", "text"),
+    [
+        ("raises", 7, EnvError, "env 5 raised RuntimeError at its step 7: broken"),
+        ("nan", 7, ValueError, "env 5, step 7, agent 'cart_1', obs: expected finite numbers, got nan at index (0,)"),
+        ("nan", 10, ValueError, "env 5, step 10, agent 'cart_1', obs: expected finite numbers"),  # a final one
+        ("nan", 12, ValueError, "env 5, step 12, agent 'cart_1', obs: expected finite numbers"),  # the last step
+        ("mask", 7, ValueError, "env 5, step 7, agent 'cart_1', obs['action_mask']: expected at least one action"),
+        ("reward", 7, ValueError, "env 5, step 7, rewards['cart_1']: expected a finite number, got inf"),
+    ],
+)
+def test_errors_name_env_step_and_agent_and_every_step_is_counted(
+    what: str, at: int, error: type[Exception], text: str
+) -> None:
+    runner = agent_runner(lambda _: Fails(what, at), module_for, num_envs=2, first_env_index=4)
+    done = 0
+    for _ in range((at - 1) // 6):
+        done += runner.sample(6).num_env_steps
+    with pytest.raises(error, match=re.escape(text)):
+        runner.sample(6)
+    lost = runner.step_counter.count - done
+    assert 0 < lost <= 12
+    raised = {"env_raised": 1} if what == "raises" else {}
+    assert runner.num_env_steps_lost == {"fragment": lost - len(raised), **raised}
+    assert runner.sample(6).num_env_steps == 12
+    assert runner.step_counter.count == done + lost + 12
+    assert {one.length for one in runner.episodes} == {1}
+
+
+def test_a_module_whose_spaces_differ_is_an_error() -> None:
+    runner = AgentRunner(Settings(env=lambda _: CartPoles(2)), run_seed=1)
+    other = module_for(spaces.Box(-1, 1, (2,)), runner.action_spaces["cart_0"])
+    fitting = module_for(runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"])
+    modules = MultiRLModule({"p": fitting, "q": other})
+    text = "agent 'cart_1': expected a module with its spaces, .*, got 'q' with Box"
+    with pytest.raises(ValueError, match=text):
+        runner.set_modules(modules, PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"}))
+    runner.set_modules(modules, PolicyMap(runner.agents, ["p", "q"], lambda agent, episode: "pq"[agent == "cart_1"]))
+    with pytest.raises(ValueError, match=text):
+        runner.sample(1)
+
+
+def test_every_env_is_passed_on_and_closed() -> None:
+    closed, passed = [], []
+
+    class Closes(CartPoles):
+        def close(self) -> None:
+            closed.append(self)
+
+    runner = AgentRunner(Settings(env=lambda _: Closes(2)), run_seed=1, on_env=passed.append)
+    assert passed == runner.envs
+    runner.stop()
+    assert sorted(map(id, closed)) == sorted(id(guard.env) for guard in runner.envs)
+    closed.clear()
+    with pytest.raises(ZeroDivisionError):
+        AgentRunner(Settings(env=lambda _: Closes(2)), run_seed=1, on_env=lambda env: 1 / 0)
+    assert len(closed) == 3
