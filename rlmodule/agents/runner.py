@@ -274,14 +274,11 @@ class AgentRunner:
 
     def _take_in(self, t: int, results: Sequence[Step]) -> None:
         """Store what step ``t`` of every env returned."""
-        slots: list[int] = []
-        rewards: list[float] = []
         self._joined.clear()
-        for e, (obs, of_agents, _, _, infos) in enumerate(results):
+        self._earn(t, [rewards for _, rewards, *_ in results])
+        for e, (obs, _, _, _, infos) in enumerate(results):
             self.episodes[e].length += 1
             self._observe(e, obs)
-            slots += map(self._slot_of[e].__getitem__, of_agents)
-            rewards += of_agents.values()
             for agent, flags in self.envs[e].ended.items():
                 columns, column = self._routes[e].pop(agent)
                 columns.ended.append(column)
@@ -290,10 +287,6 @@ class AgentRunner:
                 self._ended[t, e] = True
                 if self._settings.records_episode_infos:
                     self._infos.append(own_value(infos))  # reset() may change it
-        where, amounts = np.array(slots, np.int64), np.array(rewards, np.float64)
-        self._earned[where] += amounts
-        self._returns[where] += amounts
-        self._rewards[t] = np.bincount(where // len(self.agents), amounts, self.num_envs)
         if self._joined:
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
@@ -301,6 +294,18 @@ class AgentRunner:
         for e, env in enumerate(self.envs):
             for agent in env.ended:
                 self._leave(e, agent)
+
+    def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
+        """Add the rewards of step ``t``, of each env by agent."""
+        slots: list[int] = []
+        rewards: list[float] = []
+        for slot_of, of_agents in zip(self._slot_of, by_env, strict=True):
+            slots += map(slot_of.__getitem__, of_agents)
+            rewards += of_agents.values()
+        where, amounts = np.array(slots, np.int64), np.array(rewards, np.float64)
+        self._earned[where] += amounts
+        self._returns[where] += amounts
+        self._rewards[t] = np.bincount(where // len(self.agents), amounts, self.num_envs)
 
     def _observe(self, e: int, obs: Mapping[AgentID, Any]) -> None:
         """Pass the observations of env ``e`` on to the modules of the agents."""

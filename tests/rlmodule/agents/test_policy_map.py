@@ -1,0 +1,51 @@
+"""Which module an agent acts with, and what is wrong with a mapping."""
+
+import re
+from typing import Any, cast
+
+import pytest
+
+from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.policy_map import PolicyMap
+
+EPISODE = cast("MultiAgentEpisode", None)
+
+
+@pytest.mark.parametrize(
+    ("agents", "ids", "mapping", "expected"),
+    [
+        (["a", "b"], ["p"], None, {"a": "p", "b": "p"}),
+        (["a", 1], ["1", "a", "spare"], None, {"a": "a", 1: "1"}),
+        (["a", 1], ["p", "q"], {1: "p", "a": "q"}, {"a": "q", 1: "p"}),
+    ],
+)
+def test_a_mapping_that_no_episode_changes(agents: Any, ids: Any, mapping: Any, expected: Any) -> None:
+    found = PolicyMap(agents, ids, mapping)
+    assert found.static == expected
+    assert [found.policy_of(agent, EPISODE) for agent in agents] == [expected[agent] for agent in agents]
+
+
+def test_a_function_is_asked_each_time() -> None:
+    answers = iter(["p", "q", "r"])
+    found = PolicyMap(["a"], ["p", "q"], lambda agent, episode: next(answers))
+    assert found.static is None
+    assert [found.policy_of("a", EPISODE) for _ in range(2)] == ["p", "q"]
+    text = "policy_mapping_fn, agent 'a': expected one of the policies p, q, got 'r'."
+    with pytest.raises(ValueError, match=re.escape(text)):
+        found.policy_of("a", EPISODE)
+
+
+@pytest.mark.parametrize(
+    ("ids", "mapping", "text"),
+    [
+        (["p", "q"], None, "since the policies p, q do not have the names of the agents, got None for ['red', 'blue']"),
+        (["red", "q"], None, "got None for ['blue']"),
+        (["p"], {"red": "p"}, "expected a policy for each agent, got none for ['blue']"),
+        (["p"], {"red": "p", "blue": "p", "reds": "p"}, "got 'reds'. Name agents of the env. Did you mean 'red'?"),
+        (["pilot"], {"red": "pilto", "blue": "pilot"}, "agent 'red': expected one of the policies pilot, got 'pilto'"),
+        (["p"], {"red": None, "blue": "p"}, "agent 'red': expected one of the policies p, got None"),
+    ],
+)
+def test_wrong_mappings(ids: list[str], mapping: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        PolicyMap(["red", "blue"], ids, mapping)
