@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from catalog.errors import closest
 from rlmodule.agents.multi_agent_env import AgentID
@@ -35,7 +35,7 @@ class PolicyMap:
         self,
         agents: Sequence[AgentID],
         policy_ids: Sequence[str],
-        mapping_fn: PolicyMappingFn | Mapping[AgentID, str] | None = None,
+        mapping_fn: PolicyMappingFn | Mapping[Any, str] | None = None,
     ) -> None:
         self._ids = list(policy_ids)
         self._function: PolicyMappingFn | None = None

@@ -1,5 +1,6 @@
 """The runner of several agents next to that of one: equal rows, streams and counts."""
 
+import functools
 import itertools
 import json
 import re
@@ -93,8 +94,8 @@ def test_one_agent_is_sampled_as_in_an_env_of_one(case: str) -> None:
     """All columns, observations after them, states and statistics are equal bit for bit, over several fragments."""
     make, model = CASES[case]
 
-    def module(*of: gym.Space) -> RLModule:
-        return module_for(*of, **model)
+    def module(observation_space: gym.Space, action_space: gym.Space) -> RLModule:
+        return module_for(observation_space, action_space, **model)
 
     of_one, of_many = make(), make()
     alone, agents = single_runner(of_one, module), agent_runner(lambda config: OneAgent(of_many(config), "a"), module)
@@ -121,7 +122,7 @@ class Copies(MultiAgentEnv):
     """Independent envs, one per agent. One that ended resets in the next step; its agent does not act in that step."""
 
     def __init__(self, envs: list[gym.Env]) -> None:
-        self.envs = {f"agent_{i}": env for i, env in enumerate(envs)}
+        self.envs: dict[AgentID, gym.Env] = {f"agent_{i}": env for i, env in enumerate(envs)}
         self.possible_agents = list(self.envs)
         self.observation_spaces = {agent: env.observation_space for agent, env in self.envs.items()}
         self.action_spaces = {agent: env.action_space for agent, env in self.envs.items()}
@@ -143,8 +144,8 @@ def copies(lengths: tuple[int, ...]) -> Callable[..., MultiAgentEnv]:
 
 @pytest.mark.parametrize("model", [{}, LSTM])
 def test_agents_that_restart_together_are_sampled_as_so_many_envs(model: dict[str, Any]) -> None:
-    def module(*of: gym.Space) -> RLModule:
-        return module_for(*of, **model)
+    def module(observation_space: gym.Space, action_space: gym.Space) -> RLModule:
+        return module_for(observation_space, action_space, **model)
 
     runner = EnvRunner(Settings(env=counters_one_by_one(lengths=(5,)), num_envs_per_env_runner=6), run_seed=1)
     runner.set_module(module(runner.observation_space, runner.action_space))
@@ -163,7 +164,7 @@ def test_agents_that_pause_have_the_rows_of_envs_that_reset_in_a_step_of_their_o
     """Three agents of one env next to three envs with next-step autoreset: the valid rows of each are equal."""
     runner = EnvRunner(Settings(env=counters(AutoresetMode.NEXT_STEP)), run_seed=1)
     runner.set_module(module_for(runner.observation_space, runner.action_space, **LSTM))
-    agents = agent_runner(copies(lengths=LENGTHS), lambda *of: module_for(*of, **LSTM), num_envs=1)
+    agents = agent_runner(copies(lengths=LENGTHS), functools.partial(module_for, **LSTM), num_envs=1)
     names = [*NAMES, Columns.STARTS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP]
     rows: tuple[list[list[dict[str, Tensor]]], ...] = ([[], [], []], [[], [], []])
     for steps in (9, 4, 30, 1, 1, 1, 25):
@@ -341,6 +342,6 @@ def test_every_env_is_passed_on_and_closed() -> None:
     runner.stop()
     assert sorted(map(id, closed)) == sorted(id(guard.env) for guard in runner.envs)
     closed.clear()
-    with pytest.raises(ZeroDivisionError):
-        AgentRunner(Settings(env=lambda _: Closes(2)), run_seed=1, on_env=lambda env: 1 / 0)
+    with pytest.raises(AttributeError):
+        AgentRunner(Settings(env=lambda _: Closes(2)), run_seed=1, on_env=lambda env: env.no_such_thing)
     assert len(closed) == 3
