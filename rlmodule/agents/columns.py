@@ -204,6 +204,15 @@ class AgentColumns:
             rows = self.cursor[cut]
             self._finals.append((t, rows - 1, cut, entry_of(self._obs, (rows, cut))))
 
+    def cut(self, t: int, column: int) -> None:
+        """End the episode of an agent whose env raised in step ``t``, and drop its open row: the row before is
+        truncated, and the last observation the final one. If that row is in the last rollout, so is the observation."""
+        self.in_play[column] = False
+        row, who = self.cursor[column], np.array([column])
+        if row > max(self.began[column], 0):
+            self._rows[Columns.TRUNCATEDS][row - 1, column] = True
+            self._finals.append((t, np.array([row - 1]), who, entry_of(self._obs, (np.array([row]), who))))
+
     def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
         """Choose the actions of the agents that are ready. Return their columns, and an action of the env for each."""
         who, module = self.ready, self.module

@@ -51,12 +51,15 @@ class AgentEnvGuard:
         ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
             ``"__all__"`` counts for each of them.
         is_over: Whether the episode of the env has ended, or has not begun: then ``reset`` must follow.
+        has_failed: Whether the last step raised, and the env is replaced: never, see `RestartingAgentEnv`.
 
     Raises:
         TypeError, ValueError: From ``__init__``, if an attribute of the env is wrong; from ``reset`` and ``step``, if a
             value violates the API or is outside its space, or if the actions are not those of the agents that act.
         EnvError: From ``reset`` and ``step``, if the env raises.
     """
+
+    has_failed = False
 
     def __init__(self, env: MultiAgentEnv, env_index: int = 0, step_counter: SharedCounter | None = None) -> None:
         self.env, self.env_index = env, env_index

@@ -61,7 +61,7 @@ def make_agent_envs(
                 remedy = "Construct the env inside the factory."
                 raise ValueError(f"{where}: expected a new env from each call, got the same one. {remedy}")
             guards.append(AgentEnvGuard(adapted(made[-1], where), index, step_counter))
-            _check_alike(guards[0], guards[-1])
+            check_alike(guards[0], guards[-1])
     except Exception:
         for guard in guards:
             guard.close()
@@ -69,7 +69,8 @@ def make_agent_envs(
     return guards
 
 
-def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
+def check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
+    """Raise ValueError unless two envs have the same agents and spaces."""
     for name in ("possible_agents", "observation_spaces", "action_spaces"):
         expected, got = getattr(first, name), getattr(other, name)
         if expected != got:

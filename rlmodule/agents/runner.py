@@ -6,6 +6,7 @@ over the dicts that the envs return. All other work is done with whole arrays.
 
 from __future__ import annotations
 
+import functools
 import logging
 import zlib
 from collections import Counter
@@ -21,10 +22,11 @@ from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import MultiAgentEpisode
 from rlmodule.agents.guard import AgentEnvGuard
-from rlmodule.agents.make import make_agent_envs
+from rlmodule.agents.make import check_alike, make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.agents.restarting import RestartingAgentEnv
 from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
 from rlmodule.envs.shared_counter import SharedCounter
@@ -85,13 +87,7 @@ class AgentRunner:
         self.num_envs = num_envs = settings.num_envs_per_env_runner
         self.device = torch.device("cpu")
         assert settings.env is not None
-        self.envs: list[AgentEnvGuard] = make_agent_envs(
-            settings.env,
-            settings.env_config,
-            num_envs,
-            first_env_index=first_env_index,
-            step_counter=self.step_counter,
-        )
+        self.envs: list[AgentEnvGuard | RestartingAgentEnv] = [*self._make_envs()]
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -121,6 +117,22 @@ class AgentRunner:
         self._joined: list[int] = []  # slots of agents that started in this step
         self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
         self.episodes: list[MultiAgentEpisode] = [None] * num_envs  # type: ignore[list-item]
+
+    def _make_envs(self) -> Sequence[AgentEnvGuard | RestartingAgentEnv]:
+        """Make the envs. If the settings say so, each is replaced when it raises."""
+        settings = self._settings
+        assert settings.env is not None
+        make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
+        guards = make(self.num_envs, first_env_index=self._first)
+
+        def make_another(before: AgentEnvGuard) -> AgentEnvGuard:
+            made = make(1, first_env_index=before.env_index)[0]
+            check_alike(before, made)
+            return made
+
+        if not settings.restart_failed_sub_environments:
+            return guards
+        return [RestartingAgentEnv(guard, functools.partial(make_another, guard)) for guard in guards]
 
     def set_modules(self, modules: MultiRLModule, policy_map: PolicyMap) -> None:
         """Act with ``modules`` from now on, each for the agents that ``policy_map`` maps to it, and put them into eval
@@ -189,6 +201,8 @@ class AgentRunner:
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase.
             - ``episode_infos``: the ``info`` of the last step of each finished episode of an env, by agent, if the
               settings record it.
+            - ``num_env_steps_lost``: lost steps by cause, if an env raised and was restarted. Its episode is truncated
+              by what its agents last observed, and counts as finished neither for the env nor for them.
 
         Raises:
             ValueError: If an observation or reward is wrong or not finite, an action mask allows no action, or an
@@ -226,6 +240,7 @@ class AgentRunner:
         self._infos: list[dict[AgentID, Any]] = []
         self._finished: list[tuple[AgentID, str, float, int]] = []
         self._before_acting: dict[AgentID, float] = {}
+        self._faults: list[tuple[int, int]] = []  # step and env
         self._is_complete = False
         first_obs, self._first_obs = self._first_obs, []
         for columns in self._columns.values():
@@ -285,7 +300,9 @@ class AgentRunner:
                 columns.flags.append(flags)
             if self.envs[e].is_over:
                 self._ended[t, e] = True
-                if self._settings.records_episode_infos:
+                if self.envs[e].has_failed:
+                    self._cut(t, e)
+                elif self._settings.records_episode_infos:
                     self._infos.append(own_value(infos))  # reset() may change it
         if self._joined:
             self._set_aside(np.array(self._joined))
@@ -333,6 +350,13 @@ class AgentRunner:
         self.episodes[e].leave(agent, total)
         self._finished.append((agent, module_id, total, length))
 
+    def _cut(self, t: int, e: int) -> None:
+        """End the episode of env ``e``, which raised in step ``t``, and drop what its agents did in that step."""
+        self._faults.append((t, e))
+        for columns, column in self._routes[e].values():
+            columns.cut(t, column)
+        self._earned[self._slots_of_env[e]] = 0.0
+
     def _start(self, t: int, envs: Sequence[int], observations: Sequence[Mapping[AgentID, Any]]) -> None:
         """Start new episodes of ``envs``, whose resets returned ``observations`` after ``t`` steps of the fragment."""
         for e, obs in zip(envs, observations, strict=True):
@@ -371,6 +395,11 @@ class AgentRunner:
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
         stats: dict[str, Any] = dict(self._totals.finished(self._rewards, self._ended, self._steps))
+        if self._faults:
+            raised = np.zeros_like(self._ended)
+            raised[tuple(np.transpose(self._faults))] = True
+            stats = {name: values[~raised[self._ended]] for name, values in stats.items()}
+            stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
         stats |= {"agent_returns": {}, "agent_lengths": {}, "module_returns": {}}
         for agent, module_id, total, length in self._finished:
             stats["agent_returns"].setdefault(agent, []).append(total)
@@ -391,7 +420,7 @@ class AgentRunner:
         return MultiRollout(
             modules=modules,
             slots=slots,
-            num_env_steps=num_steps * self.num_envs,
+            num_env_steps=num_steps * self.num_envs - len(self._faults),
             first_env_index=self._first,
             stats=stats,
         )
@@ -413,7 +442,7 @@ class AgentRunner:
         """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``."""
         num = self.step_counter.count - calls_before
         is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
-        raised = min(num, int(is_step))
+        raised = min(num, len(self._faults) + is_step)
         self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # adding drops counts of 0
 
     # --- the rest -----------------------------------------------------------------------------------------------------

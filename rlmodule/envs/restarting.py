@@ -1,4 +1,4 @@
-"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue."""
+"""RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts: how."""
 
 import time
 from collections.abc import Callable
@@ -15,6 +15,63 @@ TRIES = 3
 
 FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step that raised: the text of the error."""
+
+
+class Restarts:
+    """Replaces an env in its guard by a new one after it has raised, in the next reset.
+
+    Args:
+        guard: The first env.
+        make: Makes another env.
+
+    Attributes:
+        guard: The current env.
+        has_stepped: Whether it has done a step.
+    """
+
+    def __init__(self, guard: Any, make: Callable[[], Any]) -> None:
+        self.guard, self._make = guard, make
+        self._seed: int | None = None
+        self._num_made = 0  # since the reset with that seed
+        self._failures = 0  # in a row
+        self.has_stepped = self._failed = False
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset the env, or a new one if it failed. Return what its ``reset`` returns.
+
+        Raises:
+            EnvError: If :data:`TRIES` envs in a row fail before their first step.
+        """
+        if seed is not None:
+            self._seed, self._num_made = seed, 0
+        while True:
+            try:
+                if self._failed:
+                    seed = self._restart()
+                result = self.guard.reset(seed=seed, options=options)
+            except RuntimeError as error:  # from the env, or from making one; both texts name the cause
+                self.note(error)
+            else:
+                self._failed = False
+                return result
+
+    def note(self, error: RuntimeError) -> None:
+        """Note that the env failed with ``error``. Raises as :meth:`reset` does."""
+        self._failures = 0 if self.has_stepped else self._failures + 1
+        self._failed, self.has_stepped = True, False
+        if self._failures >= TRIES:
+            index = self.guard.env_index
+            place = error.place if isinstance(error, EnvError) else {"env": index}
+            raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
+
+    def _restart(self) -> int | None:
+        """Replace the env, after 0, 0.1, 0.4 seconds. Return the seed for its reset."""
+        if self._failures:
+            time.sleep(0.1 * 4 ** (self._failures - 1))
+        close_in_time(self.guard, f"env {self.guard.env_index}")
+        self.guard = self._make()
+        self._num_made += 1
+        return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)
 
 
 class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -34,50 +91,21 @@ class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, guard: EnvGuard, make: Callable[[], EnvGuard]) -> None:
         super().__init__(guard)
-        self._guard, self._make = guard, make
-        self._seed: int | None = None
-        self._num_made = 0  # since the reset with that seed
-        self._failures = 0  # in a row
-        self._has_stepped = self._failed = False
+        self._restarts = Restarts(guard, make)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env. If it raises, end its episode."""
         try:
-            result = self._guard.step(action)
+            result = self._restarts.guard.step(action)
         except EnvError as error:
-            self._note(error)
+            self._restarts.note(error)
             return None, 0.0, False, True, {FAULT: str(error)}
-        self._has_stepped = True
+        self._restarts.has_stepped = True
         return result
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, or a new one if it failed."""
-        if seed is not None:
-            self._seed, self._num_made = seed, 0
-        while True:
-            try:
-                if self._failed:
-                    seed = self._restart()
-                result = self._guard.reset(seed=seed, options=options)
-            except RuntimeError as error:  # from the env, or from making one; both texts name the cause
-                self._note(error)
-            else:
-                self._failed = False
-                return result
-
-    def _note(self, error: RuntimeError) -> None:
-        self._failures = 0 if self._has_stepped else self._failures + 1
-        self._failed, self._has_stepped = True, False
-        if self._failures >= TRIES:
-            index = self._guard.env_index
-            place = error.place if isinstance(error, EnvError) else {"env": index}
-            raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
-
-    def _restart(self) -> int | None:
-        """Replace the env, after 0, 0.1, 0.4 seconds. Return the seed for its reset."""
-        if self._failures:
-            time.sleep(0.1 * 4 ** (self._failures - 1))
-        close_in_time(self._guard, f"env {self._guard.env_index}")
-        self.env = self._guard = self._make()
-        self._num_made += 1
-        return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)
+        try:
+            return self._restarts.reset(seed, options)
+        finally:
+            self.env = self._restarts.guard

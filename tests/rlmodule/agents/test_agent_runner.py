@@ -14,10 +14,10 @@ import torch
 import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
 
 from algorithms.ppo.module import PPOCatalog, PPOModule
-from rlmodule import Columns, EnvError, EnvRunner, MultiRLModule, RLModule
+from catalog.base import Tree
+from rlmodule import Columns, EnvError, EnvRunner, MultiRLModule, RLModule, Rollout
 from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
@@ -40,6 +40,7 @@ from tests.rlmodule.toys import (
 )
 
 FRAGMENTS = (7, 1, 16, 40)
+COLUMNS = (*NAMES, Columns.STARTS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP)
 TIMES = ("env_step", "forward", "bookkeeping")
 
 
@@ -72,6 +73,16 @@ def agent_runner(
     modules = MultiRLModule({"shared": module(runner.observation_spaces[agent], runner.action_spaces[agent])})
     runner.set_modules(modules, PolicyMap(runner.agents, ["shared"]))
     return runner
+
+
+def rows_of(rollout: Rollout, slot: int) -> dict[str, Tree]:
+    """The valid rows of a slot, and the observations that end them."""
+    ends = rollout.final_index[:, 1] == slot
+    return {
+        **{name: tree.map_structure(lambda x: x[rollout.valid[:, slot], slot], rollout[name]) for name in COLUMNS},
+        "final_obs": tree.map_structure(lambda x: x[ends], rollout.final_obs),
+        "last_obs": tree.map_structure(lambda x: x[slot], rollout.last_obs),
+    }
 
 
 LSTM = {"use_lstm": True, "max_seq_len": 4}
@@ -165,17 +176,16 @@ def test_agents_that_pause_have_the_rows_of_envs_that_reset_in_a_step_of_their_o
     runner = EnvRunner(Settings(env=counters(AutoresetMode.NEXT_STEP)), run_seed=1)
     runner.set_module(module_for(runner.observation_space, runner.action_space, **LSTM))
     agents = agent_runner(copies(lengths=LENGTHS), functools.partial(module_for, **LSTM), num_envs=1)
-    names = [*NAMES, Columns.STARTS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP]
-    rows: tuple[list[list[dict[str, Tensor]]], ...] = ([[], [], []], [[], [], []])
+    rows: tuple[list[list[dict[str, Tree]]], ...] = ([[], [], []], [[], [], []])
     for steps in (9, 4, 30, 1, 1, 1, 25):
         rollout, of_agents = runner.sample(steps), agents.sample(steps)
         own = of_agents.modules.get("shared", rollout)
         slots = [agent for _, agent in of_agents.slots.get("shared", [])]
         for part, places, by_slot in ((rollout, range(3), rows[0]), (own, slots, rows[1])):
             for column, slot in enumerate(places):
-                by_slot[slot].append({name: part[name][part.valid[:, column], column] for name in names})
+                by_slot[slot].append(rows_of(part, column))
     for expected, got in zip(*rows, strict=True):
-        for name in names:
+        for name in COLUMNS:
             all_expected, all_got = (torch.cat([part[name] for part in parts]) for parts in (expected, got))
             count = min(len(all_expected), len(all_got))
             assert count > 45
@@ -345,3 +355,43 @@ def test_every_env_is_passed_on_and_closed() -> None:
     with pytest.raises(AttributeError):
         AgentRunner(Settings(env=lambda _: Closes(2)), run_seed=1, on_env=lambda env: env.no_such_thing)
     assert len(closed) == 3
+
+
+class Breaks(Counter):
+    """Raises in its seventh step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 7 + self.index % 2:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("model", [{}, {"module_class": SeesPast, **LSTM}])
+def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(model: dict[str, Any]) -> None:
+    """The steps that raised are invalid rows of the one rollout, and no rows of the other."""
+    restart = {"restart_failed_sub_environments": True, "records_episode_infos": True}
+    alone = EnvRunner(Settings(env=counters_one_by_one(Breaks), **restart), run_seed=1)
+    alone.set_module(module_for(alone.observation_space, alone.action_space, **model))
+    make = counters_one_by_one(Breaks)
+    agents = AgentRunner(Settings(env=lambda config: OneAgent(make(config), "a"), **restart), run_seed=1)
+    modules = MultiRLModule({"p": module_for(alone.observation_space, alone.action_space, **model)})
+    agents.set_modules(modules, PolicyMap(["a"], ["p"]))
+    lost = 0
+    for steps in (5, 1, 1, 2, 9, 30):
+        expected, got = alone.sample(steps), agents.sample(steps)
+        stats = {name: value for name, value in expected.stats.items() if name not in TIMES}
+        if "episode_infos" in stats:
+            stats["episode_infos"] = [{"a": info} for info in stats["episode_infos"]]
+        assert not differences(stats, {name: got.stats[name] for name in stats})
+        assert ("num_env_steps_lost" in stats) == ("num_env_steps_lost" in got.stats)
+        assert got.num_env_steps == expected.num_env_steps
+        lost += sum(stats.get("num_env_steps_lost", {}).values())
+        for column, (env, _) in enumerate(got.slots.get("p", np.empty((0, 2), int)).tolist()):
+            one, other = rows_of(expected, env), rows_of(got.modules["p"], column)
+            tree.map_structure(lambda x, y: torch.testing.assert_close(y, x, rtol=1e-5, atol=1e-6), one, other)
+    assert lost > 6
+    assert alone.step_counter.count == agents.step_counter.count == 3 * 48
+    assert [env.env_index for env in agents.envs] == [0, 1, 2]
