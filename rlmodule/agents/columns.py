@@ -195,10 +195,8 @@ class AgentColumns:
         self.in_play[ended] = False
         acted = self.cursor[ended] > self.began[ended]  # an agent may end in the step in which it starts
         last = self.cursor[ended[acted]] - 1, ended[acted]
-        self._rows[Columns.TERMINATEDS][last], self._rows[Columns.TRUNCATEDS][last] = (
-            terminated[acted],
-            truncated[acted],
-        )
+        self._rows[Columns.TERMINATEDS][last] = terminated[acted]
+        self._rows[Columns.TRUNCATEDS][last] = truncated[acted]
         cut = ended[acted & truncated & ~terminated]
         if len(cut):
             rows = self.cursor[cut]
@@ -385,7 +383,7 @@ def _map(function: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
 
 def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
     """Return observations of ``space`` as a tree of arrays ``[k, ...]``."""
-    if isinstance(space, spaces.Box) and space.shape:
+    if space.shape:
         return np.concatenate(values).reshape(-1, *space.shape)
     if isinstance(space, spaces.Dict):
         return {key: _stacked(child, [value[key] for value in values]) for key, child in space.spaces.items()}

@@ -116,7 +116,7 @@ class AgentRunner:
         self._warned = False
         self._joined: list[int] = []  # slots of agents that started in this step
         self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
-        self.episodes: list[MultiAgentEpisode] = [None] * num_envs  # type: ignore[list-item]
+        self.episodes: list[MultiAgentEpisode] = []
 
     def _make_envs(self) -> Sequence[AgentEnvGuard | RestartingAgentEnv]:
         """Make the envs. If the settings say so, each is replaced when it raises."""
@@ -139,7 +139,7 @@ class AgentRunner:
         mode. The next call of :meth:`sample` starts new episodes.
 
         Raises:
-            ValueError: If an agent's spaces differ from those of its module.
+            ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
         self._saved_noise = self._noise_by_env()
         self._modules, self._policy_map, self._is_running, self._columns = modules, policy_map, False, {}
@@ -152,6 +152,7 @@ class AgentRunner:
             its = fits if static is None else [static[agent] == module_id for agent in self.agents]
             if not any(its):
                 continue
+            self._check_device(module_id, module)
             slots = self._slots_of_env[:, its].ravel()
             noise = ActionNoise([self._streams.new_stream(*key) for key in self._noise_keys(module_id, slots)])
             noise.set_state(self._noise_of(module_id, slots))
@@ -171,6 +172,14 @@ class AgentRunner:
             f"agent {agent!r}: expected a module with its spaces, {expected}, got {module_id!r} with {got}. Map agents "
             "with different spaces to different modules."
         )
+
+    def _check_device(self, module_id: str, module: RLModule) -> None:
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
+            raise ValueError(
+                f"module {module_id!r} that acts: expected its tensors on {self.device}, as the envs are, got "
+                f"{others[0]}. Move a copy there: copy.deepcopy(module).to(runner.device)."
+            )
 
     def reset(self) -> None:
         """Start a new episode in every env, each with its own next seed."""
@@ -249,6 +258,7 @@ class AgentRunner:
             columns.begin(num_steps)
         if first_obs:
             self._earned[:] = 0.0
+            self.episodes = [self._new_episode(e) for e in range(self.num_envs)]
             self._start(0, range(self.num_envs), first_obs)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -272,6 +282,8 @@ class AgentRunner:
                 before = perf_counter()
                 observations = [self.envs[e].reset()[0] for e in over]
                 in_env += perf_counter() - before
+                for e in over:
+                    self.episodes[e] = self._new_episode(e)
                 self._start(t + 1, over, observations)
         self._is_complete = True
         return {"env_step": in_env, "forward": in_forward}
@@ -357,16 +369,19 @@ class AgentRunner:
             columns.cut(t, column)
         self._earned[self._slots_of_env[e]] = 0.0
 
+    def _new_episode(self, e: int) -> MultiAgentEpisode:
+        """Return a new episode of env ``e``, without agents in play."""
+        slots, number = self._slots_of_env[e], self._num_episodes[e]
+        self._set_aside(slots)
+        self._returns[slots] = 0.0
+        self._num_episodes[e] += 1
+        self._routes[e] = {}
+        returns = self._returns[slots[0] : slots[-1] + 1]
+        return MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
+
     def _start(self, t: int, envs: Sequence[int], observations: Sequence[Mapping[AgentID, Any]]) -> None:
-        """Start new episodes of ``envs``, whose resets returned ``observations`` after ``t`` steps of the fragment."""
+        """Begin the new episodes of ``envs``, whose resets returned ``observations`` after ``t`` steps."""
         for e, obs in zip(envs, observations, strict=True):
-            slots = self._slots_of_env[e]
-            self._set_aside(slots)
-            self._returns[slots] = 0.0
-            returns = self._returns[slots[0] : slots[-1] + 1]
-            number, self._num_episodes[e] = self._num_episodes[e], self._num_episodes[e] + 1
-            self._routes[e] = {}
-            self.episodes[e] = MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
             self._observe(e, obs)
         for columns in self._columns.values():
             columns.take_in(t, self._earned)
