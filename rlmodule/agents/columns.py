@@ -44,12 +44,12 @@ class AgentColumns:
     """Acts with one module for all its agents, and collects their rows.
 
     Each column belongs to a slot: one agent of one env. In every step of the envs, the runner puts what agents observed
-    into the lists, and calls :meth:`take_in`, then :meth:`act`.
+    into the lists, and calls :meth:`advance`, then :meth:`act`.
 
     Args:
         module: The module.
         slots: Slot of each column, ``[S]``.
-        owners: Env (its index in the runner) and agent of each column.
+        owners: Env (its index in the run) and agent of each column.
         noise: The action noise of each column.
         records_action_dist: Whether rollouts have the columns ``action_dist_inputs`` and ``action_logp``.
 
@@ -123,7 +123,7 @@ class AgentColumns:
         self.cursor[:] = 0
         self._is_aligned = True  # all columns are at the same row
         self._finals: list[tuple[int, np.ndarray, np.ndarray, Tree]] = []
-        self._writes: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._when = np.zeros((length, num), np.int64)  # steps of the fragment before an observation
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
@@ -139,7 +139,7 @@ class AgentColumns:
 
     # --- step by step -------------------------------------------------------------------------------------------------
 
-    def take_in(self, t: int, earned: np.ndarray) -> None:
+    def advance(self, t: int, earned: np.ndarray) -> None:
         """Complete the rows of agents that observed, and begin new ones.
 
         Args:
@@ -157,8 +157,9 @@ class AgentColumns:
         self.cursor[waiting] += 1
         if len(waiting) < len(self.slots):
             self._is_aligned = self.cursor.min() == self.cursor.max()
-        write_row(self._env_obs, self._at(who), _stacked(self.module.observation_space, self.seen))
-        self._writes.append((t, self.cursor[who], who))
+        at = self._at(who)
+        write_row(self._env_obs, at, _stacked(self.module.observation_space, self.seen))
+        self._when[at] = t
         for name, part in self._past.items() if len(waiting) else ():
             part.write(self._at(waiting), _map(lambda x: x[before], self._column(name)), before)
         if len(waiting) < len(who):
@@ -272,36 +273,27 @@ class AgentColumns:
 
     # --- once all steps are there -------------------------------------------------------------------------------------
 
-    def finish(self, explore: bool, first_env: int) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows, and the slots that it has; None if no row is complete.
-
-        Args:
-            explore: Whether actions were sampled.
-            first_env: Index of the runner's first env in the run.
-        """
-        current = self.cursor[self.in_play], self.in_play.nonzero()[0]
+    def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
+        """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that
+        it has; None if no row is complete."""
+        current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None
         length, which = int(self.cursor.max()), slice(None) if len(used) == len(self.slots) else used
         valid = np.arange(length)[:, None] < self.cursor
-        rows = {name: map_leaves(lambda x: x[: length + 1], column) for name, column in self._rows.items()}
         if not valid.all():
-            behind = (np.arange(length + 1)[:, None] > self.cursor).nonzero()
-            for name, column in rows.items():
-                for leaf in tree.flatten(column):
-                    if name == Columns.OBS:
-                        leaf[behind] = leaf[self.cursor[behind[1]], behind[1]]
-                    else:
-                        leaf[:length][~valid] = 0
-        tensors = {name: map_leaves(lambda x: torch.from_numpy(x[:, which]), column) for name, column in rows.items()}
+            self._fill_behind(valid)
+        tensors = {
+            name: map_leaves(lambda x: torch.from_numpy(x[: length + 1, which]), column)
+            for name, column in self._rows.items()
+        }
         columns = {name: map_leaves(lambda x: x[:length], column) for name, column in tensors.items()}
         columns[Columns.VALID] = torch.from_numpy(valid[:, which])
         if explore and self._records_action_dist:
             with torch.no_grad():
-                dist = self.module.action_dist_cls.from_logits(columns[_INPUTS])
-                logp = dist.logp(columns[Columns.ACTIONS])
+                logp = self.module.action_dist_cls.from_logits(columns[_INPUTS]).logp(columns[Columns.ACTIONS])
             columns[Columns.ACTION_LOGP] = logp.masked_fill_(~columns[Columns.VALID], 0.0)
         final_index, final_obs = self._all_finals(used)
         count = -(-length // self.module.max_seq_len)
@@ -311,9 +303,17 @@ class AgentColumns:
             final_index=final_index,
             final_obs=final_obs,
             state_in=map_leaves(lambda x: x[:count, which], self._state_in) if self._is_stateful else None,
-            first_env_index=first_env,
         )
         return rollout, self.slots[used]
+
+    def _fill_behind(self, valid: np.ndarray) -> None:
+        """Fill the rows behind the last complete one of each column: with its current observation, and zeros."""
+        rows, columns = (np.arange(len(valid) + 1)[:, None] > self.cursor).nonzero()
+        for leaf in tree.flatten(self._obs):
+            leaf[rows, columns] = leaf[self.cursor[columns], columns]
+        for name, column in self._rows.items():
+            for leaf in tree.flatten(column) if name != Columns.OBS else ():
+                leaf[: len(valid)][~valid] = 0
 
     def _all_finals(self, used: np.ndarray) -> tuple[Tensor, Tree]:
         """Return row and column ``[K, 2]`` of the truncated episodes, counting the columns ``used`` alone, and their
@@ -327,47 +327,39 @@ class AgentColumns:
         final_obs = tree.map_structure(lambda *x: torch.from_numpy(np.concatenate(x)[order]), *obs)
         return torch.from_numpy(index[order]), final_obs
 
-    def check(self, first_step: int, first_env: int, is_finished: bool) -> None:
+    def check(self, first_step: int, is_finished: bool) -> None:
         """Check that all observations of the fragment are finite, and that no action lacked a choice. Call it before
         :meth:`finish`.
 
         Args:
             first_step: Number of steps before the fragment.
-            first_env: Index of the runner's first env in the run.
             is_finished: Whether the fragment is complete, so that the agents that are ready do not act in it.
 
         Raises:
             ValueError: If an observation is not finite, or a mask allows no action; names env, step and agent.
         """
-
-        def where(column: int) -> tuple[int, str]:
-            env, agent = self.owners[column]
-            return first_env + env, f"agent {agent!r}, obs"
-
-        if index := _first_not_finite(self._env_obs, 2):
-            row, column = index
-            env, name = where(column)
-            wrong = entry_of(self._env_obs, np.ix_([row], [column]))
-            check_finite(wrong, name, first_step + self._step_of(row, column), env)
+        self._check_finite(self._env_obs, self._all, self._when + first_step)
         for t, _, who, final_obs in self._finals:
-            if index := _first_not_finite(obs := self.module.env_part(final_obs), 1):
-                env, name = where(who[index[0]])
-                check_finite(map_leaves(lambda x, i=index[0]: x[None, i : i + 1], obs), name, first_step + t, env)
-        if self.module.action_mask is None:
+            obs = map_leaves(lambda x: x[None], self.module.env_part(final_obs))
+            self._check_finite(obs, who, np.full((1, len(who)), first_step + t))
+        if (mask := self.module.action_mask) is None:
             return
-        stuck = self.module.action_mask.rows_without_choice(as_tensors(self._env_obs)).numpy()
         num_acted = self.cursor + self.in_play
         if is_finished:
             num_acted[self.ready] -= 1
+        stuck = mask.rows_without_choice(as_tensors(self._env_obs)).numpy()
         for row, column in np.argwhere(stuck & (np.arange(len(stuck))[:, None] < num_acted))[:1].tolist():
-            env, name = where(column)
-            step = first_step + self._step_of(row, column)
-            raise nothing_to_choose(f"env {env}, step {step}, {name}", self.module.action_mask)
+            env, agent = self.owners[column]
+            where = f"env {env}, step {first_step + self._when[row, column]}, agent {agent!r}, obs"
+            raise nothing_to_choose(where, mask)
 
-    def _step_of(self, row: int, column: int) -> int:
-        """Return the number of the step in this fragment that returned an observation; 0 if an earlier one did."""
-        steps = (t for t, rows, who in reversed(self._writes) if ((rows == row) & (who == column)).any())
-        return next(steps, 0)
+    def _check_finite(self, obs: Tree, who: np.ndarray, steps: np.ndarray) -> None:
+        """Check observations ``[R, k, ...]`` of the columns ``who`` ``[k]``, returned by ``steps`` ``[R, k]``."""
+        for leaf in tree.flatten(obs):
+            if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
+                row, i = np.argwhere(~finite)[0][:2]
+                env, agent = self.owners[who[i]]
+                check_finite(entry_of(obs, np.ix_([row], [i])), f"agent {agent!r}, obs", int(steps[row, i]), env)
 
 
 def _map(function: Callable[..., Any], first: Tree, *others: Tree) -> Tree:
@@ -390,11 +382,3 @@ def _stacked(space: Space, values: Sequence[Tree]) -> Tree:
     if isinstance(space, spaces.Tuple):
         return tuple(_stacked(child, [value[i] for value in values]) for i, child in enumerate(space.spaces))
     return np.array(values)
-
-
-def _first_not_finite(obs: Tree, dims: int) -> list[int] | None:
-    """Return the first ``dims`` parts of the index of an entry that is not finite; None if all are."""
-    for leaf in tree.flatten(obs):
-        if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
-            return np.argwhere(~finite)[0][:dims].tolist()
-    return None

@@ -86,7 +86,6 @@ class AgentRunner:
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = num_envs = settings.num_envs_per_env_runner
         self.device = torch.device("cpu")
-        assert settings.env is not None
         self.envs: list[AgentEnvGuard | RestartingAgentEnv] = [*self._make_envs()]
         try:
             if on_env is not None:
@@ -105,7 +104,7 @@ class AgentRunner:
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
         self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
         self._columns: dict[str, AgentColumns] = {}
-        self._saved_noise: list[dict[str, dict[str, Any]]] = [{} for _ in envs]
+        self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
         self._is_running = False  # if not, the next fragment starts new episodes
         self._first_obs: list[dict[AgentID, Any]] = []  # of a reset, until the next fragment begins
         self._steps = 0
@@ -143,30 +142,39 @@ class AgentRunner:
         """
         self._saved_noise = self._noise_by_env()
         self._modules, self._policy_map, self._is_running, self._columns = modules, policy_map, False, {}
-        static = policy_map.static
         for module_id, module in modules.items():
-            fits = [self._fits(agent, module) for agent in self.agents]
-            for agent, is_fitting in zip(self.agents, fits, strict=True):
-                if static is not None and static[agent] == module_id and not is_fitting:
-                    raise self._misfit(agent, module_id, module)
-            its = fits if static is None else [static[agent] == module_id for agent in self.agents]
-            if not any(its):
-                continue
-            self._check_device(module_id, module)
-            slots = self._slots_of_env[:, its].ravel()
-            noise = ActionNoise([self._streams.new_stream(*key) for key in self._noise_keys(module_id, slots)])
-            noise.set_state(self._noise_of(module_id, slots))
-            owners = [(slot // len(self.agents), self.agents[slot % len(self.agents)]) for slot in slots.tolist()]
-            self._columns[module_id] = AgentColumns(module, slots, owners, noise, self._settings.records_action_dist)
+            its = fits = [self._fits(agent, module) for agent in self.agents]
+            if policy_map.static is not None:
+                its = [policy_map.static[agent] == module_id for agent in self.agents]
+            for agent, is_own, is_fitting in zip(self.agents, its, fits, strict=True):
+                if is_own and not is_fitting:
+                    raise self._misfit(agent, module_id)
+            if any(its):
+                self._check_device(module_id, module)
+                slots = self._slots_of_env[:, its].ravel()
+                keys = [self._noise_key(module_id, slot) for slot in slots.tolist()]
+                noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
+                noise.set_state(self._noise_of(module_id, slots))
+                owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
+                records = self._settings.records_action_dist
+                self._columns[module_id] = AgentColumns(module, slots, owners, noise, records)
+
+    def _place(self, slot: int) -> tuple[int, int]:
+        """Return env and agent of a slot, both by their places in this runner."""
+        return divmod(slot, len(self.agents))
 
     def _fits(self, agent: AgentID, module: RLModule) -> bool:
         spaces = self.observation_spaces[agent], self.action_spaces[agent]
         return spaces == (module.observation_space, module.action_space)
 
-    def _misfit(self, agent: AgentID, module_id: str, module: RLModule) -> ValueError:
-        spaces = self.observation_spaces[agent], self.action_spaces[agent]
+    def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
+        module = self._modules[module_id]
         expected, got = (
-            " and ".join(map(short_space, each)) for each in (spaces, (module.observation_space, module.action_space))
+            f"{short_space(observations)} and {short_space(actions)}"
+            for observations, actions in (
+                (self.observation_spaces[agent], self.action_spaces[agent]),
+                (module.observation_space, module.action_space),
+            )
         )
         return ValueError(
             f"agent {agent!r}: expected a module with its spaces, {expected}, got {module_id!r} with {got}. Map agents "
@@ -237,7 +245,7 @@ class AgentRunner:
             raise culprit from error
         rollout.policy_version = policy_version
         for one in rollout.modules.values():
-            one.policy_version = policy_version
+            one.policy_version, one.first_env_index = policy_version, self._first
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}
         return rollout
@@ -276,7 +284,7 @@ class AgentRunner:
             self.progress += 1
             in_forward += decided - before
             in_env += stepped - decided
-            self._take_in(t, results)
+            self._store(t, results)
             if np.count_nonzero(self._ended[t]):
                 over = np.flatnonzero(self._ended[t]).tolist()
                 before = perf_counter()
@@ -296,10 +304,10 @@ class AgentRunner:
                 who, chosen = columns.act(explore, self._streams.generator)
                 for column, action in zip(who, chosen, strict=True):
                     env, agent = columns.owners[column]
-                    actions[env][agent] = action
+                    actions[env - self._first][agent] = action
         return actions
 
-    def _take_in(self, t: int, results: Sequence[Step]) -> None:
+    def _store(self, t: int, results: Sequence[Step]) -> None:
         """Store what step ``t`` of every env returned."""
         self._joined.clear()
         self._earn(t, [rewards for _, rewards, *_ in results])
@@ -319,7 +327,7 @@ class AgentRunner:
         if self._joined:
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
-            columns.take_in(t + 1, self._earned)
+            columns.advance(t + 1, self._earned)
         for e, env in enumerate(self.envs):
             for agent in env.ended:
                 self._leave(e, agent)
@@ -349,7 +357,7 @@ class AgentRunner:
         module_id, slot = self.episodes[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
-            raise self._misfit(agent, module_id, self._modules[module_id])
+            raise self._misfit(agent, module_id)
         self._joined.append(slot)
         route = self._routes[e][agent] = columns, columns.column_of[slot]
         return route
@@ -384,7 +392,7 @@ class AgentRunner:
         for e, obs in zip(envs, observations, strict=True):
             self._observe(e, obs)
         for columns in self._columns.values():
-            columns.take_in(t, self._earned)
+            columns.advance(t, self._earned)
 
     def _set_aside(self, slots: np.ndarray) -> None:
         """Move the rewards of ``slots``, which no row has, to ``rewards_before_acting``."""
@@ -398,14 +406,14 @@ class AgentRunner:
     def _check(self, is_finished: bool) -> None:
         """Check all observations and rewards of the fragment, whose steps are complete if it ``is_finished``."""
         for columns in self._columns.values():
-            columns.check(self._steps, self._first, is_finished)
+            columns.check(self._steps, is_finished)
         check_finite(self._rewards, "reward of all agents", self._steps + 1, self._first)
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
         """Return the complete rows of all modules, and the statistics."""
         modules, slots = {}, {}
         for module_id, columns in self._columns.items():
-            if (found := columns.finish(explore, self._first)) is not None:
+            if (found := columns.finish(explore)) is not None:
                 modules[module_id], own = found
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
@@ -462,29 +470,28 @@ class AgentRunner:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _noise_keys(self, module_id: str, slots: np.ndarray) -> list[tuple[int, ...]]:
-        """Return the keys of the action noise of ``slots``. If the module of an agent depends on the episode, so do
-        they: no two modules draw the same noise."""
-        more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
-        first = self._first * len(self.agents)
-        return [(first + slot, *more) for slot in slots.tolist()]
+    def _noise_key(self, module_id: str, slot: int) -> tuple[int, ...]:
+        """Return the key of the action noise of a slot. If the module of an agent depends on the episode, so does the
+        key: no two modules draw the same noise."""
+        own = self._first * len(self.agents) + slot
+        return (own,) if self._policy_map.static is not None else (own, zlib.crc32(module_id.encode()))
 
     def _noise_of(self, module_id: str, slots: np.ndarray) -> list[dict[str, Any]]:
         """Return the state of the noise of ``slots``, as it was saved, or at its start."""
-        places = (divmod(slot, len(self.agents)) for slot in slots.tolist())
-        saved = [self._saved_noise[e].get(module_id, {}).get(str(i)) for e, i in places]
-        keys = self._noise_keys(module_id, slots)
-        return [one or self._streams.new_noise(*key) for one, key in zip(saved, keys, strict=True)]
+        states = []
+        for slot in slots.tolist():
+            e, i = self._place(slot)
+            saved = self._saved_noise[e].get(f"{module_id}/{i}")
+            states.append(saved or self._streams.new_noise(*self._noise_key(module_id, slot)))
+        return states
 
-    def _noise_by_env(self) -> list[dict[str, dict[str, Any]]]:
-        """Return the state of the noise of each env, by module and by number of the agent."""
+    def _noise_by_env(self) -> list[dict[str, Any]]:
+        """Return the state of the noise of each env, by module and number of the agent."""
         noise = [dict(of_env) for of_env in self._saved_noise]
         for module_id, columns in self._columns.items():
-            for of_env in noise:
-                of_env[module_id] = dict(of_env.get(module_id, {}))
             for slot, state in zip(columns.slots.tolist(), columns.noise.get_state(), strict=True):
-                e, i = divmod(slot, len(self.agents))
-                noise[e][module_id][str(i)] = state
+                e, i = self._place(slot)
+                noise[e][f"{module_id}/{i}"] = state
         return noise
 
     def get_state(self) -> dict[str, Any]:
