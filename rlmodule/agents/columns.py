@@ -358,7 +358,7 @@ class AgentColumns:
         for leaf in tree.flatten(obs):
             if leaf.dtype.kind == "f" and np.count_nonzero(finite := np.isfinite(leaf)) < leaf.size:
                 row, i = np.argwhere(~finite)[0][:2]
-                env, agent = self.owners[who[i]]
+                env, agent = self.owners[int(who[i])]
                 check_finite(entry_of(obs, np.ix_([row], [i])), f"agent {agent!r}, obs", int(steps[row, i]), env)
 
 
