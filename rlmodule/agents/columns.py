@@ -127,10 +127,9 @@ class AgentColumns:
         if self._is_stateful:
             count = -(-num_steps // module.max_seq_len)
             self._state_in = map_leaves(lambda x: x.new_zeros(count, *x.shape), self._state)
-            is_open = self.in_play.copy()
-            is_open[self.ready] = False
-            opened = torch.from_numpy(np.flatnonzero(is_open))
-            self._record_states(torch.zeros_like(opened), opened, map_leaves(lambda x: x[opened], self._before))
+            # of agents with an open row; those that are ready record theirs when they act
+            who = torch.from_numpy(np.flatnonzero(self.in_play))
+            self._record_states(torch.zeros_like(who), who, map_leaves(lambda x: x[who], self._before))
 
     def length_of(self, slot: int) -> int:
         """Return the number of complete rows in the current or last episode of the agent of ``slot``."""

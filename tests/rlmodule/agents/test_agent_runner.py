@@ -192,6 +192,34 @@ def test_agents_that_pause_have_the_rows_of_envs_that_reset_in_a_step_of_their_o
             torch.testing.assert_close(all_got[:count], all_expected[:count], rtol=1e-5, atol=1e-6)
 
 
+def test_agents_with_other_spaces_act_with_modules_of_their_own() -> None:
+    """Each agent has the rows of a runner of its env alone, whose index in the run is its slot."""
+    dtypes = (np.float32, np.float64)
+    settings = Settings(
+        env=lambda _: Copies([Counter(i, dtype, (5,)) for i, dtype in enumerate(dtypes)]), num_envs_per_env_runner=1
+    )
+    agents = AgentRunner(settings, run_seed=1)
+    spaces_ = [(agents.observation_spaces[agent], agents.action_spaces[agent]) for agent in agents.agents]
+    modules = MultiRLModule({f"agent_{i}": module_for(*of) for i, of in enumerate(spaces_)})
+    agents.set_modules(modules, PolicyMap(agents.agents, [*modules]))
+    alone = [
+        EnvRunner(
+            Settings(env=lambda _, i=i, dtype=dtype: Counter(i, dtype, (5,)), num_envs_per_env_runner=1),
+            run_seed=1,
+            first_env_index=i,
+        )
+        for i, dtype in enumerate(dtypes)
+    ]
+    for runner, module_id in zip(alone, modules, strict=True):
+        runner.set_module(modules[module_id])
+    for steps in (7, 9):
+        rollout = agents.sample(steps)
+        for i, runner in enumerate(alone):
+            expected = runner.sample(steps)
+            assert not differences(rows_of(expected, 0), rows_of(rollout.modules[f"agent_{i}"], 0))
+            assert rollout.slots[f"agent_{i}"].tolist() == [[0, i]]
+
+
 # --- several runners, and states -------------------------------------------------------------------------------------
 
 
@@ -306,6 +334,7 @@ class Fails(CartPoles):
         ("nan", 10, ValueError, "env 5, step 10, agent 'cart_1', obs: expected finite numbers"),  # a final one
         ("nan", 12, ValueError, "env 5, step 12, agent 'cart_1', obs: expected finite numbers"),  # the last step
         ("mask", 7, ValueError, "env 5, step 7, agent 'cart_1', obs['action_mask']: expected at least one action"),
+        ("mask", 12, ValueError, "env 5, step 12, agent 'cart_1', obs['action_mask']: expected at least one action"),
         ("reward", 7, ValueError, "env 5, step 7, rewards['cart_1']: expected a finite number, got inf"),
     ],
 )
@@ -314,7 +343,7 @@ def test_errors_name_env_step_and_agent_and_every_step_is_counted(
 ) -> None:
     runner = agent_runner(lambda _: Fails(what, at), module_for, num_envs=2, first_env_index=4)
     done = 0
-    for _ in range((at - 1) // 6):
+    for _ in range(at // 6 if what == "mask" else (at - 1) // 6):  # a mask is used in the next step
         done += runner.sample(6).num_env_steps
     with pytest.raises(error, match=re.escape(text)):
         runner.sample(6)

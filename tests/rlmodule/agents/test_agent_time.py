@@ -199,3 +199,35 @@ def test_rewards_before_acting_are_reported(caplog: pytest.LogCaptureFixture) ->
     assert [record.message for record in caplog.records if "had not acted" in record.message] == [
         "agents ['b'] got rewards while they had not acted yet. These count in returns, but nothing learns from them."
     ]
+
+
+class Breaks(ScriptedEnv):
+    """Raises in its third step."""
+
+    def step(self, actions: dict[AgentID, Any]) -> Step:
+        if self._step == 2:
+            raise RuntimeError("broken")
+        return super().step(actions)
+
+
+def test_an_env_that_is_restarted_leaves_no_rewards_of_open_rows() -> None:
+    """In its third step b has no complete row, but an open one that has earned 1; a has one complete row."""
+    script = [
+        Moment(acts=["a", "b"]),
+        Moment(acts=["a"], rewards={"a": 2.0, "b": 1.0}),
+        Moment(acts=["a"], rewards={"a": 3.0}),
+    ]
+    more = {"num_envs_per_env_runner": 1, "restart_failed_sub_environments": True}
+    runner = AgentRunner(Settings(env=lambda _: Breaks([script], "ab"), **more), run_seed=3)
+    of = runner.observation_spaces["a"], runner.action_spaces["a"]
+    runner.set_modules(MultiRLModule({"p": module_for(*of)}), PolicyMap("ab", ["p"]))
+    got = runner.sample(3)
+    rollout = got.modules["p"]
+    assert rollout[Columns.REWARDS].tolist() == [[2.0], [3.0]]
+    assert rollout[Columns.TRUNCATEDS].tolist() == [[False], [True]]
+    assert rollout.final_obs.tolist() == [[0.0, 0.0, 2.0]]
+    assert got.slots["p"].tolist() == [[0, 0]]
+    assert got.num_env_steps == 2
+    assert not any(got.stats[name] for name in ("rewards_before_acting", "agent_returns", "module_returns"))
+    assert got.stats["num_env_steps_lost"] == {"env_raised": 1}
+    assert runner.sample(1).stats["rewards_before_acting"] == {}
