@@ -25,7 +25,7 @@ from algorithms.settings.encoding import encode
 from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
-from catalog.settings import Section, Settings, setting
+from catalog.settings import Section, Settings, setting, settings_of
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup
@@ -63,6 +63,30 @@ class Networks(Settings):
     )
     rl_module_spec: RLModuleSpec | None = setting(
         None, "Module class, catalog class and spaces that differ from the algorithm's own; None for none."
+    )
+
+
+class MultiAgent(Settings):
+    """The policies of an env with several agents."""
+
+    policies: Literal["shared", "own"] | list[str] | dict[str, RLModuleSpec] | Callable[..., Any] | None = setting(
+        None,
+        "'shared' is one policy for all agents, 'own' one for each; or their ids, specs by id, or fn(agents) that "
+        "returns one of these. None is for an env with one agent.",
+    )
+    policy_mapping_fn: Callable[..., str] | dict[str | int, str] | None = setting(
+        None,
+        "The id of the policy of each agent, by agent or as fn(agent, episode); None takes the policy named as the "
+        "agent, or the only one.",
+    )
+    evaluation_policy_mapping_fn: Callable[..., str] | dict[str | int, str] | None = setting(
+        None, "The policy_mapping_fn of evaluations; None takes policy_mapping_fn."
+    )
+    policies_to_train: list[str] | Callable[..., bool] | None = setting(
+        None, "Ids of the policies to train, or fn(policy_id); None trains all. The others only act."
+    )
+    policy_overrides: dict[str, dict[str, Any]] = setting(
+        {}, "Settings of training that differ for a policy, by its id; not those of the whole run, as the batch size."
     )
 
 
@@ -316,12 +340,12 @@ class AlgorithmConfig(
         with building(run_seed):
             return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
 
-    def learner_group_for(self, spec: RLModuleSpec, run_seed: int) -> LearnerGroup:
+    def learner_group_for(self, spec: RLModuleSpec | MultiRLModuleSpec, run_seed: int) -> LearnerGroup:
         """Build the learners of ``spec``; the config must be frozen."""
         learner_class = self.learner_class or self.default_learner_class()
-        return LearnerGroup.create(
-            self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
-        )
+        specs = spec if isinstance(spec, MultiRLModuleSpec) else spec.as_multi()
+        settings = self.for_learners() if self.num_learners else self
+        return LearnerGroup.create(settings, learner_class, specs, run_seed=run_seed)
 
     def spaces_of(
         self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
@@ -410,9 +434,9 @@ class AlgorithmConfig(
             DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
         if isinstance(spec := values.get("rl_module_spec"), MultiRLModuleSpec):
             raise TypeError(
-                f"{where[:-1]}rl_module_spec=): expected one RLModuleSpec: several agents are not "
-                "available yet, got a MultiRLModuleSpec of "
-                f"{', '.join(spec.rl_module_specs) or 'none'}. Pass one of its specs."
+                f"{where[:-1]}rl_module_spec=): expected one RLModuleSpec, got a MultiRLModuleSpec of "
+                f"{', '.join(spec.rl_module_specs) or 'none'}. Pass one of its specs, or for several agents all of "
+                "them: .multi_agent(policies=...)."
             )
         return super()._set(values, where, section)
 
@@ -433,13 +457,80 @@ class AlgorithmConfig(
         return super().from_dict(data, allow=allow, **objects)
 
 
-class EpisodeLearnerConfig(EpisodeLearnerSettings, AlgorithmConfig):
+class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
     """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
 
     training = Section(EpisodeTraining)
+    multi_agent = Section(MultiAgent)
+
+    settings_of_the_run: ClassVar[tuple[str, ...]] = ("train_batch_size_per_learner", "clip_rewards")
+    """Settings of training that ``policy_overrides`` cannot change for a single policy."""
+
+    @property
+    def is_multi_agent(self) -> bool:
+        return self.policies is not None
+
+    def is_trained(self, module_id: str) -> bool:
+        trained = self.policies_to_train
+        return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
+
+    def for_module(self, module_id: str) -> Self:
+        changed = self.policy_overrides.get(module_id)
+        return self.copy().update(changed).freeze() if changed else self
+
+    def for_learners(self) -> Self:
+        functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
+        return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
+
+    def get_multi_rl_module_spec(
+        self, observation_spaces: Mapping[str | int, Space], action_spaces: Mapping[str | int, Space]
+    ) -> MultiRLModuleSpec:
+        """Return the specs of all policies, completed by :meth:`get_rl_module_spec` and the spaces of the agents.
+
+        Args:
+            observation_spaces, action_spaces: Spaces by agent, in the order of the env's agents.
+
+        Raises:
+            ValueError: If settings of ``multi_agent`` do not fit each other or the agents.
+        """
+        from algorithms.run.policies import specs_of  # imported only for several agents
+
+        return specs_of(self, observation_spaces, action_spaces)
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, Any], where: str, section: str | None = None) -> dict[str, Any]:
+        values = dict(values)
+        if isinstance(spec := values.get("policies"), MultiRLModuleSpec):
+            values["policies"] = dict(spec.rl_module_specs)
+        for name in ("policies", "policies_to_train"):
+            if isinstance(ids := values.get(name), set | frozenset):
+                values[name] = sorted(ids)  # sets of strings have another order in each process
+        checked, known = super()._checked(values, where, section), settings_of(cls)
+        in_training = [name for name, item in known.items() if item.section == "training"]
+        allowed = [name for name in in_training if name not in cls.settings_of_the_run]
+        for policy_id, changed in checked.get("policy_overrides", {}).items():
+            place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
+            for name in changed:
+                if name not in allowed:
+                    remedy = cls._remedy_for_unknown(name, allowed)
+                    if name in known:
+                        remedy = f"All policies have the same: write .{known[name].section}({name}=...)."
+                    raise TypeError(f"{place}: expected some of {', '.join(allowed)}, got {name!r}. {remedy}")
+            super()._checked(changed, place)
+        return checked
 
     def validate(self) -> None:
         super().validate()
+        if self.is_multi_agent:  # a policy has a row for each step of each of its agents: no bound of minibatch_size
+            self._checked({"policy_overrides": self.policy_overrides}, f"{type(self).__name__}()")
+            if self.gym_env_vectorize_mode not in (None, "sync"):
+                remedy = "Sample in several processes: .env_runners(num_env_runners=...)."
+                raise self._invalid("gym_env_vectorize_mode", "None or 'sync' with several agents", remedy)
+            return
+        for name in settings_of(MultiAgent):
+            if getattr(self, name):
+                remedy = "Name the policies: .multi_agent(policies='shared')."
+                raise self._invalid(name, "nothing without policies, which are for several agents", remedy)
         if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
             raise self._invalid(
                 "minibatch_size",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
+from typing_extensions import Self
 
 from catalog.checks import Schedule
 from catalog.settings import Settings, setting, settings_of
@@ -154,6 +155,11 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
         return False
 
     @property
+    def is_multi_agent(self) -> bool:
+        """Whether the env has several agents."""
+        return False
+
+    @property
     def num_envs(self) -> int:
         """Number of environments of all runners."""
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
@@ -166,6 +172,14 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
 
 class LearnerSettings(Training, LearnerResources, FaultTolerance):
     """Settings of learners and their groups."""
+
+    def is_trained(self, module_id: str) -> bool:
+        """Return whether a module is trained, or only acts."""
+        return True
+
+    def for_module(self, module_id: str) -> Self:
+        """Return the settings with which a module is trained: these, unless some are overridden for it."""
+        return self
 
 
 class EpisodeLearnerSettings(EpisodeTraining, LearnerSettings):

@@ -36,13 +36,14 @@ class PPOLearner(EpisodeLearner):
 
     def __init__(self, settings: "PPOConfig", spec: MultiRLModuleSpec, *, run_seed: int) -> None:
         self.kl_coeff = Coefficient(learner_device(settings))
+        self.entropy_coeff: dict[str, Tensor] = {}
         super().__init__(settings, spec, run_seed=run_seed)
-        entropy_coeff = value_at(settings.entropy_coeff, self.env_steps)
-        self.entropy_coeff = torch.full((), entropy_coeff, device=self.device)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
         super()._register_module(module_id, spec)
         self.kl_coeff[module_id] = self.settings.kl_coeff
+        entropy_coeff = value_at(self.settings.entropy_coeff, self.env_steps)
+        self.entropy_coeff[module_id] = torch.full((), entropy_coeff, device=self.device)
         dist_cls = self.module[module_id].action_dist_cls
         if self.settings.use_kl_loss and not dist_cls.inputs_suffice:
             raise ValueError(
@@ -65,7 +66,7 @@ class PPOLearner(EpisodeLearner):
         vf_loss = self._value_error(module, batch, fwd_out).mean()
         entropy = dist.entropy().mean()
 
-        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff * entropy
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - self.entropy_coeff[module_id] * entropy
         if config.use_kl_loss:
             loss = loss + self.kl_coeff[module_id] * self._divergence(module, batch, fwd_out)
         return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "log_ratio": log_ratio}
@@ -134,7 +135,7 @@ class PPOLearner(EpisodeLearner):
             reported["kl_coeff"] = self.kl_coeff.number(module_id)
         if not isinstance(config.entropy_coeff, float):
             reported["entropy_coeff"] = coefficient = value_at(config.entropy_coeff, self.env_steps)
-            self.entropy_coeff.fill_(coefficient)
+            self.entropy_coeff[module_id].fill_(coefficient)
         return self.pack(module_id, rollout, names), reported
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
-from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
+from rlmodule.learning.update_data import ModuleData
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.settings import LearnerSettings
@@ -151,7 +150,7 @@ class LearnerGroup:
 
     def update_from_episodes(
         self,
-        episodes: Rollout | Sequence[Episode],
+        episodes: ModuleData | Mapping[str, ModuleData],
         *,
         env_steps: int | None = None,
         module_id: str = DEFAULT_MODULE_ID,
@@ -160,7 +159,8 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, which are divided among the learners; see the class for the arguments.
+        """Learn from a rollout or episodes, or from those of several modules by id, which are divided among the
+        learners; see the class for the other arguments. Several modules learn in the order of their ids.
 
         Raises:
             TypeError: If the learner learns from batches.

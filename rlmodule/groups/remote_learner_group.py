@@ -6,14 +6,13 @@ import functools
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from rlmodule.collective import CollectiveError
-from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
 from rlmodule.distributed.interrupts import uninterrupted
@@ -22,7 +21,7 @@ from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
 from rlmodule.learning.learner import Batch, Learner
 from rlmodule.learning.reports import merge_metrics
-from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
+from rlmodule.learning.sharding import shard, shard_batch
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in
 from rlmodule.modules.spec import MultiRLModuleSpec
 from rlmodule.seeding import int_seed
@@ -117,14 +116,15 @@ class RemoteLearnerGroup(LearnerGroup):
     def _update(
         self, method: str, data: Any, kwargs: Kwargs, async_update: bool = False, reduce_fn: Reduce | None = None
     ) -> Any:
-        self.module[kwargs["module_id"]]  # raises KeyError for an unknown id
+        by_id = method == "update_from_episodes" and issubclass(type(data), Mapping)
+        for module_id in data if by_id else [kwargs["module_id"]]:
+            self.module[module_id]  # raises KeyError for an unknown id
         size, default, where = self.workers.size, operator.itemgetter(0), f"LearnerGroup.{method}()"
         # a state as large as the networks is not returned after each single step: summarize_updates() returns it
         returns_state = method != "step_on_batch" or len(self._tasks) + 1 >= MAX_TO_REPEAT
         if method == "update_from_episodes":
             check_episodes(data, where)
-            parts = shard_rollout(data, size) if isinstance(data, Rollout) else shard_episodes(data, size)
-            rows = num_steps_in(data)
+            parts, rows = shard(data, size), num_steps_in(data)
         else:
             if method == "step_on_batch":
                 default = functools.partial(_merged, data)

@@ -12,7 +12,7 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -44,7 +44,14 @@ from rlmodule.learning.reports import (
 )
 from rlmodule.learning.schedules import scaled, value_at
 from rlmodule.learning.sharding import Share
-from rlmodule.learning.update_data import check_episodes, check_preprocessed, explain_missing_column, num_steps_in
+from rlmodule.learning.update_data import (
+    ModuleData,
+    check_episodes,
+    check_preprocessed,
+    explain_missing_column,
+    not_trained,
+    num_steps_in,
+)
 from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
 from rlmodule.modules.recurrent import forward_sequences, values_along, with_states
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule
@@ -124,6 +131,7 @@ class Learner(Hooks, ABC):
         run_seed: Seed of the run; its ``learner`` stream shuffles the minibatches.
 
     Attributes:
+        settings: Those of the module that is being updated; between updates, those of the run. See :meth:`settings_of`.
         collective: The learners that train together, this one included.
         progress: Number of gradient steps taken; also grows during an update.
 
@@ -146,18 +154,25 @@ class Learner(Hooks, ABC):
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self._stateful: dict[str, bool] = {}
         self._gradient_passes: dict[str, GradientPass] = {}
+        self._settings_of: dict[str, LearnerSettings] = {}
         self._skipped_in_a_row: dict[str, int] = {}
         self._extra_metrics: dict[str, frozenset[str]] = {}
         for module_id, one in spec.rl_module_specs.items():
-            self._register_module(module_id, one)
+            with self._using(settings.for_module(module_id)):
+                self._register_module(module_id, one)
         self._run_seed = run_seed
         self.generator = torch_stream(run_seed, "learner")
         self._module_noise = GlobalStream(run_seed, "module_noise", self.device)
         self.connect(self.collective)
 
     def _register_module(self, module_id: str, spec: RLModuleSpec) -> None:
-        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module."""
+        """Check a module built from ``spec``, and create its optimizer and the other state kept for each module. One
+        that is not trained gets none."""
         module = self.module[module_id]
+        if not self.settings.is_trained(module_id):
+            module.requires_grad_(False)
+            return
+        self._settings_of[module_id] = self.settings
         check_apis(module, self.required_apis, type(self).__name__, module_id)
         check_module(module)
         self._check_own_parameters(module_id)
@@ -170,6 +185,27 @@ class Learner(Hooks, ABC):
         self._skipped_in_a_row[module_id] = 0
         if self._data_parallel is not None:
             self._data_parallel.register(module_id, module)
+
+    def settings_of(self, module_id: str) -> Any:
+        """Return the settings of a module: those of the run, changed by its ``policy_overrides``.
+
+        Raises:
+            KeyError: If no module has that id; names the known ids.
+            ValueError: If the module is not trained.
+        """
+        if module_id not in self._settings_of:
+            self.module[module_id]  # raises if no module has that id
+            raise not_trained(module_id, self._settings_of)
+        return self._settings_of[module_id]
+
+    @contextmanager
+    def _using(self, settings: Any) -> Iterator[None]:
+        """Replace the settings of this learner within the block."""
+        before, self.settings = self.settings, settings
+        try:
+            yield
+        finally:
+            self.settings = before
 
     def _check_own_parameters(self, module_id: str) -> None:
         """Raise if another module trains some of the same parameters: each optimizer would update its own copy."""
@@ -212,7 +248,8 @@ class Learner(Hooks, ABC):
             torch.default_generator.manual_seed(int_seed(self._run_seed, "module", zlib.crc32(module_id.encode())))
             self.module.add(module_id, spec.build().to(self.device))
             try:
-                self._register_module(module_id, spec)
+                with self._using(self.settings.for_module(module_id)):
+                    self._register_module(module_id, spec)
             except Exception:
                 self._forget_module(module_id)
                 raise
@@ -229,7 +266,7 @@ class Learner(Hooks, ABC):
         """Undo ``_register_module``, even if it raised halfway."""
         self.module.remove(module_id)
         kept = self.parameters, self.optimizers, self._stateful, self._gradient_passes, self._extra_metrics
-        for by_id in (*kept, self._skipped_in_a_row):
+        for by_id in (*kept, self._skipped_in_a_row, self._settings_of):
             by_id.pop(module_id, None)
         if self._data_parallel is not None:
             self._data_parallel.forget(module_id)
@@ -353,13 +390,12 @@ class Learner(Hooks, ABC):
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
-        """Set the count of env steps and, if ``lr`` is a schedule, the learning rates."""
-        self.env_steps, schedule = env_steps, self.settings.lr
-        if isinstance(schedule, int | float):
-            return
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
+        """Set the count of env steps, and the learning rates of modules whose ``lr`` is a schedule."""
+        self.env_steps = env_steps
+        for module_id, optimizer in self.optimizers.items():
+            if not isinstance(schedule := self._settings_of[module_id].lr, int | float):
+                for group in optimizer.param_groups:
+                    group["lr"] = scaled(group["initial_lr"], schedule, env_steps)
 
     def summarize(self, module_id: str, metrics: Mapping[str, Tensor]) -> dict[str, float]:
         """Return numbers from ``metrics`` of all minibatches (scalars stacked, rows concatenated). Default: means."""
@@ -368,10 +404,10 @@ class Learner(Hooks, ABC):
     def get_state(self) -> dict[str, Any]:
         """Return all state that training changes: a tree of tensors (references, not copies) and values that JSON can
         hold."""
-        scheduled = not isinstance(self.settings.lr, int | float)
+        scheduled = {n: not isinstance(settings.lr, int | float) for n, settings in self._settings_of.items()}
         return {
             "module": self.module.get_state(),
-            "optimizers": {n: optimizer_state(opt, is_scheduled=scheduled) for n, opt in self.optimizers.items()},
+            "optimizers": {n: optimizer_state(opt, is_scheduled=scheduled[n]) for n, opt in self.optimizers.items()},
             "generator": self.generator.get_state(),
             "module_noise": self._module_noise.get_state(),
             "env_steps": self.env_steps,
@@ -382,12 +418,12 @@ class Learner(Hooks, ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` in place."""
         self.module.set_state(state["module"])
-        for module_id, saved in state["optimizers"].items():
-            load_optimizer_state(self.optimizers[module_id], saved)
+        for module_id in self.optimizers.keys() & state["optimizers"].keys():  # another module may be trained now
+            load_optimizer_state(self.optimizers[module_id], state["optimizers"][module_id])
         self.generator.set_state(state["generator"])
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
-        self._skipped_in_a_row = dict(state["skipped_in_a_row"])
+        self._skipped_in_a_row |= state["skipped_in_a_row"]
 
 
 class EpisodeLearner(Learner):
@@ -468,7 +504,7 @@ class EpisodeLearner(Learner):
 
     def update_from_episodes(
         self,
-        episodes: Rollout | Sequence[Episode] | None,
+        episodes: ModuleData | Mapping[str, ModuleData],
         *,
         env_steps: int | None = None,
         module_id: str = DEFAULT_MODULE_ID,
@@ -478,7 +514,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data. With several learners, the part of this one, which may be None.
+            episodes: The data, or that of each module by id. With several learners, this one's part, which may be None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:
@@ -490,7 +526,8 @@ class EpisodeLearner(Learner):
             ValueError: If there is no data.
             CollectiveError: If another learner raised, ended or hangs.
         """
-        self.module[module_id]  # raises if no module has that id
+        if isinstance(episodes, Mapping) or self._settings_of.get(module_id) is not self.settings:
+            return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
@@ -531,6 +568,35 @@ class EpisodeLearner(Learner):
             self._update_statistics(module_id, batch)
         timers = {"value_pass": prepared - start, "update": perf_counter() - prepared}
         return {module_id: results, "timers": timers}
+
+    def _update_each(
+        self,
+        data: ModuleData | Mapping[str, ModuleData],
+        module_id: str,
+        env_steps: int | None,
+        num_epochs: int | None,
+        minibatch_size: int | None,
+    ) -> dict[str, dict[str, float]]:
+        """Update modules in the order of their ids, each with its own settings. All learn at the same env step."""
+        data = data if isinstance(data, Mapping) else {module_id: data}
+        check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
+        results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
+        each = {module_id: (data[module_id], self.settings_of(module_id)) for module_id in sorted(data)}
+        with self._together:
+            if env_steps is None:
+                env_steps = self._steps_after(num_steps_in(data))
+            for module_id, (episodes, settings) in each.items():
+                with self._using(settings):
+                    results |= self.update_from_episodes(
+                        episodes,
+                        env_steps=env_steps,
+                        module_id=module_id,
+                        num_epochs=num_epochs,
+                        minibatch_size=minibatch_size,
+                    )
+                for phase, seconds in results.pop("timers").items():
+                    timers[phase] += seconds
+        return results | {"timers": timers}
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:

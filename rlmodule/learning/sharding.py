@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,14 @@ from rlmodule.data.columns import Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows
+
+
+def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
+    """Split a rollout or episodes, or those of several modules by id."""
+    if isinstance(data, Mapping):
+        parts = {module_id: shard(one, num_shards) for module_id, one in data.items()}
+        return [{module_id: part[i] for module_id, part in parts.items()} for i in range(num_shards)]
+    return shard_rollout(data, num_shards) if isinstance(data, Rollout) else shard_episodes(data, num_shards)
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:

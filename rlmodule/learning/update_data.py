@@ -15,13 +15,19 @@ from rlmodule.data.rollout import Rollout
 _NAMES = {name for attribute, name in vars(Columns).items() if attribute.isupper()}
 
 
-def num_steps_in(data: Rollout | Sequence[Episode] | None) -> int:
-    """Count the env steps in a rollout or in episodes."""
+ModuleData = Rollout | Sequence[Episode] | None
+"""What one module learns from."""
+
+
+def num_steps_in(data: ModuleData | Mapping[str, ModuleData]) -> int:
+    """Count the steps in a rollout or in episodes, or in those of several modules."""
+    if isinstance(data, Mapping):
+        return sum(map(num_steps_in, data.values()))
     return data.num_env_steps if isinstance(data, Rollout) else sum(map(len, data or ()))
 
 
 def check_episodes(data: Any, where: str) -> None:
-    """Raise unless ``data`` is a rollout, a sequence of episodes, or None for no data.
+    """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or these by the ids of modules.
 
     Raises:
         TypeError: If it is anything else; names the remedy.
@@ -30,11 +36,15 @@ def check_episodes(data: Any, where: str) -> None:
         return
     if isinstance(data, Sequence) and all(isinstance(episode, Episode) for episode in data):
         return
+    if isinstance(data, Mapping) and all(one is None or isinstance(one, Rollout | Sequence) for one in data.values()):
+        for module_id, one in data.items():
+            check_episodes(one, f"{where}, module {module_id!r}")
+        return
     got, remedy = type(data).__name__, "Pass what algo.sample() returns, or a list of episodes."
     if isinstance(data, Mapping):
         got = f"a dict with {', '.join(map(repr, data)) or 'nothing'}"
         remedy = (
-            "Pass the data of one module, named by module_id=; pass rows that are ready to train on to the "
+            "Pass the data of several modules by their ids; pass rows that are ready to train on to the "
             "update_from_batch() of a BatchLearner."
         )
     elif isinstance(data, Sequence):
@@ -43,6 +53,14 @@ def check_episodes(data: Any, where: str) -> None:
         if "Rollout" in kinds:
             remedy = "Put rollouts side by side: Rollout.concat([...])."
     raise TypeError(f"{where}: expected a Rollout or a list of episodes, got {got}. {remedy}")
+
+
+def not_trained(module_id: str, trained: Collection[str]) -> ValueError:
+    """Return the error for the update of a module that is not among the ``trained`` ones."""
+    return ValueError(
+        f"module {module_id!r}: expected one that is trained ({', '.join(trained) or 'none'}), got one that is not. "
+        "Name it in policies_to_train, or leave out its data."
+    )
 
 
 def check_batch(batch: Any, where: str) -> None:

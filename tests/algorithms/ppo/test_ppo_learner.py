@@ -316,7 +316,7 @@ def test_schedules_go_by_env_steps(make_rollout: MakeRollout) -> None:
         report = learner.update_from_episodes(rollout, env_steps=env_steps)[ID]
         assert report["learning_rate"] == pytest.approx(lr)
         assert learner.optimizers[ID].param_groups[0]["lr"] == pytest.approx(lr)
-        assert float(learner.entropy_coeff) == pytest.approx(entropy_coeff)
+        assert float(learner.entropy_coeff[ID]) == pytest.approx(entropy_coeff)
         assert report["entropy_coeff"] == pytest.approx(entropy_coeff, rel=1e-15)  # with all digits
         assert torch.equal(before, weights(learner)) is (lr == 0)
 

@@ -151,12 +151,15 @@ def test_update_warns_once_and_forwards_by_the_kind_of_learner(of: Callable[[typ
 def wrong_episodes(rollout: Rollout) -> dict[str, tuple[Any, str]]:
     return {
         "rollouts": ([rollout, rollout], r"got a list of Rollout\. Put rollouts side by side: Rollout\.concat"),
-        "dict": ({"p": rollout}, r"got a dict with 'p'\. Pass the data of one module, named by module_id="),
+        "batch": (
+            {"obs": rollout[Columns.OBS]},
+            r"got a dict with 'obs'\. Pass the data of several modules by their ids; pass rows that are ready",
+        ),
         "number": (3, r"got int\. Pass what algo\.sample\(\) returns"),
     }
 
 
-@pytest.mark.parametrize("case", ["rollouts", "dict", "number"])
+@pytest.mark.parametrize("case", ["rollouts", "batch", "number"])
 @pytest.mark.parametrize("of", [lambda cls: make(Small, cls), group_of], ids=["learner", "group"])
 def test_what_is_no_data_of_episodes_is_told(case: str, of: Callable[[type[Learner]], Any]) -> None:
     data, message = wrong_episodes(random_rollout(make(Small).module[ID], 8, 2))[case]
