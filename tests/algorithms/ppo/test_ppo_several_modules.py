@@ -1,5 +1,6 @@
 """PPO's learner with several modules: one update for all, settings of each, modules that are not trained."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def test_a_state_is_restored_where_other_modules_are_trained() -> None:
 # --- several learners -------------------------------------------------------------------------------------------------
 
 
-def learn(collective: Collective, parts: list[dict[str, Rollout | None]]) -> dict[str, Any]:
+def learn(collective: Collective, parts: Sequence[Mapping[str, Rollout | None]]) -> dict[str, Any]:
     learner = make(minibatch_size=16 // collective.size, policy_overrides={"b": {"num_epochs": 1}})
     learner.connect(collective)
     results = [learner.update_from_episodes(part, env_steps=48 * i) for i, part in enumerate(parts)]
@@ -199,7 +200,7 @@ def test_two_learners_come_to_what_one_does(fleet: Fleet) -> None:
     parts = [shard(each, 2) for each in data]
     assert parts[1][1]["a"] is None  # one slot for two learners
     first, second = fleet.values(learn, ([part[0] for part in parts],), ([part[1] for part in parts],))
-    alone = learn(SingleProcess(), [*data])
+    alone = learn(SingleProcess(), data)
     assert first["digest"] == second["digest"]
     for module_id in ("a", "b"):
         for name, value in alone["module"][module_id].items():
