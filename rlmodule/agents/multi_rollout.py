@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,8 @@ from rlmodule.data.rollout import Rollout, map_leaves
 
 
 @dataclass(kw_only=True)
-class MultiRollout:
-    """Holds the rollout of each module, in the time of its agents: the rows of a slot are the steps of one agent of one
+class MultiRollout(Mapping[str, Rollout]):
+    """Maps the id of each module to its rollout, in the time of its agents: the rows of a slot are the steps of one agent of one
     env, without gaps. The rows behind its last one are invalid: they hold the observation that followed, and zeros.
 
     Attributes:
@@ -37,6 +37,16 @@ class MultiRollout:
     policy_version: int = 0
     first_env_index: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, module_id: str) -> Rollout:
+        """Return the rollout of the module ``module_id``."""
+        return self.modules[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
 
     @classmethod
     def concat(cls, rollouts: Sequence[MultiRollout]) -> MultiRollout:

@@ -212,7 +212,9 @@ class AgentRunner:
               time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
             - ``agent_returns``, ``agent_lengths``: of finished episodes of agents, a list by agent. An agent that
               ended and returned has several in one episode of its env. The length counts its own steps.
-            - ``module_returns``: the same returns, by id of the module; ``module_steps``: number of complete rows.
+            - ``episode_agent_returns``: of each finished episode of an env, the returns by agent.
+            - ``module_returns``: the returns of agents, by id of their module.
+            - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
               are part of returns, but no action led to them.
             - ``env_step``, ``forward``, ``bookkeeping``: seconds per phase.
@@ -255,6 +257,7 @@ class AgentRunner:
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
         self._infos: list[dict[AgentID, Any]] = []
+        self._returns_by_agent: list[dict[AgentID, float]] = []
         self._finished: list[tuple[AgentID, str, float, int]] = []
         self._before_acting: dict[AgentID, float] = {}
         self._faults: list[tuple[int, int]] = []  # step and env
@@ -331,6 +334,8 @@ class AgentRunner:
         for e, env in enumerate(self.envs):
             for agent in env.ended:
                 self._leave(e, agent)
+            if env.is_over and not env.has_failed:
+                self._returns_by_agent.append(self.episodes[e].returns)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
         """Add the rewards of step ``t``, of each env by agent."""
@@ -411,12 +416,13 @@ class AgentRunner:
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
         """Return the complete rows of all modules, and the statistics."""
-        modules, slots = {}, {}
+        modules, slots, steps = {}, {}, np.zeros(len(self.agents), np.int64)
         for module_id, columns in self._columns.items():
             if (found := columns.finish(explore)) is not None:
                 modules[module_id], own = found
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
+                np.add.at(steps, agent, modules[module_id].valid.sum(0).numpy())
         stats: dict[str, Any] = dict(self._totals.finished(self._rewards, self._ended, self._steps))
         if self._faults:
             raised = np.zeros_like(self._ended)
@@ -428,6 +434,8 @@ class AgentRunner:
             stats["agent_returns"].setdefault(agent, []).append(total)
             stats["agent_lengths"].setdefault(agent, []).append(length)
             stats["module_returns"].setdefault(module_id, []).append(total)
+        stats["episode_agent_returns"] = self._returns_by_agent
+        stats["agent_steps"] = dict(zip(self.agents, steps.tolist(), strict=True))
         stats["module_steps"] = {module_id: one.num_env_steps for module_id, one in modules.items()}
         stats["rewards_before_acting"] = self._before_acting
         if self._settings.records_episode_infos and self._infos:
