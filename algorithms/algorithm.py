@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -42,13 +42,14 @@ class Algorithm(metaclass=AlgorithmType):
         config: The frozen settings.
         run_seed: The seed in use: ``config.seed``, or the one that was drawn.
         metrics: Counters of the run; log your own numbers by ``metrics.log_value``.
-        policy: Acts with the current weights: ``action, state = algo.policy.act(obs)``.
+        policy: Acts with the current weights: ``action, state = algo.policy.act(obs)``. Missing if there are several.
+        policies: All policies by id. For several agents, this is a :class:`MultiAgentPolicy`, which acts for all.
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
         self.run_seed = secrets.randbits(31) if config.seed is None else config.seed
-        self.metrics = RunMetrics(config.metrics_num_episodes_for_smoothing)
+        self.metrics = self._make_metrics(config.metrics_num_episodes_for_smoothing)
         self._callbacks = CallbackCaller(config)
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
@@ -64,14 +65,36 @@ class Algorithm(metaclass=AlgorithmType):
                 self.env_runner_group = runners = EnvRunnerGroup.create(config, run_seed=self.run_seed, on_env=on_env)
             opened.callback(runners.stop)
             with building(self.run_seed):  # seeded again: envs and callbacks may have drawn
-                self.module_spec = config.get_rl_module_spec(runners.observation_space, runners.action_space)
+                self.module_spec = config.get_module_spec(runners.observation_space, runners.action_space)
                 self.learner_group = config.learner_group_for(self.module_spec, self.run_seed)
                 opened.callback(self.learner_group.stop)
-                runners.build_modules(self.module_spec, self.get_module())
+                self.build_modules_of(runners)
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
-        self.policy = Policy(runners.module, torch_stream(self.run_seed, "policy"))
-        self._threads = self._opened.enter_context(closing(Threads(config.torch_num_threads, self.get_module())))
+        self.policies = self._make_policies(torch_stream(self.run_seed, "policy"))
+        if len(self.policies) == 1:
+            (self.policy,) = self.policies.values()
+        threads = Threads(config.torch_num_threads, self.learner_group.module)
+        self._threads = self._opened.enter_context(closing(threads))
+
+    def build_modules_of(self, runners: EnvRunnerGroup) -> None:
+        """Let ``runners`` act with the weights of the learners."""
+        modules = self.learner_group.module
+        runners.build_modules(self.module_spec, modules if self.config.is_multi_agent else modules[DEFAULT_MODULE_ID])
+
+    def _make_metrics(self, window: int) -> RunMetrics:
+        if not self.config.is_multi_agent:
+            return RunMetrics(window)
+        from algorithms.run.agent_metrics import AgentMetrics
+
+        return AgentMetrics(window)
+
+    def _make_policies(self, generator: torch.Generator) -> Mapping[str, Policy]:
+        if not self.config.is_multi_agent:
+            return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, generator)}
+        from algorithms.run.policies import policies_of  # with much that only several agents need
+
+        return policies_of(self, generator)
 
     def train(self) -> dict[str, Any]:
         """Run one iteration: sample, learn, evaluate if due, report.
@@ -114,7 +137,8 @@ class Algorithm(metaclass=AlgorithmType):
 
     def sample(self) -> Rollout:
         """Sample one train batch: :meth:`sample_rollouts`, joined along the env dimension."""
-        return Rollout.concat(self.sample_rollouts())
+        rollouts = self.sample_rollouts()
+        return rollouts[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:
         """Sample one rollout from each env runner, in order of their envs; fewer if runners fail.
@@ -127,7 +151,7 @@ class Algorithm(metaclass=AlgorithmType):
         if self._callbacks.listen_to_rollouts:
             self._callbacks.show_rollouts(self, rollouts)
         clip = self.config.clip_rewards
-        return rollouts if clip is None else [clipped_rewards(rollout, clip) for rollout in rollouts]
+        return rollouts if clip is None else [rollout.map(partial(clipped_rewards, clip=clip)) for rollout in rollouts]
 
     @property
     def env_steps(self) -> int:
@@ -207,8 +231,13 @@ class Algorithm(metaclass=AlgorithmType):
         return self.learner_group.get_module(module_id)
 
     def explain(self, format: Format = "text") -> str:
-        """Describe the networks and the catalog's decisions that led to them; see :meth:`RLModule.explain`."""
-        return self.get_module().explain(format)
+        """Describe the networks and the catalog's decisions that led to them; see :meth:`RLModule.explain`. Several
+        modules follow one another, each below its id."""
+        modules = dict(self.learner_group.module.items())
+        if len(modules) == 1:
+            return self.get_module(*modules).explain(format)
+        mark = "%% " if format == "mermaid" else ""
+        return "\n\n".join(f"{mark}{name}\n{module.explain(format)}" for name, module in modules.items())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""
@@ -241,7 +270,7 @@ class Algorithm(metaclass=AlgorithmType):
             "env_runners": self.env_runner_group.get_state(),
             "workers": self.env_runner_group.get_counters() | self.learner_group.get_counters(),
             "metrics": self.metrics.get_state(),
-            "policy": self.policy.generator.get_state(),
+            "policy": self._policy_stream.get_state(),
             "evaluation": self._evaluation.get_state(),
         }
 
@@ -252,8 +281,12 @@ class Algorithm(metaclass=AlgorithmType):
         self.env_runner_group.set_counters(state["workers"])
         self.learner_group.set_counters(state["workers"])
         self.metrics.set_state(state["metrics"])
-        self.policy.generator.set_state(state["policy"])
+        self._policy_stream.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
+
+    @property
+    def _policy_stream(self) -> torch.Generator:
+        return next(iter(self.policies.values())).generator  # all share one
 
     def stop(self) -> None:
         """Close envs, workers and loggers (all of them, even if one raises), and restore torch's number of threads."""

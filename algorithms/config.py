@@ -299,6 +299,17 @@ class AlgorithmConfig(
         )
         return spec.filled(default)
 
+    def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
+        """Return what the algorithm builds: the spec of the module, or those of all policies of several agents.
+
+        Args:
+            observation_space, action_space: Spaces of one env; by agent, if it has several.
+
+        Raises:
+            ValueError: If settings of ``multi_agent`` do not fit each other or the agents.
+        """
+        return self.get_rl_module_spec(observation_space, action_space)
+
     def build(self) -> Algorithm:
         """Build the algorithm from a frozen copy of this config.
 
@@ -323,7 +334,7 @@ class AlgorithmConfig(
 
         Args:
             env: Environment that defines the spaces; None makes one from the settings, and closes it.
-            spaces: Observation space and action space, instead of ``env``.
+            spaces: Observation space and action space, instead of ``env``; of several agents, two dicts by agent.
             rl_module_spec: The module to build; None uses the setting.
 
         Raises:
@@ -338,7 +349,7 @@ class AlgorithmConfig(
             spaces = config.spaces_of(env)
         run_seed = secrets.randbits(31) if self.seed is None else self.seed
         with building(run_seed):
-            return config.learner_group_for(config.get_rl_module_spec(*spaces), run_seed)
+            return config.learner_group_for(config.get_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec | MultiRLModuleSpec, run_seed: int) -> LearnerGroup:
         """Build the learners of ``spec``; the config must be frozen."""
@@ -482,20 +493,27 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
         functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
         return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
 
-    def get_multi_rl_module_spec(
-        self, observation_spaces: Mapping[str | int, Space], action_spaces: Mapping[str | int, Space]
-    ) -> MultiRLModuleSpec:
-        """Return the specs of all policies, completed by :meth:`get_rl_module_spec` and the spaces of the agents.
+    def for_evaluation(self) -> Self:
+        config = super().for_evaluation()
+        if self.evaluation_policy_mapping_fn is None:
+            return config
+        return config.copy().update({"policy_mapping_fn": self.evaluation_policy_mapping_fn}).freeze()
 
-        Args:
-            observation_spaces, action_spaces: Spaces by agent, in the order of the env's agents.
+    def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
+        if not self.is_multi_agent:
+            return super().get_module_spec(observation_space, action_space)
+        from algorithms.run.policies import specs_of  # with much that only several agents need
 
-        Raises:
-            ValueError: If settings of ``multi_agent`` do not fit each other or the agents.
-        """
-        from algorithms.run.policies import specs_of  # imported only for several agents
+        return specs_of(self, observation_space, action_space)
 
-        return specs_of(self, observation_spaces, action_spaces)
+    def spaces_of(
+        self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
+    ) -> tuple[Space[Any], Space[Any]]:
+        if not self.is_multi_agent or env is not None or self.env is None:
+            return super().spaces_of(env)
+        from algorithms.run.policies import spaces_of
+
+        return spaces_of(self)
 
     @classmethod
     def _checked(cls, values: Mapping[str, Any], where: str, section: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,12 @@ api_stack: Leave it out: there is one API.
 build_algo: Call build().
 resources: Leave it out: resources are settings of .env_runners() and .learners().
 offline_data input input_ output: Offline data are not available yet.
-multi_agent policies policy_mapping_fn policies_to_train: Several agents are not available yet: one agent only so far.
+multi_agent policies policy_mapping_fn: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has one agent.
+policies_to_train policy_overrides: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has one agent.
+algorithm_config_overrides_per_module: Use .multi_agent(policy_overrides={'policy_1': {'gamma': 0.9}}).
+observation_fn: Wrap the env, and compute the observations of all agents there.
+count_steps_by: Leave it out: batch sizes count steps of the env, whatever the number of agents that act.
+policy_states_are_swappable policy_map_capacity: Leave it out: all policies stay in memory.
 connectors env_to_module_connector: There are no connectors: wrap the env, or override build_encoder() of a catalog.
 module_to_env_connector: There are no connectors: wrap the env. Actions are clipped or scaled to their bounds already.
 learner_connector: There are no connectors: override preprocess_train_data(rollout) of .learners(learner_class=...).
@@ -165,7 +170,7 @@ configure_optimizers configure_optimizers_for_module: Override configure_optimiz
 compute_gradients apply_gradients: Override configure_optimizer_for_module(module_id, parameters).
 postprocess_gradients postprocess_gradients_for_module: Set grad_clip, or override configure_optimizer_for_module().
 rl_module_required_apis: Set the class attribute required_apis, a tuple of interfaces.
-should_module_be_updated: Choosing which modules are trained is not available yet.
+should_module_be_updated: Use .multi_agent(policies_to_train=[...]), or a function of the policy's id.
 
 [RLModule]
 compute_self_supervised_loss: Implement compute_extra_losses(batch, fwd_out) of ExtraLossAPI.

@@ -122,7 +122,7 @@ def train_once(plan: TrainPlan) -> int:
         workers = f"{config.num_env_runners} env runners and {config.num_learners} learners"
         say(f"Starting {workers} on Ray, which can take a minute ...")
     with own_run_dir(config), plan.build() as algorithm:
-        parameters = sum(parameter.numel() for parameter in algorithm.get_module().parameters())
+        parameters = sum(parameter.numel() for parameter in algorithm.learner_group.module.parameters())
         more, step = ("", "") if plan.checkpoint is None else (" more", f", at step {algorithm.env_steps:,}")
         say(run_name(algorithm))
         say(f"  begun with  {plan.begun_with}{step}")

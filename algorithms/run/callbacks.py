@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ class FinishedEpisode:
         env_index: Index of the environment that played it.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
+        agent_returns: Sum of the rewards of each agent, if the env has several. ``episode_return`` is their sum, and
+            ``info`` has the infos by agent.
     """
 
     episode_return: float
@@ -51,16 +53,19 @@ class FinishedEpisode:
     env_index: int
     info: dict[str, Any]
     in_evaluation: bool
+    agent_returns: dict[Any, float] = field(default_factory=dict)
 
 
 def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
     """Return the episodes that ended in ``rollout``, in order of time; with ``info`` if the runner recorded it."""
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
-    infos = stats.get("episode_infos", [{}] * len(returns))
+    infos, of_agents = (stats.get(name, [{}] * len(returns)) for name in ("episode_infos", "episode_agent_returns"))
     return [
-        FinishedEpisode(episode_return, length, slot, info, in_evaluation)
-        for episode_return, length, slot, info in zip(returns, lengths, slots, infos, strict=True)
+        FinishedEpisode(episode_return, length, slot, info, in_evaluation, agent_returns)
+        for episode_return, length, slot, info, agent_returns in zip(
+            returns, lengths, slots, infos, of_agents, strict=True
+        )
     ]
 
 

@@ -14,7 +14,6 @@ from algorithms.loggers.base import needs_folder
 from algorithms.registry import config_class, name_of
 from algorithms.run.run_folder import checkpoint_in, run_folder_of
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -30,13 +29,16 @@ def save_algorithm(algorithm: Algorithm, path: str | os.PathLike[str]) -> Path:
     if algorithm not in _saved:
         _saved.add(algorithm)
         _warn_of_script(algorithm.config)
-    module = algorithm.get_module()
-    parameters = [name for name, _ in module.named_parameters()]  # all other tensors are buffers
+    modules = {
+        # tensors that are no parameters are buffers
+        module_id: {"class": type(module).__name__, "parameters": [name for name, _ in module.named_parameters()]}
+        for module_id, module in algorithm.learner_group.module.items()
+    }
     content = {
         "algorithm": name_of(algorithm.config),
         "run_seed": algorithm.run_seed,
         "config": algorithm.config.to_dict(),
-        "modules": {DEFAULT_MODULE_ID: {"class": type(module).__name__, "parameters": parameters}},
+        "modules": modules,
         "state": algorithm.get_state(),
     }
     return save_checkpoint(path, content)

@@ -92,7 +92,7 @@ class Evaluation:
                     role="evaluation_env",
                     on_env=self._callbacks.on_env(in_evaluation=True),
                 )
-                self._made.build_modules(algorithm.module_spec, algorithm.get_module())
+                algorithm.build_modules_of(self._made)
         return self._made
 
     def run(self, config: AlgorithmConfig, video_dir: str | os.PathLike[str] | None, progress: bool) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Evaluation:
                 show=lambda done: show(done, f"recorded {done}/{count} episodes"),
             )
 
-    def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, float]:
+    def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, Any]:
         """Play a number of episodes, or of steps, and return the summary of the finished episodes.
 
         Of episodes, every env counts an equal share, its first ones: counting whichever ends first would favour short
@@ -168,7 +168,13 @@ class Evaluation:
         if self._callbacks.listens("on_episode_end"):
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
-        summary = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
+        summary: dict[str, Any] = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
+        by_agent = dict[Any, list[float]]()
+        for episode in counted:
+            for agent, total in episode.agent_returns.items():
+                by_agent.setdefault(agent, []).append(total)
+        means = {agent: sum(totals) / len(totals) for agent, totals in by_agent.items()}
+        summary |= {"agent_episode_returns_mean": means} if means else {}
         return summary | {"num_episodes": len(counted), "num_env_steps": steps}
 
     def get_state(self) -> dict[str, Any] | None:

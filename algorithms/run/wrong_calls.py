@@ -16,6 +16,12 @@ def explain_unknown(owner: Any, name: str) -> Any:
     cls = owner if isinstance(owner, type) else type(owner)
     if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
         return (type if owner is cls else object).__getattribute__(owner, name)
+    if name == "policy" and owner is not cls:
+        ids = ", ".join(map(repr, owner.policies))
+        raise AttributeError(
+            f"{cls.__name__}.policy: expected a run with one policy, got {ids}. Use algo.policies[id] for one of them, "
+            "or algo.policies.act({agent: obs}) for all agents."
+        )
     public = [one for one in known if not one.startswith("_")]
     remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
     raise AttributeError(

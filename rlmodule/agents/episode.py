@@ -24,6 +24,7 @@ class MultiAgentEpisode:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env; a run that is resumed continues to count.
         length: Number of steps of the env.
+        finished: Sum of the rewards of each agent that ended in this episode.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class MultiAgentEpisode:
         self._in_play: dict[AgentID, None] = {}
         self._all_agents, self._policy_map, self._returns = agents, policy_map, returns
         self._policies: dict[AgentID, str] = {}
-        self._before: dict[AgentID, float] = {}
+        self.finished: dict[AgentID, float] = {}
 
     @property
     def id(self) -> str:
@@ -54,7 +55,7 @@ class MultiAgentEpisode:
     def returns(self) -> dict[AgentID, float]:
         """Sum of all rewards in this episode, by agent."""
         own = zip(self._all_agents, self._returns.tolist(), strict=True)
-        return {agent: total + self._before.get(agent, 0.0) for agent, total in own}
+        return {agent: total + self.finished.get(agent, 0.0) for agent, total in own}
 
     def policy_of(self, agent: AgentID) -> str:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
@@ -75,4 +76,4 @@ class MultiAgentEpisode:
     def leave(self, agent: AgentID, total: float) -> None:
         """Remove ``agent``, which ends with the return ``total``."""
         del self._in_play[agent]
-        self._before[agent] = self._before.get(agent, 0.0) + total
+        self.finished[agent] = self.finished.get(agent, 0.0) + total

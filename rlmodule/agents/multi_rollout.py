@@ -18,8 +18,9 @@ from rlmodule.data.rollout import Rollout, map_leaves
 
 @dataclass(kw_only=True)
 class MultiRollout(Mapping[str, Rollout]):
-    """Maps the id of each module to its rollout, in the time of its agents: the rows of a slot are the steps of one agent of one
-    env, without gaps. The rows behind its last one are invalid: they hold the observation that followed, and zeros.
+    """Maps the id of each module to its rollout, in the time of its agents: the rows of a slot are the steps of one
+    agent of one env, without gaps. The rows behind its last one are invalid: they hold the observation that followed,
+    and zeros.
 
     Attributes:
         modules: The rollouts by module id; a module has one only if at least one of its agents completed a row.
@@ -67,6 +68,12 @@ class MultiRollout(Mapping[str, Rollout]):
             policy_version=min(rollout.policy_version for rollout in rollouts),
             first_env_index=rollouts[0].first_env_index,
         )
+
+    def restricted(self, is_kept: Callable[[str], bool]) -> MultiRollout:
+        """Return this rollout without those of the modules for whose ids ``is_kept`` is False."""
+        kept = [module_id for module_id in self.modules if is_kept(module_id)]
+        modules, slots = ({name: by_id[name] for name in kept} for by_id in (self.modules, self.slots))
+        return dataclasses.replace(self, modules=modules, slots=slots)
 
     def map(self, function: Callable[[Rollout], Rollout]) -> MultiRollout:
         """Return this rollout with ``function`` applied to that of each module."""

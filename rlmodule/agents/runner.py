@@ -212,7 +212,7 @@ class AgentRunner:
               time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
             - ``agent_returns``, ``agent_lengths``: of finished episodes of agents, a list by agent. An agent that
               ended and returned has several in one episode of its env. The length counts its own steps.
-            - ``episode_agent_returns``: of each finished episode of an env, the returns by agent.
+            - ``episode_agent_returns``: of each finished episode of an env, the returns of its agents.
             - ``module_returns``: the returns of agents, by id of their module.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
@@ -335,7 +335,7 @@ class AgentRunner:
             for agent in env.ended:
                 self._leave(e, agent)
             if env.is_over and not env.has_failed:
-                self._returns_by_agent.append(self.episodes[e].returns)
+                self._returns_by_agent.append(self.episodes[e].finished)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
         """Add the rewards of step ``t``, of each env by agent."""

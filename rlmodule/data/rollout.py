@@ -74,6 +74,10 @@ class Rollout:
             first_env_index=rollouts[0].first_env_index,
         )
 
+    def map(self, function: Callable[[Rollout], Rollout]) -> Rollout:
+        """Return ``function`` of this rollout. Those of several agents apply it to the rollout of each module."""
+        return function(self)
+
     def to(self, device: torch.device) -> Rollout:
         """Return the rollout with all tensors on ``device``, itself if they already are. Copies are not waited for."""
         if self.valid.device == device == self.final_index.device:

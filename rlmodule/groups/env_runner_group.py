@@ -10,11 +10,12 @@ from typing import Any
 from gymnasium import Space
 
 from rlmodule.data.rollout import Rollout
-from rlmodule.modules.rl_module import RLModule
-from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.settings import RunnerSettings
 
+Spec = RLModuleSpec | MultiRLModuleSpec
 State = dict[str, dict[str, Any]]
 """The state of each env, by the global index of the env."""
 
@@ -35,8 +36,9 @@ class EnvRunnerGroup:
         ValueError: If the settings ask for runners in other processes; call :meth:`create` for those.
 
     Attributes:
-        observation_space, action_space: Spaces of one env.
-        module: The module that acts, with the learner's weights; set by :meth:`build_modules`.
+        observation_space, action_space: Spaces of one env; by agent, if it has several.
+        module: The module that acts, with the learner's weights, or all of several agents; set by
+            :meth:`build_modules`.
         num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
     """
 
@@ -82,20 +84,25 @@ class EnvRunnerGroup:
         Raises:
             WorkerFailed: If a runner in another process cannot be built.
         """
+        if settings.is_multi_agent:
+            from rlmodule.groups.agent_runner_group import create_agent_runner_group
+
+            return create_agent_runner_group(settings, run_seed=run_seed, role=role, on_env=on_env)
         if settings.num_env_runners:
             from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 
             return RemoteEnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
         return EnvRunnerGroup(settings, run_seed=run_seed, role=role, on_env=on_env)
 
-    def build_modules(self, spec: RLModuleSpec, learner_module: RLModule) -> None:
+    def build_modules(self, spec: Spec, learner_module: RLModule | MultiRLModule) -> None:
         """Let the runners act with the weights of ``learner_module``; ``spec`` describes it."""
-        self.module = spec.build(inference_only=True)
-        self.module.share_tensors_of(learner_module)
+        module: Any = spec.build(inference_only=True)
+        module.share_tensors_of(learner_module)
+        self.module = module
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
 
-    def _act_with(self, spec: RLModuleSpec) -> None:
+    def _act_with(self, spec: Spec) -> None:
         """Let the runners act with the weights of :attr:`module`."""
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import gymnasium as gym
@@ -27,8 +27,7 @@ from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.groups.env_runner_group import EnvRunnerGroup, State
-from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State
 from rlmodule.sampling.env_runner import EnvRunner, OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
 
@@ -78,10 +77,17 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
     """
 
+    _runner_class: ClassVar[Any] = EnvRunner
+    _rollout_class: ClassVar[Any] = Rollout
+
+    @property
+    def _actor_class(self) -> type[_RunnerActor]:
+        return _RunnerActor
+
     def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
-        self._spec: RLModuleSpec | None = None
+        self._spec: Any = None
         self._shared: Any = None
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
@@ -95,7 +101,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
         """Start the runners, once everything that their processes need can be pickled."""
         settings = self._settings
-        env_spec = None if settings.env is None else spec_to_send(settings.env)
+        env_spec = self._env_spec()
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
         sent[f"what is registered as env {settings.env!r}"] = env_spec
         for name, value in sent.items():
@@ -105,8 +111,8 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             "env runner",
             settings.num_env_runners,
             functools.partial(
-                _RunnerActor,
-                functools.partial(EnvRunner, settings_sent, run_seed=run_seed, role=role, on_env=on_env),
+                self._actor_class,
+                functools.partial(self._runner_class, settings_sent, run_seed=run_seed, role=role, on_env=on_env),
                 settings.num_envs_per_env_runner,
                 env_spec,
                 self._counter_prefix,
@@ -117,6 +123,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
         )
 
+    def _env_spec(self) -> EnvSpec | None:
+        """Return the spec of an env with an id, for processes in which the id is not registered."""
+        return None if self._settings.env is None else spec_to_send(self._settings.env)
+
     def _known_of(self, worker: int) -> _Known:
         """Return the state of the present incarnation of a runner; on its first call, attach its step counter."""
         incarnation, known = self.workers.incarnation(worker), self._known.get(worker)
@@ -125,7 +135,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._known[worker] = known = _Known(incarnation, counter)
         return known
 
-    def _act_with(self, spec: RLModuleSpec) -> None:
+    def _act_with(self, spec: Spec) -> None:
         self._spec = spec  # sent with the first rollout of each process, which builds the module from it
 
     # --- sampling -----------------------------------------------------------------------------------------------------
@@ -197,7 +207,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
             self._replace(answer.worker, answer.failure)
             return None
-        if not isinstance(rollout := answer.value, Rollout):
+        if not isinstance(rollout := answer.value, self._rollout_class):
             return None  # the answer to another method, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
@@ -370,7 +380,7 @@ class _RunnerActor:
 
     def __init__(
         self,
-        make: Callable[..., EnvRunner],
+        make: Callable[..., Any],
         num_envs: int,
         env_spec: EnvSpec | None,
         counter_prefix: str,
@@ -396,12 +406,18 @@ class _RunnerActor:
     def get_spaces(self) -> tuple[Any, Any]:
         return self._runner.observation_space, self._runner.action_space
 
+    def act_with(self, spec: Any) -> Any:
+        """Build the module that ``spec`` describes, and let the runner act with it."""
+        module = spec.build(inference_only=True).to(self._runner.device)
+        self._runner.set_module(module)
+        return module
+
     def sample(
         self,
         num_steps: int,
         explore: bool,
         policy_version: int,
-        spec: RLModuleSpec | None,
+        spec: Any,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
         """Sample a rollout by :meth:`EnvRunner.sample`.
@@ -417,9 +433,9 @@ class _RunnerActor:
         try:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):
-                    self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
+                    self._module = self.act_with(spec)
             if weights is not None:
-                self._runner.module.set_state(weights)
+                self._module.set_state(weights)
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)

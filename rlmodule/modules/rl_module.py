@@ -376,6 +376,11 @@ class MultiRLModule(nn.Module):
         for module_id, module_state in state.items():
             self[module_id].set_state(module_state)
 
+    def share_tensors_of(self, other: MultiRLModule) -> None:
+        """Let each module share the tensors of that with its id in ``other``; see :meth:`RLModule.share_tensors_of`."""
+        for module_id, module in self.items():
+            module.share_tensors_of(other[module_id])
+
 
 def nothing_to_choose(where: str, mask: ActionMask) -> ValueError:
     """Return the error for an observation whose action mask allows no action; ``where`` names the observation."""

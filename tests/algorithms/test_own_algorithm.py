@@ -212,8 +212,8 @@ def test_a_learner_group_is_built_of_another_module_and_without_an_env() -> None
 def test_a_spec_of_several_modules_is_refused_in_one_line() -> None:
     several = MultiRLModuleSpec({"p0": RLModuleSpec(), "p1": RLModuleSpec()})
     expected = (
-        r"^PPOConfig\.rl_module\(rl_module_spec=\): expected one RLModuleSpec: several agents are not available yet, "
-        r"got a MultiRLModuleSpec of p0, p1\. Pass one of its specs\.$"
+        r"^PPOConfig\.rl_module\(rl_module_spec=\): expected one RLModuleSpec, got a MultiRLModuleSpec of p0, p1\. "
+        r"Pass one of its specs, or for several agents all of them: \.multi_agent\(policies=\.\.\.\)\.$"
     )
     with pytest.raises(TypeError, match=expected):
         PPOConfig().rl_module(rl_module_spec=several)  # type: ignore[arg-type]
