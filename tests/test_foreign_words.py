@@ -96,7 +96,7 @@ HOOKS = [
             ("compute_losses", "compute_loss_for_module(module_id, batch, fwd_out)"),
             ("configure_optimizers_for_module", "configure_optimizer_for_module(module_id, parameters)"),
             ("postprocess_gradients", "configure_optimizer_for_module()"),
-            ("should_module_be_updated", "not available yet"),
+            ("should_module_be_updated", "Use .multi_agent(policies_to_train=[...])"),
         )
     ),
     (RLModule, "compute_self_supervised_loss", "ExtraLossAPI"),
