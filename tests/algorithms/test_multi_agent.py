@@ -1,0 +1,395 @@
+"""Runs with several agents: policies of a config, one agent as today's run, metrics, evaluation, checkpoints, Ray."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from algorithms.algorithm import Algorithm
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+from algorithms.run.callbacks import FinishedEpisode
+from rlmodule import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.agents.multi_agent_env import MultiAgentEnv
+from rlmodule.testing.data import differences
+from tests.rlmodule.agents.envs import CartPoles, OneAgent
+
+ID = "default_policy"
+SMALL = {"fcnet_hiddens": [8]}
+
+
+class Tags(MultiAgentEnv):
+    """Agents 1 and "b" play until step `length`, "late" starts in step 2. Rewards are 1, 10 and 100 in each step.
+
+    The observations of "late" have another width, so its policy must be another one.
+    """
+
+    def __init__(self, length: int = 5, width: int = 3) -> None:
+        self.possible_agents, self.length = [1, "b", "late"], length
+        narrow, wide = (spaces.Box(-1.0, 100.0, (n,), np.float32) for n in (2, width))
+        self.observation_spaces = {1: narrow, "b": narrow, "late": wide}
+        self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(2))
+
+    def _obs(self) -> dict[Any, Any]:
+        playing = self.possible_agents[: 3 if self.t > 1 else 2]
+        return {agent: np.full(self.observation_spaces[agent].shape, self.t, np.float32) for agent in playing}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, actions: dict[Any, Any]) -> Any:
+        self.t += 1
+        rewards = {agent: {1: 1.0, "b": 10.0, "late": 100.0}[agent] for agent in actions}
+        return self._obs(), rewards, {"__all__": self.t == self.length}, {}, {}
+
+
+class RandomStart(CartPoles):
+    """CartPoles, made with a number of agents."""
+
+
+def config(env: Any = CartPoles, **settings: Any) -> PPOConfig:
+    values: dict[str, Any] = {"num_envs_per_env_runner": 2, "train_batch_size_per_learner": 64, "minibatch_size": 32}
+    return PPOConfig(env=env, seed=3, num_epochs=2, model_config=SMALL, **values | settings)
+
+
+def tags(**settings: Any) -> PPOConfig:
+    return config(Tags, **{"policies": ["pair", "late"], "policy_mapping_fn": MAPPING} | settings)
+
+
+MAPPING = {1: "pair", "b": "pair", "late": "late"}
+
+
+def mapping_fn(agent: Any, episode: Any) -> str:
+    return MAPPING[agent]
+
+
+# --- which policies there are -----------------------------------------------------------------------------------------
+
+CART = ["cart_0", "cart_1", "cart_2", "cart_3"]
+WIDE = RLModuleSpec(model_config={"fcnet_hiddens": [5]})
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        ("shared", [ID]),
+        ("own", CART),
+        (["x"], ["x"]),
+        ({*CART}, CART),
+        (lambda agents: {agent: RLModuleSpec() for agent in agents}, CART),
+        (lambda agents: "own", CART),
+        (MultiRLModuleSpec({"only": WIDE}), ["only"]),
+    ],
+    ids=["shared", "own", "list", "set", "specs of a function", "word of a function", "MultiRLModuleSpec"],
+)
+def test_policies_are_resolved_with_the_agents_of_the_env(policies: Any, expected: list[str]) -> None:
+    group = config().multi_agent(policies=policies).build_learner_group()
+    assert [*group.module] == expected
+
+
+def test_each_policy_has_its_own_spec_and_spaces_and_the_rest_of_the_config() -> None:
+    with tags(policies={"pair": RLModuleSpec(), "late": WIDE}).build() as algo:
+        pair, late = algo.get_module("pair"), algo.get_module("late")
+        assert (pair.observation_space.shape, late.observation_space.shape) == ((2,), (3,))
+        assert pair.model_config.fcnet_hiddens == (8,)
+        assert late.model_config.fcnet_hiddens == (5,)
+        assert {*algo.train()["learners"]} == {"pair", "late"}
+
+
+def test_specs_may_name_the_spaces_that_a_mapping_function_cannot() -> None:
+    wide, narrow = (RLModuleSpec(observation_space=Tags().observation_spaces[agent]) for agent in ("late", "b"))
+    acting = {"action_space": spaces.Discrete(2)}
+    specs = {
+        "pair": RLModuleSpec(observation_space=narrow.observation_space, **acting),
+        "late": RLModuleSpec(observation_space=wide.observation_space, **acting),
+    }
+    with tags(policies=specs, policy_mapping_fn=mapping_fn).build() as algo:
+        assert {*algo.train()["learners"]} == {"pair", "late"}
+    with pytest.raises(
+        ValueError, match=r"policy 'pair': expected agents with the same spaces, .* a function policy_map"
+    ):
+        tags(policy_mapping_fn=mapping_fn).build()
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "no mapping": (
+        lambda: config(policies=["x", "y"]).build(),
+        "policy_mapping_fn: expected a function or a dict, since the policies x, y do not have the names",
+    ),
+    "agent without mapping": (
+        lambda: tags(policy_mapping_fn={1: "pair", "b": "pair"}).build(),
+        r"expected a policy for each agent, got none for \['late'\]",
+    ),
+    "unknown policy": (
+        lambda: tags(policy_mapping_fn=MAPPING | {"b": "pear"}).build(),
+        "agent 'b': expected one of the policies pair, late, got 'pear'",
+    ),
+    "unknown policy in evaluations": (
+        lambda: tags(evaluation_policy_mapping_fn=dict.fromkeys(MAPPING, "pear")).build(),
+        "expected one of the policies pair, late, got 'pear'",
+    ),
+    "other spaces": (
+        lambda: tags(policy_mapping_fn=dict.fromkeys(MAPPING, "pair")).build(),
+        "policy 'pair': expected agents with the same spaces, got ",
+    ),
+    "other spaces than those of the spec": (
+        lambda: tags(
+            policies={"pair": RLModuleSpec(), "late": RLModuleSpec(None, spaces.Box(0, 1, (9,)), spaces.Discrete(2))}
+        ).build(),
+        "agent 'late': expected a module with its spaces",
+    ),
+    "nobody trained": (
+        lambda: tags(policies_to_train=lambda policy_id: False).build(),
+        "policies_to_train: expected at least one of pair, late, got none",
+    ),
+    "unknown policy trained": (
+        lambda: tags(policies_to_train=["pear"]).build(),
+        r"policies_to_train: expected ids of policies \(pair, late\), got 'pear'.*'pair'",
+    ),
+    "unknown policy overridden": (
+        lambda: tags(policy_overrides={"pear": {"gamma": 0.5}}).build(),
+        "policy_overrides: expected ids of policies",
+    ),
+    "no policies": (lambda: config(policies=[]).build(), "expected at least one policy, not named 'timers', got none"),
+    "timers": (lambda: config(policies=["timers"]).build(), "got 'timers', a section of the result"),
+    "one agent": (lambda: PPOConfig("CartPole-v1", policies="own").build(), "got an id of Gymnasium's"),
+    "several agents": (lambda: config(CartPoles).build(), r"needs \.multi_agent\(policies='shared'\)"),
+    "mapping alone": (
+        lambda: config(policy_mapping_fn=MAPPING).build(),
+        "policy_mapping_fn: expected nothing without policies",
+    ),
+    "async": (
+        lambda: config(policies="own", gym_env_vectorize_mode="async").build(),
+        "expected None or 'sync' with several agents",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_is_told_when_the_run_is_built(case: str) -> None:
+    build, message = WRONG[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        build()
+
+
+def test_a_function_must_return_policies() -> None:
+    with pytest.raises(TypeError, match=r"policies, the result of the function: expected 'shared', .* got None"):
+        config(policies=lambda agents: None).build()
+    with pytest.raises(TypeError, match=r"overrides\(policies=\): expected 'shared' \| 'own'"):
+        config(policies=lambda agents: 3).build()
+
+
+OVERRIDES = {
+    "the batch": ({"train_batch_size_per_learner": 9}, r"All policies have the same: write \.training\(train_batch"),
+    "runners": ({"num_env_runners": 2}, r"All policies have the same: write \.env_runners\(num_env_runners"),
+    "a typo": ({"gama": 0.5}, r"got 'gama'. .*'gamma'"),
+}
+
+
+@pytest.mark.parametrize("case", OVERRIDES)
+def test_overrides_are_settings_that_belong_to_one_policy(case: str) -> None:
+    values, message = OVERRIDES[case]
+    before = config(policies="own")
+    with pytest.raises(
+        TypeError, match=rf"^PPOConfig\.policy_overrides\['cart_0'\]: expected some of gamma, .*{message}"
+    ):
+        before.multi_agent(policy_overrides={"cart_0": values})
+    assert before.policy_overrides == {}
+    with pytest.raises(ValueError, match=r"policy_overrides\['a'\]\.gamma: expected finite float, >= 0 and <= 1"):
+        before.multi_agent(policy_overrides={"a": {"gamma": 3.0}})
+
+
+# --- what a run does --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [SMALL, {**SMALL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}])
+def test_a_run_with_one_agent_is_that_of_its_env(model: dict[str, Any]) -> None:
+    single = config("CartPole-v1", clip_rewards=0.5).rl_module(model_config=model)
+    several = single.copy().environment(lambda env_config: OneAgent("CartPole-v1")).multi_agent(policies="own")
+    with single.build() as one, several.build() as other:
+        for _ in range(3):
+            expected, result = one.train(), other.train()
+            assert result["learners"] == {"agent": expected["learners"][ID]}
+            for name in ("episode_return_mean", "episode_len_mean", "num_env_steps_sampled_lifetime"):
+                assert result["env_runners"][name] == expected["env_runners"][name]
+        assert differences(other.get_module("agent").get_state(), one.get_module().get_state()) == []
+        expected, result = (algo.evaluate(num_episodes=3)["env_runners"] for algo in (one, other))
+        assert result["episode_return_mean"] == expected["episode_return_mean"]
+
+
+def test_metrics_are_by_env_by_agent_and_by_module() -> None:
+    """Each episode has 5 steps; agents 1 and "b" act in all, "late" in those from 2 on."""
+    with tags(rollout_fragment_length=32).build() as algo:
+        played = algo.train()["env_runners"]
+        assert played["episode_return_mean"] == 5 * 1 + 5 * 10 + 3 * 100
+        assert played["episode_len_mean"] == 5
+        assert played["num_env_steps_sampled_lifetime"] == 64
+        assert played["num_episodes_lifetime"] == 2 * 6
+        assert played["agent_episode_returns_mean"] == {1: 5.0, "b": 50.0, "late": 300.0}
+        assert played["module_episode_returns_mean"] == {"pair": 27.5, "late": 300.0}
+        # of the 7th episode, 2 steps: "late" has observed and not acted
+        assert played["num_agent_steps_sampled_lifetime"] == {1: 64, "b": 64, "late": 36}
+        assert played["num_module_steps_sampled_lifetime"] == {"pair": 128, "late": 36}
+        assert algo.train()["env_runners"]["num_module_steps_sampled_lifetime"]["pair"] == 256
+        evaluated = algo.evaluate(num_episodes=3)["env_runners"]
+        assert evaluated["agent_episode_returns_mean"] == {1: 5.0, "b": 50.0, "late": 300.0}
+
+
+def test_callbacks_see_the_returns_of_agents_and_the_rollouts_of_trained_modules() -> None:
+    episodes, modules = list[FinishedEpisode](), list[set[str]]()
+    watched = tags(policies_to_train=["pair"]).callbacks(
+        on_episode_end=lambda algorithm, episode: episodes.append(episode),
+        on_sample_end=lambda algorithm, rollout: modules.append({*rollout}),
+    )
+    with watched.build() as algo:
+        before = {name: x.clone() for name, x in algo.get_module("late").get_state().items()}
+        result = algo.train()
+        assert [*result["learners"]] == ["pair"]
+        assert differences(algo.get_module("late").get_state(), before) == []
+        assert result["env_runners"]["num_module_steps_sampled_lifetime"]["late"] == 36
+    assert modules == [{"pair"}]
+    assert {tuple(one.agent_returns.items()) for one in episodes} == {((1, 5.0), ("b", 50.0), ("late", 300.0))}
+    assert {one.episode_return for one in episodes} == {355.0}
+
+
+def test_overrides_and_clipped_rewards_reach_the_modules() -> None:
+    changed = {"cart_1": {"lr": 1e-2, "entropy_coeff": [[0, 0.0], [128, 0.2]]}}
+    with config(policies="own", clip_rewards=0.25, policy_overrides=changed).build() as algo:
+        assert all((one["rewards"][one.valid] == 0.25).all() for one in algo.sample().values())
+        learned = algo.train()["learners"]
+        assert [learned[name]["learning_rate"] for name in CART] == [3e-4, 1e-2, 3e-4, 3e-4]
+        assert learned["cart_1"]["entropy_coeff"] == pytest.approx(0.2)  # after 128 env steps, of which 64 were sampled
+
+
+def test_an_evaluation_has_its_own_mapping() -> None:
+    seen = list[Any]()
+
+    def in_evaluation(agent: Any, episode: Any) -> str:
+        seen.append((agent, episode.env_index))
+        return "a"
+
+    run = config(policies=["a", "b"], policy_mapping_fn=lambda agent, episode: "b", num_envs_per_env_runner=4)
+    with run.multi_agent(evaluation_policy_mapping_fn=in_evaluation).build() as algo:
+        assert [*algo.train()["learners"]] == ["b"]
+        assert not seen
+        algo.evaluate(num_episodes=4)
+        assert {*seen} >= {(agent, env) for agent in CART for env in range(4)}
+
+
+def test_policies_act_for_all_agents_as_the_modules_do() -> None:
+    env = Tags()
+    obs, _ = env.reset()
+    with tags().build() as algo:
+        actions, state = algo.policies.act(obs)
+        for agent, action in actions.items():
+            assert action == algo.policies["pair"].act(obs[agent])[0]
+        obs, *_ = env.step(actions)
+        env.t = 2
+        actions, state = algo.policies.act(env._obs(), state)
+        assert {agent: policy_id for agent, (policy_id, _) in state.items()} == MAPPING
+        with pytest.raises(ValueError, match=r"expected observations of 1, 'b', 'late', got one of 'lat'.*'late'"):
+            algo.policies.act({"lat": obs["b"]})
+        with pytest.raises(AttributeError, match=r"PPO\.policy: expected a run with one policy, got 'pair', 'late'"):
+            _ = algo.policy
+        with pytest.raises(KeyError, match="expected one of pair, late"):
+            algo.get_module()
+        assert algo.explain().startswith("pair\nPPOCatalog")
+        assert "\n\nlate\nPPOCatalog" in algo.explain()
+
+
+def test_agents_keep_their_memories_and_need_rewards_that_their_modules_see() -> None:
+    model = {**SMALL, "use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_reward": True}
+    with tags(model_config=model).build() as algo:
+        obs = np.ones(2, np.float32)
+        _, state = algo.policies.act({1: obs})
+        _, alone = algo.policies["pair"].act(obs)
+        _, both = algo.policies.act({"b": obs}, state)
+        assert both[1] is state[1]  # it waits
+        _, after = algo.policies.act({1: 2 * obs}, both, rewards={1: 3.0, "b": 1.0})
+        _, expected = algo.policies["pair"].act(2 * obs, alone, reward=3.0)
+        assert differences(after[1][1], expected) == []
+        with pytest.raises(ValueError, match="expected the reward of the last env.step"):
+            algo.policies.act({1: obs}, both)
+
+
+def test_a_run_with_one_shared_policy_has_that_policy() -> None:
+    with config(policies="shared").build() as algo:
+        assert algo.policy is algo.policies[ID]
+        assert algo.get_module() is algo.get_module(ID)
+
+
+# --- checkpoints, workers ---------------------------------------------------------------------------------------------
+
+
+def trained(algo: Algorithm) -> Any:
+    result = algo.train()
+    return result["learners"], {n: x for n, x in result["env_runners"].items() if n != "num_env_steps_per_second"}
+
+
+def test_a_saved_run_continues_at_new_episodes(tmp_path: Path) -> None:
+    with tags(policies_to_train=["late"], policy_overrides={"late": {"gamma": 0.9}}).build() as algo:
+        algo.train()
+        algo.evaluate(num_episodes=2)
+        path = algo.save(tmp_path / "ck")
+        algo.env_runner_group.reset()
+        with Algorithm.from_checkpoint(path, env=Tags) as loaded:
+            assert loaded.config.policy_overrides == {"late": {"gamma": 0.9}}
+            assert differences(loaded.learner_group.get_state(), algo.learner_group.get_state()) == []
+            assert loaded.metrics.get_state() == algo.metrics.get_state()
+            first, second = trained(loaded), trained(loaded)
+        with Algorithm.from_checkpoint(path, env=Tags, policies_to_train=None) as both:
+            assert {*both.train()["learners"]} == {"pair", "late"}
+        with Algorithm.from_checkpoint(path, env=Tags) as again:
+            assert (trained(again), trained(again)) == (first, second)
+
+
+def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path) -> None:
+    with config(env_config={"num_agents": 2}, policies="shared").build() as algo:
+        algo.train()
+        path = algo.save(tmp_path / "ck")
+    with Algorithm.from_checkpoint(path, env=CartPoles, env_config={"num_agents": 3}) as more:
+        assert {*more.train()["env_runners"]["num_agent_steps_sampled_lifetime"]} == {*CART[:3]}
+
+
+@pytest.mark.usefixtures("ray_started")
+def test_runners_and_learners_elsewhere_learn_the_same() -> None:
+    here = config(num_envs_per_env_runner=4, policies=["a", "b"], minibatch_size=16).multi_agent(
+        policy_mapping_fn=dict.fromkeys(CART, "a") | {"cart_3": "b"}, policies_to_train=["a"]
+    )
+    there = here.copy().env_runners(num_env_runners=2, num_envs_per_env_runner=2)
+    there.learners(num_learners=1)
+    with here.build() as one, there.build() as other:
+        for _ in range(2):
+            expected, result = one.train(), other.train()
+            assert (
+                result["env_runners"]["num_agent_steps_sampled_lifetime"]
+                == (expected["env_runners"]["num_agent_steps_sampled_lifetime"])
+            )
+            assert result["learners"].keys() == expected["learners"].keys() == {"a"}
+            for name, value in expected["learners"]["a"].items():
+                assert result["learners"]["a"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
+        assert result["workers"]["num_env_steps_lost_lifetime"] == 0
+
+
+def test_single_agents_need_nothing_of_several(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom algorithms.ppo import PPOConfig\n"
+        "with PPOConfig(env='CartPole-v1', train_batch_size_per_learner=64).build() as algo:\n    algo.train()\n"
+        "print([name for name in sys.modules if 'agent' in name.partition('.')[2] and name.startswith(('rlm', 'alg'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == "[]"
+
+
+def test_dqn_has_one_agent() -> None:
+    with pytest.raises(AttributeError, match="DQN has one agent"):
+        DQNConfig().multi_agent(policies="own")  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="DQN has one agent"):
+        DQNConfig(policies="own")  # type: ignore[call-arg]
