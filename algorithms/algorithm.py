@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
@@ -89,7 +89,7 @@ class Algorithm(metaclass=AlgorithmType):
 
         return AgentMetrics(window)
 
-    def _make_policies(self, generator: torch.Generator) -> Mapping[str, Policy]:
+    def _make_policies(self, generator: torch.Generator) -> Any:
         if not self.config.is_multi_agent:
             return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, generator)}
         from algorithms.run.policies import policies_of  # with much that only several agents need
@@ -136,9 +136,8 @@ class Algorithm(metaclass=AlgorithmType):
         """
 
     def sample(self) -> Rollout:
-        """Sample one train batch: :meth:`sample_rollouts`, joined along the env dimension."""
-        rollouts = self.sample_rollouts()
-        return rollouts[0].concat(rollouts)
+        """Sample one train batch: :meth:`sample_rollouts`, joined; of several agents, a :class:`MultiRollout`."""
+        return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:
         """Sample one rollout from each env runner, in order of their envs; fewer if runners fail.
@@ -236,8 +235,12 @@ class Algorithm(metaclass=AlgorithmType):
         modules = dict(self.learner_group.module.items())
         if len(modules) == 1:
             return self.get_module(*modules).explain(format)
-        mark = "%% " if format == "mermaid" else ""
-        return "\n\n".join(f"{mark}{name}\n{module.explain(format)}" for name, module in modules.items())
+        if format != "text":
+            raise ValueError(
+                f"{type(self).__name__}.explain(format=): expected 'text' for several modules, got {format!r}. Call "
+                f"algo.get_module(id).explain({format!r}) for one of {', '.join(modules)}."
+            )
+        return "\n\n".join(f"{name}\n{module.explain()}" for name, module in modules.items())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""

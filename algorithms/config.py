@@ -74,12 +74,12 @@ class MultiAgent(Settings):
         "'shared' is one policy for all agents, 'own' one for each; or their ids, specs by id, or fn(agents) that "
         "returns one of these. None is for an env with one agent.",
     )
-    policy_mapping_fn: Callable[..., str] | dict[str | int, str] | None = setting(
+    policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None,
         "The id of the policy of each agent, by agent or as fn(agent, episode); None takes the policy named as the "
         "agent, or the only one.",
     )
-    evaluation_policy_mapping_fn: Callable[..., str] | dict[str | int, str] | None = setting(
+    evaluation_policy_mapping_fn: Callable[..., str] | dict[Any, str] | None = setting(
         None, "The policy_mapping_fn of evaluations; None takes policy_mapping_fn."
     )
     policies_to_train: list[str] | Callable[..., bool] | None = setting(

@@ -36,6 +36,9 @@ class LearnerGroup:
     If a learner process dies or hangs, all are restarted with the state that was last copied, and repeat the updates
     since then; nothing is lost.
 
+    An update from episodes takes the data of one module, or those of several by id. These learn in the order of their
+    ids, each with its own settings.
+
     Updates have these arguments; updates from batches have no ``num_epochs`` and ``minibatch_size``:
         ``env_steps``: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
         ``module_id``: Id of the module that learns.
@@ -159,8 +162,7 @@ class LearnerGroup:
         async_update: bool = False,
         reduce_fn: Reduce | None = None,
     ) -> Any:
-        """Learn from a rollout or episodes, or from those of several modules by id, which are divided among the
-        learners; see the class for the other arguments. Several modules learn in the order of their ids.
+        """Learn from a rollout or episodes, or from those of each module by id, divided among the learners.
 
         Raises:
             TypeError: If the learner learns from batches.
