@@ -493,6 +493,13 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
         functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
         return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
 
+    def make_env(self, **changed: Any) -> Any:
+        if not self.is_multi_agent:
+            return super().make_env(**changed)
+        from algorithms.run.policies import make_agent_env
+
+        return make_agent_env(self, changed)
+
     def for_evaluation(self) -> Self:
         config = super().for_evaluation()
         if self.evaluation_policy_mapping_fn is None:
@@ -514,6 +521,14 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
         from algorithms.run.policies import spaces_of
 
         return spaces_of(self)
+
+    @classmethod
+    def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        if data.get("policies") is None or "env" not in data:
+            return {}
+        from rlmodule.agents.multi_agent_env import MultiAgentEnv
+
+        return {"env": settings_of(cls)["env"].hint | type[MultiAgentEnv]}
 
     @classmethod
     def _checked(cls, values: Mapping[str, Any], where: str, section: str | None = None) -> dict[str, Any]:

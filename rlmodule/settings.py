@@ -20,8 +20,8 @@ class Environment(Settings, kw_only=False):
 
     env: str | type[gym.Env] | type[VectorEnv] | Callable[..., Any] | None = setting(
         None,
-        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; "
-        "None is not ready to build.",
+        "The environment: a Gymnasium id, an Env class, a factory fn(env_config), or a VectorEnv factory; with several "
+        "agents, a MultiAgentEnv class, an id of PettingZoo, or its module. None is not ready to build.",
     )
     _: KW_ONLY
     env_config: dict[str, Any] = setting(

@@ -13,7 +13,7 @@ from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.metrics import episode_summary
 from algorithms.run.run_folder import run_name
 from algorithms.run.text import return_text
-from algorithms.run.video import watch
+from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
 from rlmodule.seeding import int_seed
 
@@ -98,7 +98,7 @@ def _watched(algorithm: Algorithm, flags: EvaluateFlags) -> dict[str, Any]:
     """Show episodes in a window, and return a result in the form of :meth:`Algorithm.evaluate`."""
     seed = int_seed(algorithm.run_seed, "video", algorithm.env_steps)
     settings = algorithm.config.for_evaluation()
-    seen = watch(algorithm.policy, settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
+    seen = watch(player_of(algorithm), settings, num_episodes=flags.episodes, seed=seed, explore=flags.explore)
     returns, lengths = zip(*seen, strict=True)
     played = {"num_episodes": len(seen), "num_env_steps": sum(lengths)}
     return {"env_runners": episode_summary(returns, lengths) | played}

@@ -190,6 +190,7 @@ def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     acting = folder.best_checkpoint if folder.best_checkpoint.exists() else folder.checkpoint
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
     allowed = f", allow={allow[1:]!r}" if allow else ""
+    act = "actions, state = algo.policies" if algorithm.config.is_multi_agent else "action, state = algo.policy"
     return f"""
 Next:
 
@@ -202,7 +203,7 @@ and in Python:
     with Algorithm.from_checkpoint({str(acting)!r}{allowed}) as algo:
         env = algo.config.make_env()
         (obs, info), state = env.reset(), None
-        action, state = algo.policy.act(obs, state)"""
+        {act}.act(obs, state)"""
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:

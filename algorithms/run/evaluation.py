@@ -12,7 +12,7 @@ import torch
 from algorithms.run.callbacks import CallbackCaller, FinishedEpisode, finished_episodes
 from algorithms.run.metrics import episode_summary
 from algorithms.run.progress import display
-from algorithms.run.video import LIMIT, never_ends, record_videos
+from algorithms.run.video import LIMIT, never_ends, player_of, record_videos
 from algorithms.run.wrong_calls import already_stopped
 from catalog.settings import settings_of
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
@@ -122,7 +122,7 @@ class Evaluation:
             folder = Path(config.run_dir, "videos", f"step-{algorithm.env_steps:010d}")
         with display(count, enabled=progress, lines=False, waiting="recording") as show:
             return record_videos(
-                algorithm.policy,
+                player_of(algorithm),
                 config.for_evaluation(),
                 num_episodes=count,
                 seed=int_seed(algorithm.run_seed, "video", algorithm.env_steps),

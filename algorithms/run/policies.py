@@ -12,7 +12,7 @@ from gymnasium import Space
 from catalog.errors import closest
 from catalog.explain.explain import short_space
 from rlmodule.agents.make import make_agent_envs
-from rlmodule.agents.multi_agent_env import AgentID
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.groups.agent_runner_group import policy_map_of
@@ -75,12 +75,18 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
 
 
+def make_agent_env(config: EpisodeLearnerConfig, changed: Mapping[str, Any]) -> MultiAgentEnv:
+    """Make one env from the settings; ``changed`` overrides its ``env_config``."""
+    assert config.env is not None
+    (guard,) = make_agent_envs(config.env, dict(config.env_config) | dict(changed), 1)
+    return guard.env
+
+
 def spaces_of(config: EpisodeLearnerConfig) -> Any:
     """Make an env from the settings, and return its observation spaces and action spaces by agent."""
-    assert config.env is not None
-    (env,) = make_agent_envs(config.env, config.env_config, 1)
-    with closing(env):
-        return dict(env.observation_spaces), dict(env.action_spaces)
+    with closing(make_agent_env(config, {})) as env:
+        spaces = env.observation_spaces, env.action_spaces
+        return tuple({agent: by_agent[agent] for agent in env.possible_agents} for by_agent in spaces)
 
 
 def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:

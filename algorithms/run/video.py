@@ -23,7 +23,9 @@ from rlmodule.modules.policy import Policy
 from rlmodule.seeding import int_seed, torch_stream
 
 if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
+    from algorithms.run.agent_video import Team
 
 Env: TypeAlias = gym.Env[Any, Any]
 
@@ -37,8 +39,17 @@ LIMIT = 200_000
 """Steps without the end of an episode after which playing stops with an error."""
 
 
+def player_of(algorithm: Algorithm) -> Policy | Team:
+    """Return what plays for the videos of ``algorithm``."""
+    if not algorithm.config.is_multi_agent:
+        return algorithm.policy
+    from algorithms.run.agent_video import Team
+
+    return Team(algorithm.policies)
+
+
 def record_videos(
-    policy: Policy,
+    policy: Policy | Team,
     config: AlgorithmConfig,
     *,
     num_episodes: int,
@@ -84,7 +95,7 @@ def record_videos(
 
 
 def watch(
-    policy: Policy, config: AlgorithmConfig, *, num_episodes: int, seed: int, explore: bool = False
+    policy: Policy | Team, config: AlgorithmConfig, *, num_episodes: int, seed: int, explore: bool = False
 ) -> list[tuple[float, int]]:
     """Show episodes in a window, at the env's own speed: the same episodes that :func:`record_videos` records.
 
@@ -135,10 +146,12 @@ def _writer() -> Any:
     return ImageSequenceClip
 
 
-def _play(env: Env, policy: Policy, seed: int, explore: bool, frames: list[Any] | None = None) -> tuple[float, int]:
+def _play(
+    env: Env, policy: Policy | Team, seed: int, explore: bool, frames: list[Any] | None = None
+) -> tuple[float, int]:
     """Play one episode, add its first :data:`FRAMES` frames to ``frames``, and return its return and length."""
     # a separate policy, as the generator of the other one is part of the state of its run
-    policy = Policy(policy.module, torch_stream(seed, "policy"))
+    policy = policy.with_generator(torch_stream(seed, "policy"))
     obs, _ = env.reset(seed=seed)
     state, reward, episode_return, ended = None, None, 0.0, False
     for length in range(LIMIT + 1):
@@ -166,6 +179,10 @@ def _rendering(config: AlgorithmConfig, wrap: Callable[[Env], Env] = lambda env:
             warnings.filterwarnings("ignore", module=library)
         try:
             env = config.make_env(render_mode=MODE)
+            if config.is_multi_agent:
+                from algorithms.run.agent_video import TeamEnv  # with much that only several agents need
+
+                env = TeamEnv(env)
             opened.callback(lambda: env.close())  # a closure, as wrap may replace env below
             got = _misfit(env)
         except Exception as error:

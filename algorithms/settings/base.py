@@ -92,11 +92,15 @@ class SettingsBase(Settings):
         where = f"{cls.__name__}.from_dict()"
         cls._refuse_unknown([*data, *objects], where)
         decoder, known = Decoder(cls.__name__, allow), settings_of(cls)
-        read = {
-            name: decoder.read(value, name, known[name].hint) for name, value in data.items() if name not in objects
-        }
+        hints = {name: known[name].hint for name in data} | cls._further_hints(data)
+        read = {name: decoder.read(value, name, hints[name]) for name, value in data.items() if name not in objects}
         decoder.refuse_missing()
         return cls()._set({**read, **objects}, where)
+
+    @classmethod
+    def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the annotations of settings that are wider for this ``data``."""
+        return {}
 
     def modules_to_allow(self) -> dict[str, list[str]]:
         """Return the modules that :meth:`from_dict` needs in ``allow`` to read this config, each with the settings that

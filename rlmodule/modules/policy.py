@@ -1,5 +1,7 @@
 """Policy: acts with a module, in training, evaluation and deployment alike."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +47,10 @@ class Policy:
         if module.sees_more_than_the_env:
             rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
             self._no_past = {name: rows[name] for name in module.past_view.steps}
+
+    def with_generator(self, generator: torch.Generator) -> Policy:
+        """Return a policy with the same module that draws from ``generator``."""
+        return Policy(self.module, generator)
 
     @torch.inference_mode()
     def act(

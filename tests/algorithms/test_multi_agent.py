@@ -32,12 +32,12 @@ class Tags(MultiAgentEnv):
     def __init__(self, length: int = 5, width: int = 3) -> None:
         self.possible_agents, self.length = [1, "b", "late"], length
         narrow, wide = (spaces.Box(-1.0, 100.0, (n,), np.float32) for n in (2, width))
-        self.observation_spaces: dict[Any, Any] = {1: narrow, "b": narrow, "late": wide}
+        self.observation_spaces = {1: narrow, "b": narrow, "late": wide}
         self.action_spaces = dict.fromkeys(self.possible_agents, spaces.Discrete(2))
 
     def _obs(self) -> dict[Any, Any]:
         playing = self.possible_agents[: 3 if self.t > 1 else 2]
-        return {agent: np.full(self.observation_spaces[agent].shape, self.t, np.float32) for agent in playing}
+        return {agent: np.full(self.observation_spaces[agent].shape or (), self.t, np.float32) for agent in playing}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.t = 0
@@ -324,6 +324,26 @@ def test_a_run_with_one_shared_policy_has_that_policy() -> None:
         assert algo.get_module() is algo.get_module(ID)
 
 
+class Pictures(Tags):
+    """Counts its frames."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((32, 32, 3), 20 * self.t, np.uint8)
+
+
+def test_agents_play_for_films(tmp_path: Path) -> None:
+    with config(Pictures, policies=["a", "b"], policy_mapping_fn={1: "a", "b": "a", "late": "b"}).build() as algo:
+        result = algo.evaluate(num_episodes=1, num_videos=1, video_dir=tmp_path)
+        assert [(one["episode_return"], one["episode_len"]) for one in result["videos"]] == [(355.0, 5)]
+        assert result["env_runners"]["episode_return_mean"] == 355.0
+
+
 # --- checkpoints, workers ---------------------------------------------------------------------------------------------
 
 
@@ -343,7 +363,7 @@ def test_a_saved_run_continues_at_new_episodes(tmp_path: Path) -> None:
             assert differences(loaded.learner_group.get_state(), algo.learner_group.get_state()) == []
             assert loaded.metrics.get_state() == algo.metrics.get_state()
             first, second = trained(loaded), trained(loaded)
-        with Algorithm.from_checkpoint(path, env=Tags, policies_to_train=None) as both:
+        with Algorithm.from_checkpoint(path, allow=[__name__], policies_to_train=None) as both:
             assert {*both.train()["learners"]} == {"pair", "late"}
         with Algorithm.from_checkpoint(path, env=Tags) as again:
             assert (trained(again), trained(again)) == (first, second)

@@ -1,0 +1,59 @@
+"""Adapters that let several agents play for a video, in the place of one agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from rlmodule.agents.guard import AgentEnvGuard
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
+from rlmodule.agents.policy import MultiAgentPolicy
+
+
+class TeamEnv(gym.Env[Any, Any]):
+    """An env of several agents as one of Gymnasium's. An observation is what :class:`Team` needs to act: observations
+    of the agents that act, rewards since each acted last, and who ended. The reward is the sum of all agents."""
+
+    def __init__(self, env: MultiAgentEnv) -> None:
+        self._env, self._rewards = AgentEnvGuard(env), dict[AgentID, float]()
+        self.metadata, self.render_mode = dict(env.metadata), env.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, _ = self._env.reset(seed=seed)
+        self._rewards = dict.fromkeys(self._env.possible_agents, 0.0)
+        return self._seen(obs), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._rewards |= dict.fromkeys(action, 0.0)
+        obs, rewards, _, _, _ = self._env.step(action)
+        for agent, reward in rewards.items():
+            self._rewards[agent] += reward
+        return self._seen(obs), sum(rewards.values()), self._env.is_over, False, {}
+
+    def _seen(self, obs: Any) -> Any:
+        return {agent: obs[agent] for agent in self._env.acting}, self._rewards, list(self._env.ended)
+
+    def render(self) -> Any:
+        return self._env.env.render()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class Team:
+    """The policies of several agents, as the policy of a :class:`TeamEnv`."""
+
+    def __init__(self, policies: MultiAgentPolicy) -> None:
+        self._policies = policies
+
+    def with_generator(self, generator: torch.Generator) -> Team:
+        """Return a team with the same modules that draws from ``generator``."""
+        return Team(self._policies.with_generator(generator))
+
+    def act(self, obs: Any, state: Any = None, *, reward: float | None = None, explore: bool = False) -> Any:
+        """Return the actions by agent, and the next state."""
+        seen, rewards, ended = obs
+        state = {agent: memory for agent, memory in (state or {}).items() if agent not in ended}
+        return self._policies.act(seen, state, rewards=rewards, explore=explore)
