@@ -327,11 +327,9 @@ def test_a_run_with_one_shared_policy_has_that_policy() -> None:
 class Pictures(Tags):
     """Counts its frames."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}
-
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__()
-        self.render_mode = render_mode
+        self.render_mode, self.metadata = render_mode, {"render_modes": ["rgb_array"], "render_fps": 5}
 
     def render(self) -> Any:
         return np.full((32, 32, 3), 20 * self.t, np.uint8)
