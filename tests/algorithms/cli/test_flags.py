@@ -108,6 +108,7 @@ IMPORTED = {
     "learner_class": "Learner",
     "callbacks_class": "Listener",
     **dict.fromkeys(CALLBACKS, "listen"),
+    **dict.fromkeys(("policy_mapping_fn", "evaluation_policy_mapping_fn", "policies_to_train"), "listen"),
 }
 """Settings that are code → a name in ``things_of_mine`` that fits."""
 
@@ -118,6 +119,8 @@ def test_every_setting_can_be_given_and_arrives(algo: str, mine: Any) -> None:
     default, args, expected = config_type(), [], {}
     for name, known in settings_of(config_type).items():
         value: Any = another(known.hint, known.bounds, vars(default)[name])
+        if name == "policy_overrides":
+            value = {"a": {"gamma": 0.5}}
         if name == "loggers":
             args, value = [*args, "--loggers", "csv", "things_of_mine:log"], ["csv", mine.log]
         elif name in IMPORTED:

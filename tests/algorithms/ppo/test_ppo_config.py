@@ -58,6 +58,15 @@ SETTINGS: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "kl_coeff": ([0, 0.2], [-0.1, NAN, INF], ["0.2", None]),
     "kl_target": ([0.01, 1], [0, -0.1, NAN, INF], ["0.01", None]),
     "target_kl": ([None, 0.01], [0, -0.1, NAN, INF], ["0.01", False]),
+    "policies": (
+        [None, "shared", "own", ["a"], {"a": RLModuleSpec()}, list],
+        [],
+        ["all", 3, [1], {"a": None}, RLModuleSpec()],
+    ),
+    "policy_mapping_fn": ([None, {"a": "p", 1: "p"}, min], [], ["a", {"a": 1}]),
+    "evaluation_policy_mapping_fn": ([None, {"a": "p"}, min], [], ["a", {"a": 1}]),
+    "policies_to_train": ([None, ["a"], bool], [], ["a", [1], {"a": True}]),
+    "policy_overrides": ([{}, {"a": {"gamma": 0.5}}], [], [None, {"a": 1}, {1: {}}, ["a"]]),
 }
 
 
