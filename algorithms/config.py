@@ -516,11 +516,11 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
     def spaces_of(
         self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
     ) -> tuple[Space[Any], Space[Any]]:
-        if not self.is_multi_agent or env is not None or self.env is None:
+        if not self.is_multi_agent or (env is None and self.env is None):
             return super().spaces_of(env)
         from algorithms.run.policies import spaces_of
 
-        return spaces_of(self)
+        return spaces_of(self, env)
 
     @classmethod
     def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:

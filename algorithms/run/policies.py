@@ -11,6 +11,7 @@ from gymnasium import Space
 
 from catalog.errors import closest
 from catalog.explain.explain import short_space
+from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.policy import MultiAgentPolicy
@@ -82,11 +83,13 @@ def make_agent_env(config: EpisodeLearnerConfig, changed: Mapping[str, Any]) -> 
     return guard.env
 
 
-def spaces_of(config: EpisodeLearnerConfig) -> Any:
-    """Make an env from the settings, and return its observation spaces and action spaces by agent."""
-    with closing(make_agent_env(config, {})) as env:
-        spaces = env.observation_spaces, env.action_spaces
-        return tuple({agent: by_agent[agent] for agent in env.possible_agents} for by_agent in spaces)
+def spaces_of(config: EpisodeLearnerConfig, env: Any = None) -> Any:
+    """Return observation spaces and action spaces by agent, of ``env`` or an env made from the settings."""
+    if env is None:
+        with closing(make_agent_env(config, {})) as made:
+            return spaces_of(config, made)
+    guard = AgentEnvGuard(env)
+    return guard.observation_spaces, guard.action_spaces
 
 
 def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:

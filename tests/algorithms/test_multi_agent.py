@@ -90,6 +90,14 @@ def test_policies_are_resolved_with_the_agents_of_the_env(policies: Any, expecte
     assert [*group.module] == expected
 
 
+def test_learners_alone_take_the_spaces_of_an_env_or_of_agents() -> None:
+    env: Any = Tags()
+    spaces_by_agent: Any = env.observation_spaces, env.action_spaces
+    for given in ({"env": env}, {"spaces": spaces_by_agent}, {}):
+        module = tags().build_learner_group(**given).module
+        assert [module[name].observation_space.shape for name in ("pair", "late")] == [(2,), (3,)]
+
+
 def test_each_policy_has_its_own_spec_and_spaces_and_the_rest_of_the_config() -> None:
     with tags(policies={"pair": RLModuleSpec(), "late": WIDE}).build() as algo:
         pair, late = algo.get_module("pair"), algo.get_module("late")
