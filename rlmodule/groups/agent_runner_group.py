@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
 from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec
@@ -27,6 +26,11 @@ def policy_map_of(settings: Any, agents: Any, spec: Spec) -> PolicyMap:
     return PolicyMap(list(agents), [*spec.rl_module_specs], settings.policy_mapping_fn)
 
 
+def trained_parts(rollouts: list[Any], settings: Any) -> list[Any]:
+    """Return ``rollouts`` without the rows of modules that are not trained."""
+    return [rollout.restricted(settings.is_trained) for rollout in rollouts]
+
+
 class AgentRunnerGroup(EnvRunnerGroup):
     """The runner of envs with several agents, in this process. Rollouts are of type :class:`MultiRollout`.
 
@@ -45,9 +49,4 @@ class AgentRunnerGroup(EnvRunnerGroup):
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Any]:
         rollouts = super().sample(num_steps, explore=explore, policy_version=policy_version)
-        return [trained_part(rollout, self._settings) for rollout in rollouts]
-
-
-def trained_part(rollout: Any, settings: Any) -> MultiRollout:
-    """Return ``rollout`` without the rows of modules that are not trained."""
-    return rollout.restricted(settings.is_trained)
+        return trained_parts(rollouts, self._settings)

@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
-from rlmodule.groups.agent_runner_group import policy_map_of, trained_part
+from rlmodule.groups.agent_runner_group import policy_map_of, trained_parts
 from rlmodule.groups.env_runner_group import Spec
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
 from rlmodule.modules.rl_module import MultiRLModule
@@ -34,7 +34,7 @@ class RemoteAgentRunnerGroup(RemoteEnvRunnerGroup):
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Any]:
         rollouts = super().sample(num_steps, explore=explore, policy_version=policy_version)
-        return [trained_part(rollout, self._settings) for rollout in rollouts]
+        return trained_parts(rollouts, self._settings)
 
 
 class _AgentRunnerActor(_RunnerActor):
