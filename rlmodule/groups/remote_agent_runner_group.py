@@ -9,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.agents.runner import AgentRunner
+from rlmodule.distributed.serialization import check_portable
 from rlmodule.groups.agent_runner_group import policy_map_of, trained_parts
 from rlmodule.groups.env_runner_group import Spec
 from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup, _RunnerActor
@@ -30,7 +31,9 @@ class RemoteAgentRunnerGroup(RemoteEnvRunnerGroup):
         return None  # names are those of PettingZoo, or of modules
 
     def _act_with(self, spec: Spec) -> None:
-        self._spec = spec, policy_map_of(self._settings, self.observation_space, spec)
+        settings: Any = self._settings
+        check_portable(f"num_env_runners={settings.num_env_runners}, policy_mapping_fn", settings.policy_mapping_fn)
+        self._spec = spec, policy_map_of(settings, self.observation_space, spec)
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> list[Any]:
         rollouts = super().sample(num_steps, explore=explore, policy_version=policy_version)
