@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from algorithms.ppo.module import PPOCatalog, PPOModule
+from catalog import Catalog
 from catalog.base import Tree
 from rlmodule import Columns, EnvError, EnvRunner, MultiRLModule, RLModule, Rollout
 from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
@@ -26,6 +27,7 @@ from rlmodule.testing.data import differences
 from tests.parametric_envs import ParametricCartPole
 from tests.rlmodule.agents.envs import CartPoles, OneAgent
 from tests.rlmodule.sampling.test_env_runner import NAMES
+from tests.rlmodule.sampling.test_env_runner_fragments import Noisy, Own
 from tests.rlmodule.toys import (
     LENGTHS,
     Counter,
@@ -35,6 +37,7 @@ from tests.rlmodule.toys import (
     Scripted,
     SeesPast,
     Settings,
+    Small,
     counters,
     counters_one_by_one,
 )
@@ -48,13 +51,14 @@ def module_for(
     observation_space: gym.Space, action_space: gym.Space, module_class: type[RLModule] = PPOModule, **model: Any
 ) -> RLModule:
     own = module_class is not PPOModule
+    catalog_class = Catalog if issubclass(module_class, Small) else NoNets
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return module_class(
             observation_space=observation_space,
             action_space=action_space,
             model_config={**({} if own else {"fcnet_hiddens": [8]}), **model},
-            catalog_class=NoNets if own else PPOCatalog,
+            catalog_class=catalog_class if own else PPOCatalog,
         )
 
 
@@ -96,6 +100,8 @@ CASES: dict[str, tuple[Callable[[], Callable[..., gym.Env]], dict[str, Any]]] = 
     ),
     "masks": (lambda: lambda _: ParametricCartPole(), {}),
     "box": (lambda: lambda _: gym.make("Pendulum-v1", max_episode_steps=20), {}),
+    "draws as it samples": (lambda: lambda _: gym.make("CartPole-v1"), {"module_class": Own}),
+    "noisy nets": (lambda: lambda _: gym.make("CartPole-v1"), {"module_class": Noisy}),
     "nested": (lambda: counters_one_by_one(NestedCounter), {"module_class": Scripted}),
 }
 
@@ -112,7 +118,8 @@ def test_one_agent_is_sampled_as_in_an_env_of_one(case: str) -> None:
     alone, agents = single_runner(of_one, module), agent_runner(lambda config: OneAgent(of_many(config), "a"), module)
     ended = 0
     for steps in FRAGMENTS:
-        expected, rollout = alone.sample(steps, policy_version=5), agents.sample(steps, policy_version=5)
+        how = {"explore": steps != 16, "policy_version": 5}
+        expected, rollout = alone.sample(steps, **how), agents.sample(steps, **how)
         stats = {name: value for name, value in expected.stats.items() if name not in TIMES}
         ended += len(stats["episode_returns"])
         if "episode_infos" in stats:
