@@ -236,6 +236,8 @@ class EnvRunner:
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
         except BaseException as error:
+            if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
+                self._inference_mode.__exit__(None, None, None)
             self._row = None  # the envs are ahead of the recorded rows, so start new episodes
             culprit = self._culprit(error, data)
             self._note_lost(culprit, data, calls_before)
