@@ -18,7 +18,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.spaces import kept_dtype
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
 
@@ -97,7 +97,7 @@ class Rollout:
         """Number of valid rows."""
         return int(torch.count_nonzero(self.valid))
 
-    def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
+    def valid_rows(self, names: Iterable[str]) -> Batch:
         """Return the named columns flattened to ``[B, ...]``, without the invalid rows."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep

@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.rollout import Rollout, map_leaves
 
@@ -37,7 +37,7 @@ _NOT_ROWS = (
 )
 
 
-def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
+def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> Batch:
     """Return the named columns as a batch of sequences, in order of time and then of slots.
 
     If ``T`` is not a multiple of ``L``, invalid rows pad the last sequences: the last observation, and zeros. Sequences
@@ -82,7 +82,7 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
     return batch
 
 
-def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:
+def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> Batch:
     """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: those in ``valid_rows``, or all if it is
     None. Columns that have no rows, such as states, are dropped."""
 
@@ -137,7 +137,7 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
-) -> Iterator[dict[str, Tree]]:
+) -> Iterator[Batch]:
     """Reshuffle a batch of sequences and split it into minibatches of ``size // L`` sequences, at least one; a ``size``
     of None makes a single minibatch.
 

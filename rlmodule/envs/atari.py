@@ -76,7 +76,7 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
     return {**DEFAULTS, **env_config}
 
 
-class AtariGame(gym.Env[Any, Any]):
+class AtariGame(gym.Env):
     """Plays one game by the vector env, for rendering: pictures show the newest frame, enlarged.
 
     Args:

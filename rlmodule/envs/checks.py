@@ -179,9 +179,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         EnvError: From ``reset`` and ``step``, if the env raises.
     """
 
-    def __init__(
-        self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
-    ) -> None:
+    def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
         """Wrap ``env``, which has the index ``env_index`` in the run; ``step_counter`` counts its steps."""
         super().__init__(env)
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
@@ -290,7 +288,7 @@ class VectorGuard:
         first_env_index: Index of its first env in the run.
     """
 
-    def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any], first_env_index: int = 0) -> None:
+    def __init__(self, vector_env: gym.vector.VectorEnv, first_env_index: int = 0) -> None:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: Any = None

@@ -25,11 +25,8 @@ factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vec
 
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
-_EXTRAS = {
-    "mujoco": "mujoco",
-    "box2d": "box2d",
-    "ale_py": "atari",
-}  # package → the extra of catalog-rl that installs it
+_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
+"""Package → the extra of catalog-rl that installs it."""
 
 # copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
@@ -48,7 +45,7 @@ def make_vector_env(
     first_env_index: int = 0,
     step_counter: SharedCounter | None = None,
     restart: bool = False,
-) -> VectorEnv[Any, Any, Any]:
+) -> VectorEnv:
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
@@ -106,7 +103,7 @@ def make_vector_env(
     ready, maker_pid = [made], os.getpid()
     spaces = made.observation_space, made.action_space
 
-    def guarded(single: gym.Env[Any, Any], index: int) -> EnvGuard:
+    def guarded(single: gym.Env, index: int) -> EnvGuard:
         if (own := (single.observation_space, single.action_space)) != spaces:
             raise ValueError(
                 f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {own}. Let "
@@ -114,7 +111,7 @@ def make_vector_env(
             )
         return EnvGuard(single, index, None if mode == "async" else step_counter)
 
-    def make_single(index: int) -> gym.Env[Any, Any]:
+    def make_single(index: int) -> gym.Env:
         if os.getpid() != maker_pid:
             follow_parent()
         try:
@@ -165,7 +162,7 @@ def _make(
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
-def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
+def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
     """Raise unless a ready vector env fits the settings."""
     if restart or mode == "async":
         setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
@@ -181,7 +178,7 @@ def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode
     autoreset_mode(made)  # raises if it does not declare one
 
 
-def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> SyncEnvs:
+def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
     made = SyncEnvs(env_fns)
     if len({id(env.unwrapped) for env in made.envs}) < len(env_fns):
         made.close()
@@ -191,7 +188,7 @@ def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> Sync
     return made
 
 
-def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> AsyncEnvs:
+def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs:
     try:
         made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
     except (EOFError, ConnectionError) as error:
@@ -208,7 +205,7 @@ def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) ->
     return made
 
 
-class _FailedEnv(gym.Env[Any, Any]):
+class _FailedEnv(gym.Env):
     """Replaces an env that could not be made in a worker process, and raises its error on the first use.
 
     If the worker ended instead, this process would only see an EOFError.
@@ -266,7 +263,7 @@ def install_remedy(error: Exception) -> str:
     return "Install the package that is missing, or correct its name."
 
 
-def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return the autoreset mode of `env`: it resets within the step that ends an episode, in the next step, or never.
 
     Raises:
@@ -286,6 +283,6 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from None
 
 
-def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> VectorGuard | None:
+def guard_for(env: VectorEnv, first_env_index: int = 0) -> VectorGuard | None:
     """Return the guard that must check each step of `env`; None if every sub-env is in an `EnvGuard` already."""
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)

@@ -35,7 +35,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
+        env: gym.Env,
         *,
         mask_space: spaces.Space[Any] | None = None,
         embeddings_space: spaces.Space[Any] | None = None,

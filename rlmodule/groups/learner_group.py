@@ -13,10 +13,11 @@ from torch import Tensor
 
 from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
+from rlmodule.data.columns import Batch
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
+from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec

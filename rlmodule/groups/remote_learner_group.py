@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rlmodule.collective import CollectiveError
+from rlmodule.data.columns import Batch
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
@@ -20,7 +21,7 @@ from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
-from rlmodule.learning.learner import Batch, Learner
+from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard_batch, shard_episodes, shard_rollout
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
+from rlmodule.learning.learner import Learner, join_metrics, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID

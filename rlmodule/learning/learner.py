@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from catalog.base import Tree
 from catalog.hooks import Hooks
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
@@ -52,8 +52,6 @@ from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
-
-Batch = dict[str, Tree]
 
 
 class GlobalStream:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from catalog.base import Tree
 from rlmodule.collective import Collective
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import num_rows
@@ -47,7 +46,7 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
     return shards
 
 
-def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree] | None]:
+def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
     sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
     if Columns.STATE_IN not in batch:
@@ -57,7 +56,7 @@ def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree]
     return [_take_sequences(batch, a, b) if a < b else None for a, b in spans]
 
 
-def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
+def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
     """Join the results for the rows of each shard into one tensor ``[R, ...]`` in the order of the rows of
     ``batch``."""
     joined = torch.cat(list(parts))
@@ -141,7 +140,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     )
 
 
-def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, Tree]:
+def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
     apart = (Columns.STATE_IN, Columns.VALID_ROWS, Columns.NEXT_ROWS)
     num = batch[Columns.STARTS].shape[1]
     of_sequence = _places(batch) % num
@@ -158,11 +157,11 @@ def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, T
     }
 
 
-def _places(batch: dict[str, Tree]) -> Tensor:
+def _places(batch: Batch) -> Tensor:
     """Return the places ``t·B + b`` of the valid rows of sequences."""
     valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
     return torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
 
 
-def _cut(columns: dict[str, Tree], dim: int, begin: int, end: int) -> dict[str, Tree]:
+def _cut(columns: Batch, dim: int, begin: int, end: int) -> Batch:
     return {name: map_leaves(lambda x: x.narrow(dim, begin, end - begin), c) for name, c in columns.items()}

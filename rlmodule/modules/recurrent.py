@@ -11,7 +11,7 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 from rlmodule.data.sequences import flatten_sequences, over_valid_rows
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
@@ -51,7 +51,7 @@ def _column(where: str, fwd_out: Mapping[str, Tree], name: str, remedy: str) -> 
     return fwd_out[name]
 
 
-def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> tuple[dict[str, Tree], dict[str, Tree]]:
+def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch, Batch]:
     """Run ``module.forward_train`` on sequences. Return the batch and the outputs, both as rows ``[B, ...]``.
 
     Args:
@@ -77,7 +77,7 @@ def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> t
     return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
 
-def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
+def burn_in(module: RLModule, batch: Batch) -> Batch:
     """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without it, with the states after
     it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as it is.
 
@@ -132,13 +132,13 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
     return torch.cat([*values, _values_of(module, following)[0]])
 
 
-def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> dict[str, Tree]:
+def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> Batch:
     """Return rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
     names = (Columns.OBS, Columns.STARTS)
     return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
 
 
-def _values_of(module: RLModule, sequences: dict[str, Tree]) -> tuple[Tensor, Tree]:
+def _values_of(module: RLModule, sequences: Batch) -> tuple[Tensor, Tree]:
     """Compute the values ``[T·B]`` of the rows, and the states after the last row."""
     assert isinstance(module, ValueFunctionAPI)
     fwd_out = module.forward_train(sequences)

@@ -42,7 +42,7 @@ from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_devic
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
-OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
+OnEnv = Callable[[VectorEnv], None]
 """Callback with a new vector env."""
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 """Forward pass of the module, called row by row."""
@@ -475,7 +475,7 @@ def _own_gradients() -> torch.set_grad_enabled:
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
-def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -> torch.device | None:
+def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
     """Return the device of the tensors that ``env.reset()`` returns; None if it returns arrays.
 
     Raises:

@@ -82,7 +82,7 @@ class RolloutStorage:
 
     @classmethod
     def allocate(
-        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv[Any, Any, Any], mode: AutoresetMode
+        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode
     ) -> list[Self]:
         """Return storages of ``num_steps`` rows for ``module``, several at once if they are short.
 

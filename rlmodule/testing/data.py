@@ -14,10 +14,9 @@ from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, write_row
 from rlmodule.data.sequences import flatten_sequences
-from rlmodule.learning.learner import Batch
 from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
 
