@@ -6,7 +6,7 @@ A rollout has ``T`` steps, ``N`` slots (one per env) and ``K`` truncated episode
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +79,7 @@ class Rollout:
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
-        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
-        return dataclasses.replace(self, **moved(parts, device))
+        return dataclasses.replace(self, **{name: moved(getattr(self, name), device) for name in names})
 
     @property
     def valid(self) -> Tensor:
@@ -237,6 +236,11 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
     """Apply ``function`` to each tensor or array in ``column``. Faster than ``tree`` if the column is a single one."""
     return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
+
+
+def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:
+    """Apply ``function`` to each tensor in each of the ``columns``."""
+    return {name: map_leaves(function, column) for name, column in columns.items()}
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:

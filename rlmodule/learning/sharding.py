@@ -16,8 +16,8 @@ from torch import Tensor
 from rlmodule.collective import Collective
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.data.sequences import num_rows
+from rlmodule.data.rollout import Rollout, map_columns, map_leaves
+from rlmodule.data.sequences import num_rows, without
 
 
 def shard_rollout(rollout: Rollout, num_shards: int) -> list[Rollout | None]:
@@ -73,7 +73,7 @@ def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
 def nothing_like(rollout: Rollout) -> Rollout:
     """Return one row of one slot of ``rollout``, marked invalid, for a learner that has no data."""
     index = (slice(0, 1), slice(0, 1))
-    columns = {name: map_leaves(lambda x: x[index].clone(), column) for name, column in rollout.columns.items()}
+    columns = map_columns(lambda x: x[index].clone(), rollout.columns)
     for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
         columns[flags].zero_()
     return Rollout(
@@ -130,7 +130,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     inside = (rollout.final_index[:, 1] >= begin) & (rollout.final_index[:, 1] < end)
     return dataclasses.replace(
         rollout,
-        columns={name: map_leaves(lambda x: x[:, slots], column) for name, column in rollout.columns.items()},
+        columns=map_columns(lambda x: x[:, slots], rollout.columns),
         last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
         final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
         final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
@@ -151,7 +151,7 @@ def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
         return kept // num * (end - begin) + kept % num - begin
 
     return {
-        **_cut({name: column for name, column in batch.items() if name not in apart}, 1, begin, end),
+        **_cut(without(batch, *apart), 1, begin, end),
         **_cut({Columns.STATE_IN: batch[Columns.STATE_IN]}, 0, begin, end),
         **{name: move(batch[name]) for name in apart[1:] if name in batch},
     }
@@ -164,4 +164,4 @@ def _places(batch: Batch) -> Tensor:
 
 
 def _cut(columns: Batch, dim: int, begin: int, end: int) -> Batch:
-    return {name: map_leaves(lambda x: x.narrow(dim, begin, end - begin), c) for name, c in columns.items()}
+    return map_columns(lambda x: x.narrow(dim, begin, end - begin), columns)

@@ -13,7 +13,7 @@ from torch import Tensor
 from catalog.base import Tree
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.data.sequences import flatten_sequences, over_valid_rows
+from rlmodule.data.sequences import flatten_sequences, over_valid_rows, without
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
@@ -86,10 +86,9 @@ def burn_in(module: RLModule, batch: Batch) -> Batch:
     """
     if Columns.BURN_IN not in batch:
         return batch
-    rest = {name: column for name, column in batch.items() if name != Columns.BURN_IN}
     with torch.no_grad():
         out = module.forward_train({**batch[Columns.BURN_IN], Columns.STATE_IN: batch[Columns.STATE_IN]})
-    return rest | {Columns.STATE_IN: state_out_of(module, out)}
+    return without(batch, Columns.BURN_IN) | {Columns.STATE_IN: state_out_of(module, out)}
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:
