@@ -338,23 +338,20 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
 
 
 def _overrides(cls: type[Catalog]) -> list[Line]:
-    found = {hook: definers(cls, hook) for hook in dir(cls) if hook.startswith(_HOOKS)}
-    lines = [
-        Line(2, f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()")
-        for hook, names in found.items()
-        if len(names) > 1
-    ]
-    return [Line(1, "overridden"), *lines] if lines else []
+    found = [(hook, definers(cls, hook)) for hook in dir(cls) if hook.startswith(_HOOKS)]
+    texts = [f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()" for hook, names in found if len(names) > 1]
+    return [Line(1, "overridden"), *(Line(2, text) for text in texts)] if texts else []
 
 
 def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
     parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
     rows: list[tuple[str, str, str]] = []
-    seen: dict[nn.Module, str] = {}
+    first: dict[nn.Module, str] = {}
     for name, net in parts.items():
-        first = seen.setdefault(net, name)
-        is_new = first == name
-        rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {first}", "shared"))
+        if first.setdefault(net, name) == name:
+            rows.append((name, _describe(net), _count(net.parameters())))
+        else:
+            rows.append((name, f"the {first[net]}", "shared"))
     listed = {p for net in parts.values() for p in net.parameters()}
     if others := [p for p in whole.parameters() if p not in listed]:
         rows.append(("others", "", _count(others)))

@@ -106,7 +106,7 @@ class BatchLearner(Learner):
         with self._together:
             self._set_env_steps(env_steps)
             if batch is not None and self.device.type != "cpu":
-                batch = {name: moved(column, self.device) for name, column in batch.items()}
+                batch = moved(batch, self.device)
             if not module.training:  # train() walks over all submodules: asking first is cheaper
                 self.module.train()
             with self._module_noise:
