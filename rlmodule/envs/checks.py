@@ -186,8 +186,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
         self._seed: int | None = None
-        self._steps = 0
-        self._resets = 0
+        self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
 
@@ -223,6 +222,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, and check the results: the observation if it is due, the others always."""
         self._resets += 1
+        where = f"env {self.env_index}, reset after step {self._steps}"
         if seed is not None:
             self._seed = seed
         try:
@@ -231,14 +231,13 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(
-                f"env {self.env_index}, reset after step {self._steps}, reset(): expected a tuple (obs, info), "
-                f"got {_describe(result)}. Return obs, {{}} from reset(); see gymnasium.Env.reset."
+                f"{where}, reset(): expected a tuple (obs, info), got {_describe(result)}. "
+                "Return obs, {} from reset(); see gymnasium.Env.reset."
             )
-        self._last_reset = result
-        if type(result[1]) is not dict:
-            _check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
+        self._last_reset = result[0], where
+        _check_info(where, result[1])
         if is_due(self._resets):
-            self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}")
+            self._check_obs(*self._last_reset)
         return result
 
     def check_last(self) -> None:
@@ -249,7 +248,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             self._check_obs(obs, where := f"env {self.env_index}, step {self._steps}")
             _check_outcome(where, *outcome)
         if self._last_reset is not None:
-            self._check_obs(self._last_reset[0], f"env {self.env_index}, reset after step {self._steps}")
+            self._check_obs(*self._last_reset)
 
     def _check_obs(self, obs: Any, where: str) -> None:
         check_member(self.env.observation_space, obs, lambda _: where)
@@ -293,8 +292,7 @@ class VectorGuard:
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: Any = None
         self._dtypes: tuple[Any, Any, Any] | None = None  # dtypes of the last checked rewards and flags
-        self._steps = 0
-        self._resets = 0
+        self._steps = self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
         """Check one vector step: `info` always; the others if they are due or a dtype has changed. The leaves of `obs`

@@ -28,9 +28,6 @@ VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
 """Package → the extra of catalog-rl that installs it."""
 
-# copy=False: the next step overwrites the observations, which a runner copies anyway
-_ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
-
 
 class AsyncEnvs(AsyncVectorEnv):
     """Steps single envs, each in an `EnvGuard` and in a separate process."""
@@ -85,7 +82,7 @@ def make_vector_env(
         env_config = atari_settings(str(env), env_config)
     where, vectorize = f"env {_name(env)}", mode == "vector_entry_point"
     # pass the id, not its spec: then Gymnasium warns of old versions
-    made = _make(importing_id(env) if isinstance(env, str) else env, env_config, num_envs, where, vectorize)
+    made = _make(importing_id(env), env_config, num_envs, where, vectorize)
     try:
         if isinstance(made, VectorEnv):
             _check_ready(made, where, num_envs, mode, restart)
@@ -96,8 +93,7 @@ def make_vector_env(
         made.close()
         raise
     # send the spec: a spawned process does not run the script that registered the id
-    source = spec_to_send(env) or (importing_id(env) if isinstance(env, str) else env)
-    make_another = functools.partial(_make, source, env_config, num_envs, where)
+    make_another = functools.partial(_make, spec_to_send(env) or importing_id(env), env_config, num_envs, where)
     # `made` becomes env 0 of SyncEnvs. AsyncVectorEnv makes an env in this process to read the spaces, before it starts
     # the workers: that one is `made`, and no worker gets a copy of it.
     ready, maker_pid = [made], os.getpid()
@@ -190,7 +186,8 @@ def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
 
 def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs:
     try:
-        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
+        # copy=False: the next step overwrites the observations, which a runner copies anyway
+        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, autoreset_mode=AutoresetMode.SAME_STEP, copy=False))
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             f"{where}: expected a process for each env, got one that ended ({type(error).__name__}). "
