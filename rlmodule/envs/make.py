@@ -28,6 +28,9 @@ VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 _EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
 """Package → the extra of catalog-rl that installs it."""
 
+# copy=False: the next step overwrites the observations, which a runner copies anyway
+_ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
+
 
 class AsyncEnvs(AsyncVectorEnv):
     """Steps single envs, each in an `EnvGuard` and in a separate process."""
@@ -186,8 +189,7 @@ def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
 
 def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs:
     try:
-        # copy=False: the next step overwrites the observations, which a runner copies anyway
-        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, autoreset_mode=AutoresetMode.SAME_STEP, copy=False))
+        made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
     except (EOFError, ConnectionError) as error:
         raise RuntimeError(
             f"{where}: expected a process for each env, got one that ended ({type(error).__name__}). "
