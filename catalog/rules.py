@@ -93,6 +93,11 @@ class Node(Generic[T]):
             yield from child.walk()
 
 
+def of_rank(*ranks: int, matrix: str | None = None) -> When:
+    """Return the condition that a Box has one of these ranks, and that ``matrix_observations`` is ``matrix``."""
+    return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
+
+
 class RuleTable(Generic[T]):
     """Ordered rules from a space and a model config to a ``T``.
 

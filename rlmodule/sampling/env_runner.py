@@ -382,7 +382,7 @@ class EnvRunner:
     def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
         """Return a rollout with the filled rows of ``data``."""
         module, columns = self.module, data.columns
-        rewards, terminateds, truncateds = data.settle(module, self._steps, self._first)
+        rewards, terminateds, truncateds = data.settle(self._steps, self._first)
         ended = terminateds | truncateds
         stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
         if data.faults:
@@ -391,7 +391,7 @@ class EnvRunner:
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
-            final_index, final_obs = data.finals(module, found)
+            final_index, final_obs = data.finals(found)
             if not self._has_tensors:  # on a device this would wait for it
                 check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -423,7 +423,7 @@ class EnvRunner:
         any."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             try:
-                data.check(self.module, self._steps, self._first)
+                data.check(self._steps, self._first)
                 if self._guard is not None:
                     self._guard.check_last()
                 elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
