@@ -66,7 +66,7 @@ class EnvError(RuntimeError):
         return EnvError, (str(self), self.place)
 
 
-def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str = "obs") -> None:
+def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
     """Raise unless `value` is a member of `space`.
 
     It walks along the structure of the space, since a Dict space may order its keys differently than a sorted tree.
@@ -165,7 +165,7 @@ def is_due(call: int) -> bool:
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
-class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
+class EnvGuard(gym.Wrapper):
     """Checks the values that one env returns; errors name the env and the step.
 
     Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``

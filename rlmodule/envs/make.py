@@ -210,7 +210,7 @@ class _FailedEnv(gym.Env):
     If the worker ended instead, this process would only see an EOFError.
     """
 
-    def __init__(self, error: Exception, obs_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+    def __init__(self, error: Exception, obs_space: gym.Space, action_space: gym.Space) -> None:
         self.observation_space, self.action_space, self._error = obs_space, action_space, error
 
     def get_wrapper_attr(self, name: str) -> Any:

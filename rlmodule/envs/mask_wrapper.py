@@ -37,8 +37,8 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         self,
         env: gym.Env,
         *,
-        mask_space: spaces.Space[Any] | None = None,
-        embeddings_space: spaces.Space[Any] | None = None,
+        mask_space: spaces.Space | None = None,
+        embeddings_space: spaces.Space | None = None,
         mask_key: str = "action_mask",
         embeddings_key: str = "avail_actions",
     ) -> None:
@@ -99,7 +99,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         return {key: info[key] for key in keys}
 
 
-def _space_of(value: Any, where: str) -> spaces.Space[Any]:
+def _space_of(value: Any, where: str) -> spaces.Space:
     """Return the space of arrays with the shape and dtype of ``value``."""
     try:
         array = np.asarray(value)

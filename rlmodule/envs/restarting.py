@@ -17,7 +17,7 @@ FAULT = "rlmodule.env_raised"
 """Key in the ``info`` of a step that raised: the text of the error."""
 
 
-class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
+class RestartingEnv(gym.Wrapper):
     """Replaces an env in its guard by a new one when it raises.
 
     A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info. The next

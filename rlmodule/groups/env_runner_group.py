@@ -40,8 +40,8 @@ class EnvRunnerGroup:
         num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
     """
 
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: Space
+    action_space: Space
     module: RLModule
     _runner: Any = None  # the runner in this process
 
