@@ -1,7 +1,5 @@
 """The Catalog: chooses nets and distributions for spaces and settings, builds them, and explains the choice."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Action masks: a field of the observation that says which choices the distribution may make."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Only functions that need a game import ale-py.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

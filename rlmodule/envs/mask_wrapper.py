@@ -1,7 +1,5 @@
 """ActionMaskFromInfo: moves an action mask from ``info`` into the observation, where modules read it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

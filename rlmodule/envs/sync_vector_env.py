@@ -1,7 +1,5 @@
 """SyncEnvs: a vector env that steps single envs in turn, in this process."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """RemoteEnvRunnerGroup: env runners in other processes, on Ray."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import os

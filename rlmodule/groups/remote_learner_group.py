@@ -1,7 +1,5 @@
 """RemoteLearnerGroup: learners in other processes, which step together and are restarted together."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import operator

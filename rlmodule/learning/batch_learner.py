@@ -1,7 +1,5 @@
 """BatchLearner: a learner that trains on ready batches, such as those of a replay buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

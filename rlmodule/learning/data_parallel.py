@@ -1,7 +1,5 @@
 """DataParallel: lets several learners, each with part of the data, take the steps of one that has all of it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import zlib

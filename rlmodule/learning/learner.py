@@ -5,8 +5,6 @@ The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: roll
 synchronise through :class:`DataParallel`; a single learner does without it.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 import zlib

@@ -1,8 +1,6 @@
 """Checks on the losses and metrics of an algorithm and of a module (:class:`ExtraLossAPI`), and functions that join the
 metrics of the minibatches of an update and of several learners."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Several learners use the minibatches of a single one that has all the data: the 
 places. Each learner takes the rows of a minibatch that it has.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

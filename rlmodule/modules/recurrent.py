@@ -1,7 +1,5 @@
 """Functions that run recurrent modules along sequences: initial states, burn-in, and values of whole rollouts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext

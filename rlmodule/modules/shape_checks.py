@@ -1,7 +1,5 @@
 """Checks that try a new module on two observations, so that a wrong shape raises before any training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RolloutStorage and TensorStorage: memory for one fragment, of arrays or tensors like those of the env."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Random data and comparisons for tests."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

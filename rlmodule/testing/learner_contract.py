@@ -1,7 +1,5 @@
 """The tests that every learner must pass."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tests that every module must pass."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
