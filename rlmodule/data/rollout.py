@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 import tree
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.spaces import kept_dtype
+from catalog.spaces import kept_dtype, map_spaces
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
@@ -246,11 +246,7 @@ def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> 
 def allocate_observations(space: Space, *leading: int) -> Tree:
     """Return uninitialised numpy arrays ``[*leading, ...]`` for observations of ``space``, with the dtypes that
     rollouts store."""
-    if isinstance(space, spaces.Dict):
-        return {key: allocate_observations(child, *leading) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(allocate_observations(child, *leading) for child in space.spaces)
-    return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
+    return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
 
 
 def write_row(buffer: Tree, row: int | slice | tuple[int, int], obs: Tree) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 import tree
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from torch import Tensor
 
 from catalog.base import Tree
 from catalog.explain.explain import short_space
 from catalog.past import PREV_ACTION, PREV_REWARD
-from catalog.spaces import to_tensor
+from catalog.spaces import map_spaces, to_tensor
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
 from rlmodule.modules.apis import NoisyNetAPI
@@ -41,6 +41,7 @@ class Policy:
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._sample = module.observation_space.sample()
         self._shapes = tree.map_structure(np.shape, self._sample)
+        self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
         self._no_past: dict[str, Tree] = {}
         if module.sees_more_than_the_env:
             rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
@@ -90,7 +91,7 @@ class Policy:
         inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
         dist = module.action_dist_cls.from_logits(inputs)
         actions = dist.sample(self.generator) if explore else dist.to_deterministic().sample()
-        action = _take_first(module.action_space, module.action_converter(actions))
+        action = tree.map_structure(_take_first, self._are_numbers, module.action_converter(actions))
         memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
         for name, steps in module.past_view.steps.items():  # the reward of this action is added by the next call
             memory[name] = seen[name]
@@ -150,12 +151,6 @@ def _as_array(like: Any, value: Any) -> Any:
     return np.asarray(value, np.asarray(like).dtype) if isinstance(value, list | tuple) else value
 
 
-def _take_first(space: Space, actions: Tree) -> Tree:
-    """Return the action in a batch ``[1, ...]`` as a member of ``space``."""
-    if isinstance(space, spaces.Dict):
-        return {key: _take_first(child, actions[key]) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_take_first(child, part) for child, part in zip(space.spaces, actions, strict=True))
-    if isinstance(space, spaces.Discrete):
-        return int(actions[0])
-    return actions[0].numpy().copy()  # a copy: the state may share the memory
+def _take_first(is_number: bool, actions: Tensor) -> Any:
+    """Return the action in a batch ``[1, ...]``, as a number or an array."""
+    return int(actions[0]) if is_number else actions[0].numpy().copy()  # a copy: the state may share the memory
