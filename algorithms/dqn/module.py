@@ -14,8 +14,7 @@ from catalog.base import Encoder, EncoderOutput, Tree
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
-from catalog.encoders.shape_checks import check_head, untouched
-from catalog.explain.unread import check_settings_are_read
+from catalog.encoders.shape_checks import untouched
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, setting
@@ -192,16 +191,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     greedy_bonus: Tensor
 
     def setup(self) -> None:
+        self._check_catalog(DQNModule, DQNCatalog)
         catalog = self.catalog
-        if not isinstance(catalog, DQNCatalog):
-            raise TypeError(
-                f"catalog of DQNModule: expected a DQNCatalog, got {type(catalog).__name__}. "
-                "Derive yours from DQNCatalog."
-            )
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
-        if type(self) is DQNModule:  # a subclass may read any setting
-            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder: Encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms
@@ -219,14 +212,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
     def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
-        """Return ``head``, or raise unless it maps the latent to ``width`` outputs; ``hook`` names it in errors."""
-        latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             raise TypeError(
-                f"{where}: expected a NoisyHead, since noisy=True, got {type(head).__name__}. "
-                "Build a NoisyHeadConfig, or leave noisy out."
+                f"{type(self.catalog).__name__}.{hook}: expected a NoisyHead, since noisy=True, got "
+                f"{type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
             )
-        return check_head(head, latent_dims, width, where)
+        return super()._probed(head, function, width, hook)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]

@@ -12,8 +12,6 @@ from catalog.base import Tree
 from catalog.catalog import RAW, Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
-from catalog.encoders.shape_checks import check_head
-from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
@@ -88,14 +86,8 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     catalog: PPOCatalog
 
     def setup(self) -> None:
+        self._check_catalog(PPOModule, PPOCatalog)
         catalog = self.catalog
-        if not isinstance(catalog, PPOCatalog):
-            raise TypeError(
-                f"catalog of PPOModule: expected a PPOCatalog, got {type(catalog).__name__}. "
-                "Derive yours from PPOCatalog."
-            )
-        if type(self) is PPOModule:  # a subclass may read any setting
-            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
         if not isinstance(self.encoder, ActorCriticEncoder):
@@ -105,17 +97,12 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
                 "override build_encoder(); this hook joins an actor's encoder and a critic's."
             )
         self.critic_reads_raw = catalog.reads_raw("value")
-        self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
-        self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")
+        width = catalog.action_head_dim
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", width, "build_pi_head()")
+        self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
         normalize_values = catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
-
-    def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
-        """Return ``head``, or raise unless it maps the latent to its outputs; ``hook`` names it in errors."""
-        width = self.catalog.action_head_dim if function == "policy" else 1
-        latent_dims = self.catalog.for_function(function).latent_dims
-        return check_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
 
     def get_non_inference_attributes(self) -> list[str]:
         critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]

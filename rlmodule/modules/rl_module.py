@@ -21,8 +21,10 @@ from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.preprocessing import ObservationNormalizer
+from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
+from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
@@ -131,6 +133,23 @@ class RLModule(Hooks, nn.Module, ABC):
     @abstractmethod
     def setup(self) -> None:
         """Create the submodules. Called once, at the end of construction."""
+
+    def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
+        """Raise unless the catalog is an ``expected``; if this is exactly an ``owner``, check that its nets read all
+        settings. A subclass may read any setting itself."""
+        if not isinstance(self.catalog, expected):
+            raise TypeError(
+                f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
+                f"{type(self.catalog).__name__}. Derive yours from {expected.__name__}."
+            )
+        if type(self) is owner:
+            check_settings_are_read(self.catalog)
+
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
+        """Return ``head``, or raise unless it maps the latent of ``function`` to ``width`` outputs; ``hook`` names it
+        in errors."""
+        where = f"{type(self.catalog).__name__}.{hook}"
+        return check_head(head, self.catalog.for_function(function).latent_dims, width, where)
 
     @abstractmethod
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
