@@ -248,7 +248,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return action values as :meth:`QNetAPI.compute_q_values` does. Forbidden actions are ``MASKED``."""
-        return self._q_values(self._latent(batch, embeddings), self._allowed(batch), batch)
+        return self._q_values(self._latent(batch, embeddings), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return the logits of atoms, as :meth:`DistributionalQNetAPI.compute_q_logits` does.
@@ -287,7 +287,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         """
         latent, allowed = self._latent(batch, embeddings), self._allowed(batch)
         values = self.compute_state_values(batch, latent)
-        advantages = self._q_values(latent, allowed, batch) - values.unsqueeze(-1)
+        advantages = self._q_values(latent, batch) - values.unsqueeze(-1)
         return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
 
     def q_support(self) -> Tensor:
@@ -306,13 +306,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
-        values = self._q_values(latent, self._allowed(batch), batch, mean=True)
+        values = self._q_values(latent, batch, mean=True)
         return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
     def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
         latent, state = self._encode(batch)
-        allowed = self._allowed(batch)
-        values = self._q_values(latent, allowed, batch)
+        values, allowed = self._q_values(latent, batch), self._allowed(batch)
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
@@ -344,11 +343,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         mask = self.action_mask
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
-    def _q_values(
-        self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
-    ) -> Tensor:
+    def _q_values(self, latent: Tensor, batch: Mapping[str, Tree], *, mean: bool = False) -> Tensor:
         """Return action values ``[..., num_actions]``; forbidden actions are ``MASKED``. Arguments as for
         :meth:`_outputs`."""
+        allowed = self._allowed(batch)
         values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:
             values = values.softmax(-1) @ self.support

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from algorithms.replay.candidates import Candidates, spans
 from algorithms.replay.layout import ReplayLayout, checked_n_step
-from algorithms.replay.memory import check_memory
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.resize import copy_transitions
@@ -105,7 +104,7 @@ class ReplayBuffer:
         self._of_shape = partial(ReplayBuffer, *spaces, gamma=gamma, **kept)
         self._min_steps, self.max_steps = checked_n_step(n_step, layout.kept_rows)
         check_value("ReplayBuffer(gamma)", gamma, float, Bounds(ge=0, le=1), "Discount per step.")
-        check_memory(layout.num_bytes, capacity, layout.largest_capacity)
+        layout.check_memory()
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
         shape, self._num_places = (self.rows, num_envs), self.rows * num_envs
 

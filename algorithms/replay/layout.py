@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import tree
 from gymnasium import Space
 
@@ -18,6 +22,14 @@ from catalog.checks import Bounds, check_value
 from catalog.errors import closest
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
+
+LARGE = 10**9
+"""Bytes from which a buffer is logged as a warning, which Python shows by default, and not as info."""
+
+logger = logging.getLogger("algorithms.replay")
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -139,10 +151,49 @@ class ReplayLayout:
         states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
         self.num_bytes = places * each + tree + states
 
-    def largest_capacity(self, num_bytes: int) -> int:
-        """Return the greatest capacity that fits into ``num_bytes``, all other arguments being equal."""
-        rows = num_bytes * self.rows // self.num_bytes
-        return max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
+    def check_memory(self) -> None:
+        """Log the size of the buffer, and raise if it cannot fit into memory.
+
+        Raises:
+            MemoryError: If the buffer needs more than :func:`memory_limit`. The message names a capacity that fits.
+        """
+        size, steps, each = self.num_bytes, f"{self.capacity:,}", f"{self.num_bytes / self.capacity:,.0f}"
+        level, text = logging.INFO, f"{size / 1e6:.1f} MB"
+        if size >= LARGE:
+            level, text = logging.WARNING, f"{size / 1e9:.1f} GB"
+        logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, each)
+        if size > (limit := memory_limit()):
+            rows = limit * self.rows // size
+            largest = max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
+            raise MemoryError(
+                f"a replay buffer of {steps} transitions: expected at most {limit:,} bytes, the "
+                f"memory available, got {size:,} bytes, {each} for each transition. Set "
+                f"replay_capacity to at most {largest:,}, or frame_stack_axis if observations "
+                "stack frames."
+            )
+
+
+def memory_limit() -> int:
+    """Return the most bytes this process can use: those of the machine, or of its control group if that has fewer."""
+    limits = [psutil.virtual_memory().total]
+    for file in _limit_files():
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
+            limits.append(int(file.read_text()))
+    return min(limits)
+
+
+def _limit_files() -> Iterator[Path]:
+    """Yield the files that hold the memory limits of this process's control group (v1 or v2) and of its parents."""
+    lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        root, name = _CGROUPS, "memory.max"
+        if "memory" in controllers.split(","):
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        elif controllers:
+            continue
+        group = root / path.strip("/")
+        yield from (folder / name for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def replay_bytes(

@@ -58,10 +58,8 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
     infos = stats.get("episode_infos", [{}] * len(returns))
-    return [
-        FinishedEpisode(episode_return, length, slot, info, in_evaluation)
-        for episode_return, length, slot, info in zip(returns, lengths, slots, infos, strict=True)
-    ]
+    ended = zip(returns, lengths, slots, infos, strict=True)
+    return [FinishedEpisode(*episode, in_evaluation) for episode in ended]
 
 
 class Callbacks:

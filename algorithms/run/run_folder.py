@@ -135,19 +135,17 @@ class RunFolder:
         about, saved = read_about(self.path), self.checkpoint.exists()
         there = "an earlier one" if about is None else f"{about['algorithm']} with seed {about['seed']}"
         begun = saved or (self.about.exists() and self.about.stat().st_size)
+        got = how = ""
         if begun if env_steps == 0 else about is not None and there != run:
-            self.release()
-            how = "it ended before its first checkpoint"
+            got, how = there, "; it ended before its first checkpoint"
             if saved:
-                how = f"go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
-            raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without another run, got {there}. Choose another; {how}."
-            )
-        if seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
+                how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
+        elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
+            got = f"the runs of several seeds ({', '.join(seeds)})"
+        if got:
             self.release()
             raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without another run, got the runs of several seeds "
-                f"({', '.join(seeds)}). Choose another."
+                f"run_dir {str(path)!r}: expected a folder without another run, got {got}. Choose another{how}."
             )
 
     def release(self) -> None:

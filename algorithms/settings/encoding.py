@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -256,12 +256,9 @@ class Decoder:
         return found
 
     def _imported(self, path: str, place: _Place) -> Any:
-        module, _, qualname = path.partition(":")
-        top = module.partition(".")[0]
+        top = path.partition(":")[0].partition(".")[0]
         try:
-            found: Any = importlib.import_module(module)
-            for name in qualname.split("."):
-                found = getattr(found, name)
+            found = resolve_name(path)
         except (ImportError, AttributeError, ValueError) as error:
             unreadable = self._unreadable(place, "an import path that leads somewhere", f"{path!r} ({error})")
             if isinstance(error, ModuleNotFoundError) and error.name == top:
