@@ -290,8 +290,8 @@ class AlgorithmConfig(
     def build_learner_group(
         self,
         *,
-        env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None,
-        spaces: tuple[Space[Any], Space[Any]] | None = None,
+        env: gym.Env | VectorEnv | None = None,
+        spaces: tuple[Space, Space] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
         """Build only the learners, for your own training loop. With the same ``seed``, their weights equal those of
@@ -323,9 +323,7 @@ class AlgorithmConfig(
             self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
         )
 
-    def spaces_of(
-        self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
-    ) -> tuple[Space[Any], Space[Any]]:
+    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[Space, Space]:
         """Return observation and action space of a single env, taken from ``env`` or an env made from the settings."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
@@ -366,9 +364,8 @@ class AlgorithmConfig(
         if self.run_dir == "":
             raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
         check_loggers(self.loggers, self.run_dir)
-        for name in ("checkpoint_interval", "evaluation_num_videos"):
+        for name, other in (("checkpoint_interval", "None"), ("evaluation_num_videos", "0")):
             if getattr(self, name) and self.run_dir is None:
-                other = "None" if name == "checkpoint_interval" else "0"
                 remedy = "Set one: .reporting(run_dir='runs/mine')."
                 raise self._invalid(name, f"{other}, since there is no run_dir to write to", remedy)
         self.get_rollout_fragment_length()

@@ -18,7 +18,7 @@ from catalog.encoders.shape_checks import untouched
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, setting
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
@@ -304,12 +304,12 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             )
         return self.support
 
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
         values = self._q_values(latent, batch, mean=True)
         return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
-    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
         values, allowed = self._q_values(latent, batch), self._allowed(batch)
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
@@ -320,7 +320,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
         return _with_state({Columns.ACTION_DIST_INPUTS: logits}, state)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         obs = self._normalized(batch)
         latent, state = self.encoder(obs, batch.get(Columns.STATE_IN), starts=batch.get(Columns.STARTS))
         out = _with_state({Columns.EMBEDDINGS: latent}, state)
@@ -401,7 +401,7 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
         )
 
 
-def _with_state(columns: dict[str, Tree], state: Tree | None) -> dict[str, Tree]:
+def _with_state(columns: Batch, state: Tree | None) -> Batch:
     return columns if state is None else columns | {Columns.STATE_OUT: state}
 
 

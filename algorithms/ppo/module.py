@@ -13,7 +13,7 @@ from catalog.catalog import RAW, Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
 from catalog.hooks import refuses_foreign
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
@@ -116,7 +116,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
 
-    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
+    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
         """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
 
         Args:
@@ -131,14 +131,14 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         out = {Columns.ACTION_DIST_INPUTS: inputs}
         return out if state is None else out | {Columns.STATE_OUT: state}
 
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
         latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
         # forward() skips the hooks of Module.__call__, which cost time at each env step
         return self._policy(batch, self.pi_head.forward(latent), state)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
         latents = self.encoder(obs, state, starts=starts, critic_obs=of_critic)

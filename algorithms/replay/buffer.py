@@ -18,7 +18,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.replay.candidates import Candidates, spans
-from algorithms.replay.layout import ReplayLayout, checked_n_step
+from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.resize import copy_transitions
@@ -26,7 +26,7 @@ from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequence
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from catalog.past import sampled_space
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
 
 
@@ -41,7 +41,7 @@ class ReplaySample:
             None for rows.
     """
 
-    batch: dict[str, Tree]
+    batch: Batch
     indices: np.ndarray
     owners: np.ndarray | None = None
 
@@ -95,7 +95,7 @@ class ReplayBuffer:
         n_step: int | tuple[int, int] = 1,
         prioritized: PrioritizedReplay | None = None,
         sequences: SequenceReplay | None = None,
-        frame_stack_axis: int | Mapping[str, int] | None = None,
+        frame_stack_axis: StackAxes | None = None,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
         kept: dict[str, Any] = {"prioritized": prioritized, "frame_stack_axis": frame_stack_axis}
@@ -302,7 +302,7 @@ class ReplayBuffer:
         rows, columns = np.divmod(places, self.num_envs)
         return (self.heads.take(columns) - 1 - rows) % self.rows
 
-    def gather_rows(self, places: np.ndarray) -> dict[str, Tree]:
+    def gather_rows(self, places: np.ndarray) -> Batch:
         """Return the n-step transitions that begin at ``places`` ``[B]``, which must be ``sampleable``.
 
         A window has fewer than n steps if its episode ends, an invalid row follows or the newest row is reached.

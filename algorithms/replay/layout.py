@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -25,6 +25,9 @@ from rlmodule.data.rollout import allocate_observations
 
 LARGE = 10**9
 """Bytes from which a buffer is logged as a warning, which Python shows by default, and not as info."""
+
+StackAxes: TypeAlias = int | Mapping[str, int]
+"""Axis along which an observation stacks frames. For a Dict or Tuple, a mapping from the paths of leaves to axes."""
 
 logger = logging.getLogger("algorithms.replay")
 
@@ -67,18 +70,15 @@ class StoredLeaf:
 
     def newest_frame(self, array: np.ndarray) -> np.ndarray:
         """Return a view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
-        if self.axis is None:
-            return array
-        return array[(..., -1, *[slice(None)] * (len(self.shape) - 1 - self.axis))]
+        return array if self.axis is None else np.moveaxis(array, self.axis - len(self.shape), 0)[-1]
 
 
-def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None = None) -> list[StoredLeaf]:
+def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> list[StoredLeaf]:
     """Return how the ring stores each leaf of ``space``, in the order of ``tree.flatten``.
 
     Args:
         space: An observation or action space.
-        frame_stack_axis: Axis along which observations stack frames. For a Dict or Tuple, a mapping from the paths of
-            leaves to their axes.
+        frame_stack_axis: Axis along which observations stack frames, or axes by path; None stores whole entries.
 
     Raises:
         ValueError: If no leaf has a given path, or a leaf has no such axis.
@@ -130,7 +130,7 @@ class ReplayLayout:
         num_envs: int,
         prioritized: PrioritizedReplay | None,
         sequences: SequenceReplay | None,
-        frame_stack_axis: int | Mapping[str, int] | None,
+        frame_stack_axis: StackAxes | None,
     ) -> None:
         check_value("ReplayBuffer(capacity)", capacity, int, Bounds(ge=1), "Transitions in all.")
         check_value("ReplayBuffer(num_envs)", num_envs, int, Bounds(ge=1), "Envs in all.")
@@ -204,7 +204,7 @@ def replay_bytes(
     num_envs: int,
     prioritized: PrioritizedReplay | None = None,
     sequences: SequenceReplay | None = None,
-    frame_stack_axis: int | Mapping[str, int] | None = None,
+    frame_stack_axis: StackAxes | None = None,
 ) -> int:
     """Return the bytes that a :class:`ReplayBuffer` with these arguments allocates when it is built.
 

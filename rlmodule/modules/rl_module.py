@@ -28,7 +28,7 @@ from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import Hooks
 from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
 
 DEFAULT_MODULE_ID = "default_policy"
@@ -152,29 +152,29 @@ class RLModule(Hooks, nn.Module, ABC):
         return check_head(head, self.catalog.for_function(function).latent_dims, width, where)
 
     @abstractmethod
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting, and for training unless :meth:`_forward_train` is overridden."""
 
-    def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
-    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
     @torch.no_grad()
-    def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting greedily, without gradient."""
         return self._forward_inference(batch)
 
     @torch.no_grad()
-    def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting while collecting data, without gradient."""
         return self._forward_exploration(batch)
 
-    def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for the loss, with gradient.
 
         Raises:
@@ -187,7 +187,7 @@ class RLModule(Hooks, nn.Module, ABC):
             )
         return self._forward_train(batch)
 
-    def forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward(self, batch: Mapping[str, Tree]) -> Batch:
         """Call :meth:`forward_train`, as users of ``nn.Module`` expect."""
         return self.forward_train(batch)
 
