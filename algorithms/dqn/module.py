@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.actions.masks import MASKED
-from catalog.base import Encoder, EncoderOutput, Tree
+from catalog.base import EncoderOutput, Tree
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
@@ -196,7 +196,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
         self.observation_normalizer = catalog.build_observation_normalizer()
-        self.encoder: Encoder = catalog.build_trunk()
+        self.encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms
         self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
         self.vf_head: nn.Module | None = None

@@ -123,8 +123,8 @@ class CallbackCaller:
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        made = None if config.callbacks_class is None else config.callbacks_class()
-        if assigned := [name for name in CALLBACKS if made is not None and name in vars(made)]:
+        made = (config.callbacks_class or Callbacks)()
+        if assigned := [name for name in CALLBACKS if name in vars(made)]:
             raise TypeError(
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
                 f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."

@@ -10,13 +10,10 @@ import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from catalog.actions.converters import ActionConverter
-from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
 from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
 from catalog.catalog import Catalog, further_nets
-from catalog.distributions.action_models import ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
@@ -26,7 +23,6 @@ from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
 from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import Hooks
-from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
@@ -75,7 +71,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.inference_only = inference_only
-        self.model_config: DefaultModelConfig = catalog_class.model_config_class.from_any(model_config)
+        self.model_config = catalog_class.model_config_class.from_any(model_config)
         self.catalog = catalog_class(
             observation_space,
             action_space,
@@ -85,15 +81,15 @@ class RLModule(Hooks, nn.Module, ABC):
         )
         self.model_config, self.past_view = self.catalog.model_config, self.catalog.past_view
         self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls
-        self.action_converter: ActionConverter = self.catalog.build_action_converter()
-        self.action_mask: ActionMask | None = self.catalog.build_action_mask()
-        self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
+        self.action_converter = self.catalog.build_action_converter()
+        self.action_mask = self.catalog.build_action_mask()
+        self.action_embeddings = self.catalog.build_action_embeddings()
         if self.action_embeddings is not None:
             count = self.action_dist_cls.required_input_dim(action_space)
             where = f"{type(self.catalog).__name__}.build_action_embeddings()"
             check_action_embeddings(self.action_embeddings, observation_space, count, where)
-        self.action_model: ActionModel | None = self.catalog.build_action_model()
-        self.sees_more_than_the_env: bool = bool(self.past_view.steps)
+        self.action_model = self.catalog.build_action_model()
+        self.sees_more_than_the_env = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()
         self._bind_distribution(self.action_dist_cls)  # after setup(): a distribution may read submodules
