@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
-from gymnasium import Space
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
@@ -264,10 +262,10 @@ class AlgorithmConfig(
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
-    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
+    def get_rl_module_spec(self, observation_space: gym.Space, action_space: gym.Space) -> RLModuleSpec:
         """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces."""
         spec = self.rl_module_spec or RLModuleSpec()
-        default = dataclasses.replace(
+        default = replace(
             self.default_rl_module_spec(),
             observation_space=observation_space,
             action_space=action_space,
@@ -291,7 +289,7 @@ class AlgorithmConfig(
         self,
         *,
         env: gym.Env | VectorEnv | None = None,
-        spaces: tuple[Space, Space] | None = None,
+        spaces: tuple[gym.Space, gym.Space] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
         """Build only the learners, for your own training loop. With the same ``seed``, their weights equal those of
@@ -323,7 +321,7 @@ class AlgorithmConfig(
             self.for_learners() if self.num_learners else self, learner_class, spec.as_multi(), run_seed=run_seed
         )
 
-    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[Space, Space]:
+    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
         """Return observation and action space of a single env, taken from ``env`` or an env made from the settings."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space

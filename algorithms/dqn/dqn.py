@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from math import floor
 from time import perf_counter
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from gymnasium import Space
@@ -110,8 +110,8 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
     replay = Section(Replay)
     reporting = Section(DQNReporting)
 
-    records_action_dist: ClassVar[bool] = False
-    net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
+    records_action_dist = False
+    net_settings = NET_SETTINGS
     presets = PRESETS
 
     @on_the_class

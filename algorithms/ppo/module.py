@@ -67,13 +67,13 @@ class PPOCatalog(Catalog):
 
     def _explain_parts(self) -> dict[str, nn.Module]:
         encoder = self.build_actor_critic_encoder()
-        parts: dict[str, nn.Module] = {
+        return {
             "actor encoder": encoder.actor_encoder,
             "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
             "policy head": self.build_pi_head(),
             "value head": self.build_vf_head(),
+            **self._explain_further_parts(),
         }
-        return parts | self._explain_further_parts()
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -104,7 +103,7 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
                 f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
                 "which one observation, without a batch dimension, stacks its frames."
             )
-        leaves[path] = dataclasses.replace(leaves[path], axis=axis % len(shape))
+        leaves[path] = replace(leaves[path], axis=axis % len(shape))
     return [*leaves.values()]
 
 

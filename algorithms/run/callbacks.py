@@ -184,7 +184,7 @@ class CallbackCaller:
                 f"{', '.join(result)}. Add to the result, and leave what is there."
             )
 
-    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
+    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv], None] | None:
         """Return the function that env runners call with a new vector env; None if no callback needs it.
 
         Runners in other processes call a pickled copy."""
