@@ -100,7 +100,8 @@ def lock_folder(folder: Path) -> BaseFileLock:
 class RunFolder:
     """The folder of a run, locked until :meth:`release`.
 
-    A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder.
+    A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder. The folder
+    of a run that failed in its first iteration is used again.
 
     Args:
         path: The folder; created if it does not exist.
@@ -134,10 +135,12 @@ class RunFolder:
             ) from error
         about, saved = read_about(self.path), self.checkpoint.exists()
         there = "an earlier one" if about is None else f"{about['algorithm']} with seed {about['seed']}"
-        begun = saved or (self.about.exists() and self.about.stat().st_size)
+        # a run that failed in its first iteration leaves nothing to keep: an empty log, and no checkpoint
+        failed = self.progress.exists() and not self.progress.stat().st_size and not self.best_checkpoint.exists()
+        begun = saved or (self.about.exists() and self.about.stat().st_size and not failed)
         got = how = ""
         if begun if env_steps == 0 else about is not None and there != run:
-            got, how = there, "; it ended before its first checkpoint"
+            got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
                 how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
         elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
