@@ -54,7 +54,8 @@ class Catalog(Hooks):
         ``get_tokenizer_config``: another config for the encoder of single steps before a recurrent net.
         ``_get_dist_cls_from_action_space``: another distribution for some action spaces or parts of nested ones.
         ``get_action_dist_cls``: another distribution for the whole action space.
-        ``_determine_components_hook``: all decisions made at construction.
+        ``_determine_components_hook``: all decisions made at construction, and attributes that other hooks read;
+            override it instead of ``__init__``, which modules call.
         ``build_encoder``: any ``nn.Module`` from batched raw observations to latents ``[B, D]``.
 
     Args:

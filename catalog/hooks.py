@@ -31,7 +31,7 @@ class Hooks:
             )
             where = f"{cls.__qualname__}.{name}()"
             if isinstance(overridden, FunctionType | classmethod | staticmethod):
-                _check_signature(where, name, method, overridden)
+                check_signature(where, name, method, overridden)
             elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
                 raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
 
@@ -61,8 +61,16 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
-def _check_signature(where: str, name: str, method: Any, overridden: Any) -> None:
-    """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides."""
+def check_signature(where: str, name: str, method: Any, overridden: Any, remedy: str = "") -> None:
+    """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides.
+
+    Args:
+        where: The method, for the message.
+        name: Its name.
+        method: The method of the subclass.
+        overridden: The method of the base class.
+        remedy: A further remedy, for the end of the message.
+    """
     theirs, ours = _signature(method), _signature(overridden)
     by_name = [p.name for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY]
     by_position = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -79,7 +87,7 @@ def _check_signature(where: str, name: str, method: Any, overridden: Any) -> Non
         hints = "".join(f" {word}: {remedy_for('argument', word)}" for word in foreign)
         raise TypeError(
             f"{where}: expected the arguments {ours}, got {_decorator(method)}def {name}{theirs}. "
-            f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
+            f"Write {_decorator(overridden)}def {name}{ours}.{hints}{remedy}"
         )
 
 

@@ -167,7 +167,11 @@ postprocess_gradients postprocess_gradients_for_module: Set grad_clip, or overri
 rl_module_required_apis: Set the class attribute required_apis, a tuple of interfaces.
 should_module_be_updated: Choosing which modules are trained is not available yet.
 
+[Catalog]
+__init__: Or override _determine_components_hook(), which runs at construction, and set attributes there.
+
 [RLModule]
+__init__: Or override setup(), which runs at construction, and set attributes there.
 compute_self_supervised_loss: Implement compute_extra_losses(batch, fwd_out) of ExtraLossAPI.
 get_inference_action_dist_cls get_exploration_action_dist_cls: Override get_action_dist_cls() of a catalog.
 get_train_action_dist_cls: Override get_action_dist_cls() of a catalog.

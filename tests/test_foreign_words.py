@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch import nn
 
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
-from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner
+from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.run.callbacks import Callbacks
 from catalog import Catalog, Categorical, ModelConfig
 from catalog.base import as_encoder
@@ -108,6 +108,38 @@ HOOKS = [
 def test_a_hook_that_nothing_calls_is_refused(base: type, name: str, remedy: str) -> None:
     with pytest.raises(TypeError, match=rf"^Mine\.{name}\(\): .*one that nothing calls\. .*{re.escape(remedy)}"):
         type("Mine", (base,), {name: with_config})
+
+
+class Positional(PPOCatalog):
+    def __init__(self, observation_space: Any, action_space: Any, model_config_dict: Any) -> None:
+        super().__init__(observation_space, action_space, model_config_dict)
+
+
+class Passing(Positional):
+    """Takes whatever modules pass."""
+
+    def __init__(self, *args: Any, width: int = 3, **kwargs: Any) -> None:
+        Catalog.__init__(self, *args, **kwargs)
+
+
+class Bare(PPOModule):
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space=observation_space, action_space=action_space)
+
+
+def test_an_init_that_cannot_be_called_is_refused_where_the_class_is_named() -> None:
+    expected = (
+        r"^Positional\.__init__\(\): expected the arguments \(self, observation_space, action_space, .*"
+        r"got def __init__\(self, observation_space, action_space, model_config_dict\)\. Write def __init__\(self, .*"
+        r"model_config_dict: Pass model_config={\.\.\.}\. Or override _determine_components_hook\(\)"
+    )
+    with pytest.raises(TypeError, match=expected):
+        RLModuleSpec(catalog_class=Positional)
+    with pytest.raises(TypeError, match=r"^Bare\.__init__\(\): .* Or override setup\(\)"):
+        RLModuleSpec(module_class=Bare)
+    assert Positional(OBS, ACTIONS, {"fcnet_hiddens": [8]}).latent_dims == (8,)  # alone, it may take what it likes
+    spec = RLModuleSpec(PPOModule, OBS, ACTIONS, catalog_class=Passing)
+    assert type(spec.build().catalog) is Passing
 
 
 def test_hooks_of_ones_own_and_further_arguments_are_welcome() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from gymnasium import Space
 
 from catalog.catalog import Catalog
+from catalog.hooks import check_signature
+from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 
@@ -26,6 +28,9 @@ class RLModuleSpec:
             ``custom_model_config``, or into a subclass of DefaultModelConfig.
         catalog_class: The catalog that the module builds its nets with.
         inference_only: Build without the parts that only learning needs.
+
+    Raises:
+        TypeError: If a class does not derive from the base class, or cannot be called like it.
     """
 
     module_class: type[RLModule] | None = None
@@ -44,6 +49,9 @@ class RLModuleSpec:
                     f"algorithm's own, got {value!r}. Pass the class itself, derived from "
                     f"{base.__name__}."
                 )
+            if value is not None:
+                where, remedy = f"{value.__qualname__}.__init__()", remedy_for(base.__name__, "__init__")
+                check_signature(where, "__init__", value.__init__, base.__init__, f" {remedy}")
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """Return this spec with every None replaced by the value of ``default``."""
