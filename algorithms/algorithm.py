@@ -23,8 +23,9 @@ from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.threads import Threads, building, computing_on
-from algorithms.run.wrong_calls import AlgorithmType, already_stopped, explain_unknown, no_sections, wrong_learn
+from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
 from catalog.explain.explain import Format
+from catalog.hooks import explain_unknown, refuses_foreign
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
@@ -164,6 +165,7 @@ class Algorithm(metaclass=AlgorithmType):
         """End the running :meth:`learn` after this iteration; for callbacks."""
         self.learning_stopped = True
 
+    @refuses_foreign
     def evaluate(
         self,
         *,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
+from catalog.errors import closest
 from catalog.migration import remedy_for
 
 P = ParamSpec("P")
@@ -53,12 +54,23 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
-            if remedy := remedy_for("argument", name):
+            if remedy := remedy_for("argument", name) or remedy_for(function.__name__, name):
                 where = f"{function.__qualname__}()".replace(".__init__", "")
                 raise TypeError(f"{where}: expected its documented arguments, got {name}=. {remedy}")
         return function(*args, **kwargs)
 
     return checked
+
+
+def explain_unknown(owner: Any, name: str) -> Any:
+    """Raise for an unknown attribute, such as ``algo.predict`` or ``PPO.load``; the ``__getattr__`` of algorithms and
+    policies."""
+    cls = owner if isinstance(owner, type) else type(owner)
+    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
+        return (type if owner is cls else object).__getattribute__(owner, name)
+    public = [one for one in known if not one.startswith("_")]
+    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
+    raise AttributeError(f"{cls.__name__}.{name}: expected one of its methods or attributes, got {name!r}. {remedy}")
 
 
 def check_signature(where: str, name: str, method: Any, overridden: Any, remedy: str = "") -> None:

@@ -185,6 +185,22 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "offline_data": (lambda: PPOConfig().offline_data(input_=["data"]), "not available yet"),  # type: ignore
     "multi_agent": (lambda: PPOConfig().multi_agent(policies={"a"}), "not available yet"),  # type: ignore
+    "experimental": (
+        lambda: PPOConfig().experimental(_disable_preprocessor_api=True),  # type: ignore
+        "Leave it out: there are no such settings.",
+    ),
+    "learner_config_dict=": (
+        lambda: PPOConfig().training(learner_config_dict={"bonus": 0.1}),  # type: ignore
+        "Declare it in class MyTraining(PPOTraining), and set training = Section(MyTraining)",
+    ),
+    "rl_module(features_extractor_class=)": (
+        lambda: PPOConfig().rl_module(features_extractor_class=nn.Linear),  # type: ignore
+        "It is custom_model, or override build_encoder() of a catalog. Model settings go into .rl_module(model_config",
+    ),
+    "rl_module(net_arch=)": (
+        lambda: PPOConfig().rl_module(net_arch=[64]),  # type: ignore
+        "The widths are fcnet_hiddens,",
+    ),
     "env_to_module_connector=": (
         lambda: PPOConfig().env_runners(env_to_module_connector=print),  # type: ignore
         "There are no connectors: wrap the env, or override build_encoder()",
@@ -219,6 +235,18 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
     "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected finite int, >= 1, got 0"),
     "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
+    "evaluate(n_eval_episodes=)": (
+        lambda algo: algo.evaluate(n_eval_episodes=2),
+        "Algorithm.evaluate(): expected its documented arguments, got n_eval_episodes=. Pass num_episodes=...",
+    ),
+    "evaluate(deterministic=)": (lambda algo: algo.evaluate(deterministic=True), "Pass explore=False."),
+    "policy.act(deterministic=)": (
+        lambda algo: algo.policy.act(np.zeros(4, np.float32), deterministic=True),
+        "Policy.act(): expected its documented arguments, got deterministic=. Leave it out: explore=False",
+    ),
+    "policy.act(action_masks=)": (lambda algo: algo.policy.act(None, action_masks=[True]), "the field action_mask"),
+    "policy.predict": (lambda algo: algo.policy.predict(0), "Policy.predict: expected one of its methods or attribut"),
+    "policy.acts": (lambda algo: algo.policy.acts, "got 'acts'. help(Policy) lists them. Did you mean 'act'?"),
     "set_env": (lambda algo: algo.set_env(None), "Call Algorithm.from_checkpoint(path, env=...)."),
 }
 
@@ -294,6 +322,8 @@ MODEL_SETTINGS = {
     "zero_mean": "Set normalize_observations=True",
     "custom_preprocessor": "begin a custom_model with it",
     "encoder_latent_dim": "It is the last of fcnet_hiddens.",
+    "features_extractor_class": "It is custom_model, or override build_encoder() of a catalog.",
+    "features_extractor_kwargs": "They are custom_model_config.",
     "use_prev_action": "It is lstm_use_prev_action.",
 }
 

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from catalog.explain.explain import short_space
+from catalog.hooks import explain_unknown, refuses_foreign
 from catalog.past import PREV_ACTION, PREV_REWARD
 from catalog.spaces import map_spaces, to_tensor
 from rlmodule.data.columns import Columns
@@ -47,6 +48,7 @@ class Policy:
             rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
             self._no_past = {name: rows[name] for name in module.past_view.steps}
 
+    @refuses_foreign
     @torch.inference_mode()
     def act(
         self, obs: Tree, state: Tree | None = None, *, reward: float | None = None, explore: bool = False
@@ -144,6 +146,9 @@ class Policy:
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], torch.tensor([reward]), steps)
         like = self._no_past
         return {name: tree.map_structure(Tensor.type_as, past[name], like[name]) for name in past}
+
+    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+        __getattr__ = explain_unknown
 
 
 def _as_array(like: Any, value: Any) -> Any:
