@@ -54,7 +54,7 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
-            if remedy := remedy_for("argument", name) or remedy_for(function.__name__, name):
+            if remedy := remedy_for("argument", name) or remedy_for("play", name):
                 where = f"{function.__qualname__}()".replace(".__init__", "")
                 raise TypeError(f"{where}: expected its documented arguments, got {name}=. {remedy}")
         return function(*args, **kwargs)

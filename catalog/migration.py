@@ -172,11 +172,7 @@ postprocess_gradients postprocess_gradients_for_module: Set grad_clip, or overri
 rl_module_required_apis: Set the class attribute required_apis, a tuple of interfaces.
 should_module_be_updated: Choosing which modules are trained is not available yet.
 
-[Catalog]
-__init__: Or override _determine_components_hook(), which runs at construction, and set attributes there.
-
 [RLModule]
-__init__: Or override setup(), which runs at construction, and set attributes there.
 compute_self_supervised_loss: Implement compute_extra_losses(batch, fwd_out) of ExtraLossAPI.
 get_inference_action_dist_cls get_exploration_action_dist_cls: Override get_action_dist_cls() of a catalog.
 get_train_action_dist_cls: Override get_action_dist_cls() of a catalog.
@@ -201,14 +197,11 @@ log_interval tb_log_name: Use config.reporting(run_dir=...) before build().
 progress_bar: Pass progress=True.
 reset_num_timesteps: Leave it out: learn() continues where it stopped, and build() begins a new run.
 
-[act]
-deterministic: Leave it out: explore=False, the default, takes the most likely action.
+[play]
+deterministic: Leave it out: explore=False, the default, takes the most likely actions.
 episode_start: Pass state=None at the start of an episode.
 action_masks: Leave it out: a mask is the field action_mask of the observation.
-
-[evaluate]
 n_eval_episodes: Pass num_episodes=...
-deterministic: Pass explore=False.
 
 [encoder]
 obs: Pass the observation itself: encoder(obs).latent, or .actor and .critic of an actor-critic encoder.

@@ -239,7 +239,7 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda algo: algo.evaluate(n_eval_episodes=2),
         "Algorithm.evaluate(): expected its documented arguments, got n_eval_episodes=. Pass num_episodes=...",
     ),
-    "evaluate(deterministic=)": (lambda algo: algo.evaluate(deterministic=True), "Pass explore=False."),
+    "evaluate(deterministic=)": (lambda algo: algo.evaluate(deterministic=True), "explore=False, the default,"),
     "policy.act(deterministic=)": (
         lambda algo: algo.policy.act(np.zeros(4, np.float32), deterministic=True),
         "Policy.act(): expected its documented arguments, got deterministic=. Leave it out: explore=False",

@@ -11,7 +11,6 @@ from gymnasium import Space
 
 from catalog.catalog import Catalog
 from catalog.hooks import check_signature
-from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 
@@ -41,7 +40,8 @@ class RLModuleSpec:
     inference_only: bool = False
 
     def __post_init__(self) -> None:
-        for name, base in (("module_class", RLModule), ("catalog_class", Catalog)):
+        hooks = ("module_class", RLModule, "setup()"), ("catalog_class", Catalog, "_determine_components_hook()")
+        for name, base, hook in hooks:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, type) and issubclass(value, base)):
                 raise TypeError(
@@ -50,8 +50,8 @@ class RLModuleSpec:
                     f"{base.__name__}."
                 )
             if value is not None:
-                where, remedy = f"{value.__qualname__}.__init__()", remedy_for(base.__name__, "__init__")
-                check_signature(where, "__init__", value.__init__, base.__init__, f" {remedy}")
+                remedy = f" Or override {hook}, which runs at construction, and set attributes there."
+                check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """Return this spec with every None replaced by the value of ``default``."""
