@@ -17,6 +17,7 @@ from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
+from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.errors import closest
 from catalog.explain.mermaid import Line, flowchart
@@ -276,8 +277,6 @@ def _decision(
 def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]) -> Line:
     config = node.model_config
     shown = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
-    if node.keys:  # the parts of a space would only repeat the defaults
-        shown = [name for name in shown if name == shown[0] or _setting(catalog, name, node).endswith(")")]
     return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in shown))
 
 
@@ -378,8 +377,9 @@ def _describe(net: nn.Module) -> str:
     return textwrap.shorten(f"{name}{widths}".replace("  ", " · "), 72, placeholder=" …").replace(" · ", "  ")
 
 
-def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer."""
+def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; of an encoder with
+    several streams, their names and the layers that join them."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features
     elif isinstance(net, nn.Conv2d):
@@ -388,6 +388,9 @@ def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
         yield net.input_size, net.hidden_size
     elif isinstance(net, AttentionLayer):
         yield net.dim, net.dim
+    elif isinstance(net, MultiStreamEncoder):
+        yield " + ".join(map(str, net.keys)), net.input_dim
+        yield from _ends(net.linears)
     else:
         for layer in net.children():
             yield from _ends(layer)

@@ -176,6 +176,23 @@ def test_overrides_are_named_with_what_they_replace(catalog_cls: type[Catalog], 
     says(catalog_cls(VECTOR, TWO).explain(), *expected)
 
 
+def test_a_part_is_shown_with_all_its_settings_and_a_net_of_several_streams_with_their_names() -> None:
+    space = spaces.Dict(eye=spaces.Box(0, 255, (12, 12, 3), np.uint8), legs=spaces.Dict(left=VECTOR, right=VECTOR))
+    settings = {
+        "conv_filters": [[4, 4, 4]],
+        "fcnet_hiddens": [5],
+        "fusionnet_hiddens": [6],
+        "lstm_use_prev_reward": True,
+    }
+    text = PPOCatalog(space, TWO, settings).explain()
+    says(text, "conv_padding = 'same', conv_channels = None, conv_activation = 'relu', conv_use_layernorm = False,")
+    says(text, "fcnet_hiddens = (5,) (set), fcnet_activation = 'tanh', fcnet_use_layernorm = False,")
+    # the latent of the observation is 6 wide, and the reward 1
+    says(text, "actor encoder MultiStreamEncoder obs + prev_reward → 7 → 6")
+    del settings["lstm_use_prev_reward"]
+    says(PPOCatalog(space, TWO, settings).explain(), "MultiStreamEncoder eye + legs → 518 → 6")  # 512 + 6
+
+
 def test_a_hook_that_makes_another_mask_or_none_is_told_with_what_it_made() -> None:
     space = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
     says(
