@@ -30,6 +30,7 @@ from catalog.encoders.recurrent import recurrent_encoder_config
 from catalog.encoders.shape_checks import check_encoder
 from catalog.errors import closest
 from catalog.explain.explain import Format, explain, short_space
+from catalog.explain.unread import RAW
 from catalog.hooks import Hooks, refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
@@ -38,8 +39,6 @@ from catalog.rules import Node
 
 T = TypeVar("T")
 
-RAW = "since a custom encoder gets raw observations"
-"""The reason why observations are not standardised, for :meth:`Catalog.explain`."""
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
 
 

@@ -121,7 +121,6 @@ net_arch: The widths are fcnet_hiddens, and those of a single function functions
 activation_fn: It is fcnet_activation.
 features_extractor_class: It is custom_model, or override build_encoder() of a catalog.
 features_extractor_kwargs: They are custom_model_config.
-share_features_extractor: It is vf_share_layers.
 post_fcnet_hiddens: The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.
 post_fcnet_activation: It is conv_activation of images, head_fcnet_activation of heads.
 post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fcnet_kernel_initializer of heads.
@@ -199,7 +198,6 @@ reset_num_timesteps: Leave it out: learn() continues where it stopped, and build
 
 [play]
 deterministic: Leave it out: explore=False, the default, takes the most likely actions.
-episode_start: Pass state=None at the start of an episode.
 action_masks: Leave it out: a mask is the field action_mask of the observation.
 n_eval_episodes: Pass num_episodes=...
 

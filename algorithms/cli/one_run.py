@@ -214,9 +214,8 @@ and in Python:
 def allow_flag(config: AlgorithmConfig) -> list[str]:
     """Return the flag ``--allow`` with the modules that the checkpoint needs: those of the settings, and that of a
     custom config class; empty if it needs none."""
-    modules, own = [*config.modules_to_allow()], type(config).__module__
-    if own not in modules and own.partition(".")[0] not in PACKAGES:
-        modules.append(own)
+    needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
+    modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
     return ["--allow", *modules] if modules else []
 
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from catalog.activations import Init
 from catalog.base import Tree
-from catalog.catalog import RAW, Catalog
+from catalog.catalog import Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
+from catalog.explain.unread import RAW, check_settings_are_read
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
@@ -33,14 +34,14 @@ class PPOCatalog(Catalog):
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
         policy, value = config.for_function("policy"), config.for_function("value")
-        if self.has_custom_encoder or policy.has_custom_model:
-            standardise = (False, RAW)
-        elif not self._can_normalize:
+        if not self._can_normalize:
             standardise = (False, "since there are no float Boxes in it")
-        elif isinstance(self.action_space, spaces.Box):
-            standardise = (True, "PPO's default for Box actions")
-        else:
+        elif not isinstance(self.action_space, spaces.Box):
             standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
+        elif self.has_custom_encoder or policy.has_custom_model:
+            standardise = (False, RAW)
+        else:
+            standardise = (True, "PPO's default for Box actions")
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (
                 True,
