@@ -131,7 +131,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """Add the code to the page of a file, with an id for each line; Markdown would take its time over it.
 
-    On other pages, let long code in tables break after a bracket, ``=``, ``/`` or ``:``, and the name of a test anywhere.
+    On other pages, let long code in a line break after a bracket, ``=``, ``/`` or ``:``, the name of a test after ``_``.
     """
     uri = page.file.src_uri
     if not uri.startswith("source/") or uri.endswith("/index.md"):
