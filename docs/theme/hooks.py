@@ -131,7 +131,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_content(html: str, page: Any, **_: Any) -> str:
     """Add the code to the page of a file, with an id for each line; Markdown would take its time over it.
 
-    On other pages, let long code in a line break after a bracket, ``=``, ``/`` or ``:``, the name of a test after ``_``.
+    On other pages, let long code break, and keep a number on the line of its ``×``.
     """
     uri = page.file.src_uri
     if not uri.startswith("source/") or uri.endswith("/index.md"):
@@ -146,8 +146,8 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 
 def breakable(code: str) -> str:
-    """Mark where a browser may break ``code``."""
-    return re.sub(r"[_/:]+" if code.startswith("tests/") else r"[(=/:]+", r"\g<0><wbr>", code)
+    """Mark where a browser may break ``code``: after ``(``, ``=``, ``/`` or ``:``, in a test's name after ``_`` too."""
+    return re.sub(r"[(=/:_]+" if code.startswith("tests/") else r"[(=/:]+", r"\g<0><wbr>", code)
 
 
 @cache
