@@ -12,7 +12,7 @@ from catalog.base import Tree
 from catalog.catalog import Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
-from catalog.explain.unread import RAW, check_settings_are_read
+from catalog.explain.unread import RAW
 from catalog.hooks import refuses_foreign
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
