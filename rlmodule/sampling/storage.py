@@ -145,7 +145,7 @@ class RolloutStorage:
         """Return a copy of the row after the last step."""
         previous = {name: part.whole for name, part in self.previous.items()}
         rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
-        return {name: tree.map_structure(lambda x: _copy(x[-1]), column) for name, column in rows.items()}
+        return tree.map_structure(lambda x: _copy(x[-1]), rows)
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
