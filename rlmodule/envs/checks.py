@@ -230,12 +230,11 @@ class EnvGuard(gym.Wrapper):
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(
-                f"{where}, reset(): expected a tuple (obs, info), got {_describe(result)}. "
-                "Return obs, {} from reset(); see gymnasium.Env.reset."
-            )
+            remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
+            raise TypeError(f"{where}, reset(): expected a tuple (obs, info), got {_describe(result)}. {remedy}")
         self._last_reset = result[0], where
-        _check_info(where, result[1])
+        if type(result[1]) is not dict:
+            _check_info(where, result[1])
         if is_due(self._resets):
             self._check_obs(*self._last_reset)
         return result
