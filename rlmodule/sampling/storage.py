@@ -141,7 +141,7 @@ class RolloutStorage:
             else:
                 part.clear(0)
 
-    def last_row(self) -> dict[str, Any]:
+    def last_row(self) -> Tree:
         """Return a copy of the row after the last step."""
         previous = {name: part.whole for name, part in self.previous.items()}
         rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
