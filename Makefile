@@ -55,7 +55,7 @@ test-learning: $(DEV) ## the slow tests: every algorithm learns
 	$(PYTEST) -m slow
 
 test-faults: $(DEV) ## the long fault tests: processes that are killed, stopped and lost
-	$(PYTEST) -m faults
+	$(PYTEST) -m faults -n 2 --dist worksteal
 
 check: $(DEV) check-pins ## everything a change must pass: pins, format, lint, types, tests
 	$(BIN)/ruff format --check .

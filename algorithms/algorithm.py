@@ -23,8 +23,9 @@ from algorithms.run.metrics import RunMetrics
 from algorithms.run.run_folder import RunReport, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.threads import Threads, building, computing_on
-from algorithms.run.wrong_calls import AlgorithmType, already_stopped, explain_unknown, no_sections, wrong_learn
+from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
 from catalog.explain.explain import Format
+from catalog.hooks import explain_unknown, refuses_foreign
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
@@ -42,7 +43,6 @@ class Algorithm(metaclass=AlgorithmType):
         config: The frozen settings.
         run_seed: The seed in use: ``config.seed``, or the one that was drawn.
         metrics: Counters of the run; log your own numbers by ``metrics.log_value``.
-        policy: Acts with the current weights: ``action, state = algo.policy.act(obs)``. Missing if there are several.
         policies: All policies by id. For several agents, this is a :class:`MultiAgentPolicy`, which acts for all.
     """
 
@@ -72,8 +72,6 @@ class Algorithm(metaclass=AlgorithmType):
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
         self.policies = self._make_policies(torch_stream(self.run_seed, "policy"))
-        if len(self.policies) == 1:
-            (self.policy,) = self.policies.values()
         threads = Threads(config.torch_num_threads, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
 
@@ -187,6 +185,7 @@ class Algorithm(metaclass=AlgorithmType):
         """End the running :meth:`learn` after this iteration; for callbacks."""
         self.learning_stopped = True
 
+    @refuses_foreign
     def evaluate(
         self,
         *,
@@ -219,6 +218,22 @@ class Algorithm(metaclass=AlgorithmType):
         config = evaluation_config(self.config, num_episodes, num_env_steps, explore, num_videos, video_dir)
         with computing_on(self._threads.count):
             return self._evaluation.run(config, video_dir, progress)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that acts with the current weights: ``action, state = algo.policy.act(obs)``.
+
+        Raises:
+            AttributeError: If there are several; names their ids.
+        """
+        first, *others = self.policies.values()
+        if others:
+            ids = ", ".join(map(repr, self.policies))
+            raise AttributeError(
+                f"{type(self).__name__}.policy: expected a run with one policy, got {ids}. Use "
+                "algo.policies[id] for one of them, or algo.policies.act({agent: obs}) for all."
+            )
+        return first
 
     @cached_property
     def report(self) -> RunReport:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium as gym
-from gymnasium import Space
 from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
@@ -288,10 +286,10 @@ class AlgorithmConfig(
         catalog_class = self.default_rl_module_spec().catalog_class
         return DefaultModelConfig if catalog_class is None else catalog_class.model_config_class
 
-    def get_rl_module_spec(self, observation_space: Space, action_space: Space) -> RLModuleSpec:
+    def get_rl_module_spec(self, observation_space: gym.Space, action_space: gym.Space) -> RLModuleSpec:
         """Return the spec of the module: ``rl_module_spec``, completed by the algorithm's defaults and the spaces."""
         spec = self.rl_module_spec or RLModuleSpec()
-        default = dataclasses.replace(
+        default = replace(
             self.default_rl_module_spec(),
             observation_space=observation_space,
             action_space=action_space,
@@ -325,8 +323,8 @@ class AlgorithmConfig(
     def build_learner_group(
         self,
         *,
-        env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None,
-        spaces: tuple[Space[Any], Space[Any]] | None = None,
+        env: gym.Env | VectorEnv | None = None,
+        spaces: tuple[gym.Space, gym.Space] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
         """Build only the learners, for your own training loop. With the same ``seed``, their weights equal those of
@@ -358,9 +356,7 @@ class AlgorithmConfig(
         settings = self.for_learners() if self.num_learners else self
         return LearnerGroup.create(settings, learner_class, specs, run_seed=run_seed)
 
-    def spaces_of(
-        self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
-    ) -> tuple[Space[Any], Space[Any]]:
+    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
         """Return observation and action space of a single env, taken from ``env`` or an env made from the settings."""
         if isinstance(env, gym.Env):
             return env.observation_space, env.action_space
@@ -401,9 +397,8 @@ class AlgorithmConfig(
         if self.run_dir == "":
             raise self._invalid("run_dir", "the path of a folder", "Write '.' for the one you are in, or None.")
         check_loggers(self.loggers, self.run_dir)
-        for name in ("checkpoint_interval", "evaluation_num_videos"):
+        for name, other in (("checkpoint_interval", "None"), ("evaluation_num_videos", "0")):
             if getattr(self, name) and self.run_dir is None:
-                other = "None" if name == "checkpoint_interval" else "0"
                 remedy = "Set one: .reporting(run_dir='runs/mine')."
                 raise self._invalid(name, f"{other}, since there is no run_dir to write to", remedy)
         self.get_rollout_fragment_length()
@@ -513,9 +508,7 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
 
         return specs_of(self, observation_space, action_space)
 
-    def spaces_of(
-        self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | None = None
-    ) -> tuple[Space[Any], Space[Any]]:
+    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
         if not self.is_multi_agent or (env is None and self.env is None):
             return super().spaces_of(env)
         from algorithms.run.policies import spaces_of

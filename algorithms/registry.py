@@ -1,6 +1,6 @@
 """The registered algorithms: those of this library, and custom ones after :func:`register_algorithm`."""
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from algorithms.settings.base import SettingsBase
@@ -54,10 +54,7 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
             "calls register_algorithm(name, config_class), or in a shell type my_module:MyConfig."
         )
     found = ALGORITHMS[name.upper()]
-    if not isinstance(found, str):
-        return found
-    module, _, attribute = found.partition(":")
-    return vars(import_module(module))[attribute]
+    return resolve_name(found) if isinstance(found, str) else found
 
 
 def name_of(config: "AlgorithmConfig") -> str:

@@ -1,7 +1,5 @@
 """The base classes of nets: a config that builds a net, and the contract of encoders."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """The Catalog: chooses nets and distributions for spaces and settings, builds them, and explains the choice."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -32,6 +30,7 @@ from catalog.encoders.recurrent import recurrent_encoder_config
 from catalog.encoders.shape_checks import check_encoder
 from catalog.errors import closest
 from catalog.explain.explain import Format, explain, short_space
+from catalog.explain.unread import RAW
 from catalog.hooks import Hooks, refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.past import OBS, PREV_OBS, PastView, input_space, stacked_space
@@ -40,8 +39,6 @@ from catalog.rules import Node
 
 T = TypeVar("T")
 
-RAW = "since a custom encoder gets raw observations"
-"""The reason why observations are not standardised, for :meth:`Catalog.explain`."""
 _NO_ENCODER = "Call super()._determine_components_hook() too, set encoder_config, or make the nets in the module."
 
 
@@ -56,7 +53,8 @@ class Catalog(Hooks):
         ``get_tokenizer_config``: another config for the encoder of single steps before a recurrent net.
         ``_get_dist_cls_from_action_space``: another distribution for some action spaces or parts of nested ones.
         ``get_action_dist_cls``: another distribution for the whole action space.
-        ``_determine_components_hook``: all decisions made at construction.
+        ``_determine_components_hook``: all decisions made at construction, and attributes that other hooks read;
+            override it instead of ``__init__``, which modules call.
         ``build_encoder``: any ``nn.Module`` from batched raw observations to latents ``[B, D]``.
 
     Args:

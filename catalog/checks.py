@@ -1,7 +1,5 @@
 """The checks of every setting: does a value fit its annotation and its range?"""
 
-from __future__ import annotations
-
 import collections.abc
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Deep copies of settings: mutable ones, and read-only ones for frozen configs."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any, NoReturn

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
+from catalog.errors import closest
 from catalog.migration import remedy_for
 
 P = ParamSpec("P")
@@ -31,7 +32,7 @@ class Hooks:
             )
             where = f"{cls.__qualname__}.{name}()"
             if isinstance(overridden, FunctionType | classmethod | staticmethod):
-                _check_signature(where, name, method, overridden)
+                check_signature(where, name, method, overridden)
             elif remedy := next(filter(None, (remedy_for(base.__name__, name) for base in cls.__mro__[1:])), ""):
                 raise TypeError(f"{where}: expected a hook of this class, got one that nothing calls. {remedy}")
 
@@ -53,7 +54,7 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
-            if remedy := remedy_for("argument", name):
+            if remedy := remedy_for("argument", name) or remedy_for("play", name):
                 where = f"{function.__qualname__}()".replace(".__init__", "")
                 raise TypeError(f"{where}: expected its documented arguments, got {name}=. {remedy}")
         return function(*args, **kwargs)
@@ -61,8 +62,27 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
-def _check_signature(where: str, name: str, method: Any, overridden: Any) -> None:
-    """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides."""
+def explain_unknown(owner: Any, name: str) -> Any:
+    """Raise for an unknown attribute, such as ``algo.predict`` or ``PPO.load``; the ``__getattr__`` of algorithms and
+    policies."""
+    cls = owner if isinstance(owner, type) else type(owner)
+    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
+        return (type if owner is cls else object).__getattribute__(owner, name)
+    public = [one for one in known if not one.startswith("_")]
+    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
+    raise AttributeError(f"{cls.__name__}.{name}: expected one of its methods or attributes, got {name!r}. {remedy}")
+
+
+def check_signature(where: str, name: str, method: Any, overridden: Any, remedy: str = "") -> None:
+    """Raise ``TypeError`` if ``method`` cannot be called with the arguments of the method it overrides.
+
+    Args:
+        where: The method, for the message.
+        name: Its name.
+        method: The method of the subclass.
+        overridden: The method of the base class.
+        remedy: A further remedy, for the end of the message.
+    """
     theirs, ours = _signature(method), _signature(overridden)
     by_name = [p.name for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY]
     by_position = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -79,7 +99,7 @@ def _check_signature(where: str, name: str, method: Any, overridden: Any) -> Non
         hints = "".join(f" {word}: {remedy_for('argument', word)}" for word in foreign)
         raise TypeError(
             f"{where}: expected the arguments {ours}, got {_decorator(method)}def {name}{theirs}. "
-            f"Write {_decorator(overridden)}def {name}{ours}.{hints}"
+            f"Write {_decorator(overridden)}def {name}{ours}.{hints}{remedy}"
         )
 
 

@@ -10,6 +10,7 @@ _TABLE = """
 framework: Leave it out: PyTorch is the only framework.
 api_stack: Leave it out: there is one API.
 build_algo: Call build().
+experimental python_environment: Leave it out: there are no such settings.
 resources: Leave it out: resources are settings of .env_runners() and .learners().
 offline_data input input_ output: Offline data are not available yet.
 multi_agent policies policy_mapping_fn: PPO and configs derived from EpisodeLearnerConfig have it; DQN has one agent.
@@ -25,7 +26,7 @@ train_batch_size: Use .training(train_batch_size_per_learner=...).
 sgd_minibatch_size num_minibatches: Use .training(minibatch_size=...).
 num_sgd_iter n_epochs update_epochs: Use .training(num_epochs=...).
 learning_rate: Use .training(lr=...).
-adam_epsilon: Override configure_optimizer_for_module() of a learner.
+adam_epsilon optimizer optimizer_class optimizer_kwargs: Override configure_optimizer_for_module() of a learner.
 num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has .training(training_intensity=...).
 minibatch_size: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has train_batch_size_per_learner.
 batch_size: Use .training(minibatch_size=...) for PPO, .training(train_batch_size_per_learner=...) for DQN.
@@ -59,6 +60,7 @@ n_envs num_envs num_envs_per_worker: Use .env_runners(num_envs_per_env_runner=..
 total_timesteps: Pass it to learn(num_env_steps=...).
 policy_kwargs: Use .rl_module(model_config={'fcnet_hiddens': [256, 256]}).
 max_grad_norm: Use .training(grad_clip=...).
+learner_config_dict: Declare it in class MyTraining(PPOTraining), and set training = Section(MyTraining) in your config.
 hiddens: Use .rl_module(model_config={'head_fcnet_hiddens': [...]}).
 model model_config_dict: Use .rl_module(model_config=...).
 catalog_class: Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...)).
@@ -122,6 +124,8 @@ fusionnet_kernel_initializer_kwargs: They are fcnet_kernel_initializer_kwargs.
 fusionnet_bias_initializer_kwargs: They are fcnet_bias_initializer_kwargs.
 net_arch: The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.
 activation_fn: It is fcnet_activation.
+features_extractor_class: It is custom_model, or override build_encoder() of a catalog.
+features_extractor_kwargs: They are custom_model_config.
 post_fcnet_hiddens: The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.
 post_fcnet_activation: It is conv_activation of images, head_fcnet_activation of heads.
 post_fcnet_weights_initializer: It is conv_kernel_initializer of images, head_fcnet_kernel_initializer of heads.
@@ -182,8 +186,8 @@ make_target_networks get_target_network_pairs forward_target: Leave it out: lear
 predict compute_single_action: Call policy.act(obs), which returns the action and the next state.
 compute_actions: Call policy.act(obs) for each observation.
 get_policy: Use policy, which acts, or get_module(), the net.
-get_weights get_parameters: Call get_module().state_dict().
-set_weights set_parameters: Call get_module().load_state_dict(weights).
+get_weights get_parameters: Call algo.get_module().state_dict().
+set_weights set_parameters: Call algo.get_module().load_state_dict(weights).
 restore restore_from_path load: Call Algorithm.from_checkpoint(path), which makes the algorithm as well.
 save_to_path: Call save(path).
 fit: Call learn(num_env_steps=...).
@@ -196,6 +200,11 @@ callback: Use config.callbacks(...) before build().
 log_interval tb_log_name: Use config.reporting(run_dir=...) before build().
 progress_bar: Pass progress=True.
 reset_num_timesteps: Leave it out: learn() continues where it stopped, and build() begins a new run.
+
+[play]
+deterministic: Leave it out: explore=False, the default, takes the most likely actions.
+action_masks: Leave it out: a mask is the field action_mask of the observation.
+n_eval_episodes: Pass num_episodes=...
 
 [encoder]
 obs: Pass the observation itself: encoder(obs).latent, or .actor and .critic of an actor-critic encoder.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space
 
 from catalog.model_config import DefaultModelConfig
 
@@ -73,22 +74,19 @@ def stacked_space(space: Space, steps: int) -> Space:
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return map_parts(lambda part: stacked_space(part, steps), space)
-    is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-    if is_choice and np.any(space.start):
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
         raise ValueError(
             f"past observations: expected choices from 0 on, got {space}. Let an env wrapper count "
             "them from 0, or leave past observations out."
         )
     if steps == 1:
         return space
-    if isinstance(space, spaces.Box):
-        low, high = (np.stack([bound] * steps) for bound in (space.low, space.high))
-        return spaces.Box(low, high, dtype=space.dtype)
+    if isinstance(space, spaces.Box | spaces.Discrete):
+        return batch_space(space, steps)
     if isinstance(space, spaces.MultiBinary):
         return spaces.MultiBinary((steps, *space.shape))
-    if is_choice:
-        nvec = space.n if isinstance(space, spaces.Discrete) else space.nvec
-        return spaces.MultiDiscrete(np.stack([np.asarray(nvec)] * steps), dtype=space.dtype)
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(np.stack([space.nvec] * steps), dtype=space.dtype)
     return space  # has no array form: the encoder table refuses it
 
 

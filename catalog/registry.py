@@ -90,19 +90,7 @@ distributions: Registry[type[Distribution]] = Registry("distribution")
 """Action distributions by name, the built-in ones included."""
 
 
-def register_model(name: str) -> Callable[[R], R]:
-    """Register an encoder as ``name``, for the setting ``custom_model``; a decorator.
-
-    Raises:
-        ValueError: If another encoder has that name.
-    """
-    return models.register(name)
-
-
-def register_distribution(name: str) -> Callable[[R], R]:
-    """Register a :class:`Distribution` class as ``name``, for the setting ``custom_action_dist``; a decorator.
-
-    Raises:
-        ValueError: If another distribution has that name.
-    """
-    return distributions.register(name)
+register_model = models.register
+"""Register an encoder for the setting ``custom_model``; see :meth:`Registry.register`."""
+register_distribution = distributions.register
+"""Register a :class:`Distribution` class for the setting ``custom_action_dist``; see :meth:`Registry.register`."""

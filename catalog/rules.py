@@ -36,10 +36,6 @@ class Rule(Generic[T]):
     settings: tuple[str, ...]
     build: Build[T]
 
-    def applies(self, space: Space, model_config: DefaultModelConfig) -> bool:
-        """Return whether this rule decides ``space``."""
-        return isinstance(space, self.space_type) and (self.when is None or self.when(space, model_config))
-
 
 @dataclass
 class Node(Generic[T]):
@@ -97,6 +93,11 @@ class Node(Generic[T]):
             yield from child.walk()
 
 
+def of_rank(*ranks: int, matrix: str | None = None) -> When:
+    """Return the condition that a Box has one of these ranks, and that ``matrix_observations`` is ``matrix``."""
+    return lambda space, model_config: len(space.shape) in ranks and matrix in (None, model_config.matrix_observations)
+
+
 class RuleTable(Generic[T]):
     """Ordered rules from a space and a model config to a ``T``.
 
@@ -146,11 +147,10 @@ class RuleTable(Generic[T]):
             ValueError: If no rule applies; names ``path`` and all rules of the table.
         """
         passed = []
-        for rule in reversed(self._rules):
-            if rule.applies(space, model_config):
+        for rule in (rule for rule in self if isinstance(space, rule.space_type)):
+            if rule.when is None or rule.when(space, model_config):
                 return rule, passed
-            if isinstance(space, rule.space_type):
-                passed.append(rule)
+            passed.append(rule)
         raise ValueError(
             f"{path}: expected a space with a branch in the {self.what} table "
             f"({'; '.join(rule.name for rule in self._rules)}), got {space}. Register one with "

@@ -16,8 +16,6 @@ checkers and editors read the same fields::
         gamma = 0.98  # another default for an inherited setting; type, range and sentence stay
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

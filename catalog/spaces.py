@@ -1,6 +1,6 @@
 """The leaves of nested spaces, and observations as batched tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,14 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
 def space_parts(space: spaces.Dict | spaces.Tuple) -> dict[Any, Space]:
     """Return the parts of a Dict or Tuple by key or index, in the order of the space."""
     return {**space.spaces} if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+
+
+def map_spaces(function: Callable[[Any], Any], space: Space) -> Tree:
+    """Return a tree with the structure of ``space``, made of ``function(leaf)`` for the space of each leaf."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return function(space)
+    parts = {key: map_spaces(function, part) for key, part in space_parts(space).items()}
+    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
 
 
 def kept_dtype(dtype: Any) -> np.dtype[Any]:

@@ -37,7 +37,8 @@ same: what was given, and for the rest the algorithm's defaults.
 A setting that differs from its default and has **no effect** with these spaces and the other settings, such as
 `lstm_cell_size` without a memory or `conv_dense_dim` without an image, is named in one warning when the nets are built,
 and under *without effect* by `explain()`. So a grid over `use_lstm` may keep `lstm_cell_size`. What a hook or a module
-of your own decides may read any setting, and is left alone.
+of your own decides may read any setting: no warning names those, but `explain()` lists the settings of encoders that
+are *left to* your `build_encoder()`.
 
 *Shapes* says what a setting is about. Settings of an **encoder** may differ by part of the observation
 (`leaf_overrides`) and by function (`functions`), those of a **head** by function. Settings of the **module** hold for

@@ -1,4 +1,4 @@
-"""Train two settings on three seeds each and compare their learning curves: means with confidence intervals.
+"""Train two settings on three seeds each and compare their learning curves: the means of the seeds with their range.
 
 Run it as ``python examples/compare_seeds.py``.
 """

@@ -4,7 +4,7 @@ from catalog_rl import check_siblings
 
 check_siblings(__file__)
 
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
 from rlmodule.distributed.failures import WorkerFailed
@@ -14,7 +14,7 @@ from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.groups.learner_group import LearnerGroup
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learning.learner import EpisodeLearner, Learner
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.schedules import Coefficient, value_at
 from rlmodule.learning.sharding import shard_episodes, shard_rollout

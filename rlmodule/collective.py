@@ -4,8 +4,6 @@ All learners run the same program. Where it needs the data of all, each learner 
 whole.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from typing import Any

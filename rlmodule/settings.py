@@ -1,7 +1,5 @@
 """The settings of env runners and learners, by the sections of an algorithm's config."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import KW_ONLY
 from types import SimpleNamespace

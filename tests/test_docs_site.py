@@ -146,6 +146,13 @@ def test_the_reference_shows_the_methods_of_a_config_with_their_settings(site: P
             assert re.search(rf"\b{setting}\b", signature), f"{config.__name__}.{section}: {setting}"
 
 
+def test_long_code_may_break_and_short_code_may_not(site: Path) -> None:
+    page = (site / "coming-from-rllib.html").read_text(encoding="utf-8")
+    assert "<code>config.rl_module(<wbr>rl_module_spec=<wbr>RLModuleSpec(<wbr>catalog_class=<wbr>...))</code>" in page
+    assert "<code>tests/<wbr>faults/<wbr>test_<wbr>signals.py::<wbr>test_<wbr>ctrl_<wbr>c_<wbr>saves" in page
+    assert "<code>config.build_algo()</code>" in page
+
+
 def test_docstrings_are_shown_without_their_markup(site: Path) -> None:
     pages = [page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")]
     assert not [found for text in pages for found in re.findall(r":(?:meth|class|func|attr|data|mod):\S+", text)]

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch import nn
 
 from algorithms.dqn import DQNCatalog, DQNConfig, DQNLearner
-from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner
+from algorithms.ppo import PPO, PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.run.callbacks import Callbacks
 from catalog import Catalog, Categorical, ModelConfig
 from catalog.base import as_encoder
@@ -110,6 +110,38 @@ def test_a_hook_that_nothing_calls_is_refused(base: type, name: str, remedy: str
         type("Mine", (base,), {name: with_config})
 
 
+class Positional(PPOCatalog):
+    def __init__(self, observation_space: Any, action_space: Any, model_config_dict: Any) -> None:
+        super().__init__(observation_space, action_space, model_config_dict)
+
+
+class Passing(Positional):
+    """Takes whatever modules pass."""
+
+    def __init__(self, *args: Any, width: int = 3, **kwargs: Any) -> None:
+        Catalog.__init__(self, *args, **kwargs)
+
+
+class Bare(PPOModule):
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space=observation_space, action_space=action_space)
+
+
+def test_an_init_that_cannot_be_called_is_refused_where_the_class_is_named() -> None:
+    expected = (
+        r"^Positional\.__init__\(\): expected the arguments \(self, observation_space, action_space, .*"
+        r"got def __init__\(self, observation_space, action_space, model_config_dict\)\. Write def __init__\(self, .*"
+        r"model_config_dict: Pass model_config={\.\.\.}\. Or override _determine_components_hook\(\)"
+    )
+    with pytest.raises(TypeError, match=expected):
+        RLModuleSpec(catalog_class=Positional)
+    with pytest.raises(TypeError, match=r"^Bare\.__init__\(\): .* Or override setup\(\)"):
+        RLModuleSpec(module_class=Bare)
+    assert Positional(OBS, ACTIONS, {"fcnet_hiddens": [8]}).latent_dims == (8,)  # alone, it may take what it likes
+    spec = RLModuleSpec(PPOModule, OBS, ACTIONS, catalog_class=Passing)
+    assert type(spec.build().catalog) is Passing
+
+
 def test_hooks_of_ones_own_and_further_arguments_are_welcome() -> None:
     class Mine(PPOLearner):
         def helper(self, *, module_id: str) -> None: ...
@@ -161,6 +193,22 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PPOConfig().multi_agent(count_steps_by="agent_steps"),  # type: ignore
         "batch sizes count steps of the env",
     ),
+    "experimental": (
+        lambda: PPOConfig().experimental(_disable_preprocessor_api=True),  # type: ignore
+        "Leave it out: there are no such settings.",
+    ),
+    "learner_config_dict=": (
+        lambda: PPOConfig().training(learner_config_dict={"bonus": 0.1}),  # type: ignore
+        "Declare it in class MyTraining(PPOTraining), and set training = Section(MyTraining)",
+    ),
+    "rl_module(features_extractor_class=)": (
+        lambda: PPOConfig().rl_module(features_extractor_class=nn.Linear),  # type: ignore
+        "It is custom_model, or override build_encoder() of a catalog. Model settings go into .rl_module(model_config",
+    ),
+    "rl_module(net_arch=)": (
+        lambda: PPOConfig().rl_module(net_arch=[64]),  # type: ignore
+        "The widths are fcnet_hiddens,",
+    ),
     "env_to_module_connector=": (
         lambda: PPOConfig().env_runners(env_to_module_connector=print),  # type: ignore
         "There are no connectors: wrap the env, or override build_encoder()",
@@ -195,6 +243,18 @@ METHODS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "learn(steps=)": (lambda algo: algo.learn(steps=1), "got steps=. Call learn(num_env_steps=...)."),
     "learn()": (lambda algo: algo.learn(), "learn(num_env_steps=): expected finite int, >= 1, got 0"),
     "predict": (lambda algo: algo.predict(0), "Call policy.act(obs), which returns the action and the next state."),
+    "evaluate(n_eval_episodes=)": (
+        lambda algo: algo.evaluate(n_eval_episodes=2),
+        "Algorithm.evaluate(): expected its documented arguments, got n_eval_episodes=. Pass num_episodes=...",
+    ),
+    "evaluate(deterministic=)": (lambda algo: algo.evaluate(deterministic=True), "explore=False, the default,"),
+    "policy.act(deterministic=)": (
+        lambda algo: algo.policy.act(np.zeros(4, np.float32), deterministic=True),
+        "Policy.act(): expected its documented arguments, got deterministic=. Leave it out: explore=False",
+    ),
+    "policy.act(action_masks=)": (lambda algo: algo.policy.act(None, action_masks=[True]), "the field action_mask"),
+    "policy.predict": (lambda algo: algo.policy.predict(0), "Policy.predict: expected one of its methods or attribut"),
+    "policy.acts": (lambda algo: algo.policy.acts, "got 'acts'. help(Policy) lists them. Did you mean 'act'?"),
     "set_env": (lambda algo: algo.set_env(None), "Call Algorithm.from_checkpoint(path, env=...)."),
 }
 
@@ -270,6 +330,8 @@ MODEL_SETTINGS = {
     "zero_mean": "Set normalize_observations=True",
     "custom_preprocessor": "begin a custom_model with it",
     "encoder_latent_dim": "It is the last of fcnet_hiddens.",
+    "features_extractor_class": "It is custom_model, or override build_encoder() of a catalog.",
+    "features_extractor_kwargs": "They are custom_model_config.",
     "use_prev_action": "It is lstm_use_prev_action.",
 }
 

@@ -1,11 +1,10 @@
 """Make a flag of every setting, and a config from the flags of a command line."""
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from inspect import isabstract
 from itertools import zip_longest
 from typing import Annotated, Any, NoReturn, TypeVar, get_args
@@ -116,14 +115,12 @@ def settings_in(defaults: AlgorithmConfig, known: Mapping[str, Setting]) -> dict
     for name, item in known.items():
         if name not in _NO_FLAGS:
             section = sections.setdefault(item.section, Section(docs[item.section], []))
-            section.settings.append(dataclasses.replace(item, default=vars(defaults)[name]))
+            section.settings.append(replace(item, default=vars(defaults)[name]))
     if "rl_module_spec" in known:
         sections["rl_module"] = Section(docs["rl_module"], [*settings_of(SpecFlags).values()])
     model = defaults.model_config_class.from_any(defaults.model_config)
     # only the common ones: what an algorithm adds to the model settings is a setting of its config
-    nets = [
-        dataclasses.replace(item, default=vars(model)[item.name]) for item in settings_of(DefaultModelConfig).values()
-    ]
+    nets = [replace(item, default=vars(model)[item.name]) for item in settings_of(DefaultModelConfig).values()]
     sections["model"] = Section("Settings of the default networks.", nets)
     return sections
 
@@ -137,10 +134,10 @@ def apply(typed: Mapping[str, Any], config: AlgorithmConfig) -> AlgorithmConfig:
     known, parts = settings_of(type(config)), settings_of(SpecFlags)
     changed = config.copy().update({name: value for name, value in typed.items() if name in known})
     if spec := {name: value for name, value in typed.items() if name in parts}:
-        changed.update({"rl_module_spec": dataclasses.replace(changed.rl_module_spec or RLModuleSpec(), **spec)})
+        changed.update({"rl_module_spec": replace(changed.rl_module_spec or RLModuleSpec(), **spec)})
     if model := {name: value for name, value in typed.items() if name not in known and name not in parts}:
         base = changed.model_config_class.from_any(changed.model_config)
-        changed.update({"model_config": dataclasses.replace(base, **model)})
+        changed.update({"model_config": replace(base, **model)})
     return changed
 
 
@@ -163,7 +160,7 @@ def _form(sections: Mapping[str, Section]) -> Any:
     for name, section in sections.items():
         group: Any = make_dataclass(name, [_field(item) for item in section.settings])
         group.__doc__ = section.doc
-        groups.append((name, tyro.conf.OmitArgPrefixes[group], dataclasses.field(default_factory=group)))
+        groups.append((name, tyro.conf.OmitArgPrefixes[group], field(default_factory=group)))
     return make_dataclass("Flags", groups)
 
 

@@ -14,10 +14,12 @@ from algorithms.cli.checkpoints import ALLOW
 from algorithms.cli.exits import FAILED, INTERRUPTED, OK
 from algorithms.cli.flags import CommandFlags
 from algorithms.config import AlgorithmConfig
+from algorithms.registry import name_of
 from algorithms.run.run_folder import RunFolder, new_run_dir, run_name
 from algorithms.run.session import TrainingSession
 from algorithms.run.text import return_text
 from catalog.settings import setting, settings_of
+from catalog_rl import PACKAGES
 
 DEFAULT_STEPS = 200_000
 """Env steps of a run without a preset."""
@@ -191,6 +193,10 @@ def what_next(algorithm: Algorithm, folder: RunFolder) -> str:
     shell = commands(["evaluate", run, *allow], ["train", "--load", run, *allow])
     allowed = f", allow={allow[1:]!r}" if allow else ""
     act = "actions, state = algo.policies" if algorithm.config.is_multi_agent else "action, state = algo.policy"
+    imports, own = "from algorithms import Algorithm", type(algorithm.config)
+    if own.__module__ in allow:
+        register = f"register_algorithm({name_of(algorithm.config)!r}, {own.__module__}.{own.__qualname__})"
+        imports = f"import {own.__module__}\n    {imports}, register_algorithm\n\n    {register}"
     return f"""
 Next:
 
@@ -198,7 +204,7 @@ Next:
 
 and in Python:
 
-    from algorithms import Algorithm
+    {imports}
 
     with Algorithm.from_checkpoint({str(acting)!r}{allowed}) as algo:
         env = algo.config.make_env()
@@ -207,8 +213,10 @@ and in Python:
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
-    """Return the flag ``--allow`` with the modules that the settings of the run need; empty if they need none."""
-    modules = config.modules_to_allow()
+    """Return the flag ``--allow`` with the modules that the checkpoint needs: those of the settings, and that of a
+    custom config class; empty if it needs none."""
+    needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
+    modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
     return ["--allow", *modules] if modules else []
 
 

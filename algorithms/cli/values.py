@@ -1,9 +1,8 @@
 """Convert the words after a flag to a value: a number, a string, JSON, or an object in a module."""
 
-import collections.abc
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -14,9 +13,9 @@ from algorithms.cli.exits import UsageError
 from catalog.checks import type_text, union_members
 from catalog.errors import closest
 
-_LISTS = (list, tuple, collections.abc.Sequence)
-_CONTAINERS = (*_LISTS, dict, collections.abc.Mapping)
-_CODE = (type, collections.abc.Callable)
+_LISTS = (list, tuple, Sequence)
+_CONTAINERS = (*_LISTS, dict, Mapping)
+_CODE = (type, Callable)
 
 
 def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from math import floor
 from time import perf_counter
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from gymnasium import Space
@@ -110,8 +110,8 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
     replay = Section(Replay)
     reporting = Section(DQNReporting)
 
-    records_action_dist: ClassVar[bool] = False
-    net_settings: ClassVar[tuple[str, ...]] = NET_SETTINGS
+    records_action_dist = False
+    net_settings = NET_SETTINGS
     presets = PRESETS
 
     @on_the_class
@@ -326,11 +326,8 @@ class DQN(Algorithm):
             length, state = module.max_seq_len, module.get_initial_state()
             sequences = SequenceReplay(length=length, burn_in=config.burn_in_len, initial_state=state)
         elif config.burn_in_len:
-            raise ValueError(
-                "DQNConfig.burn_in_len: expected 0, since the module has no recurrent state, got "
-                f"{config.burn_in_len}. Leave it out, or set use_lstm, use_gru or use_attention in "
-                "model_config."
-            )
+            remedy = "Leave it out, or set use_lstm, use_gru or use_attention in model_config."
+            raise config._invalid("burn_in_len", "0, since the module has no recurrent state", remedy)
         replay = ReplayBuffer(
             module.input_space,
             module.action_space,
@@ -353,11 +350,10 @@ class DQN(Algorithm):
         count, slots = max(1, config.train_batch_size // length), config.num_envs
         needed = slots * (sequences.reach(n_step) + length * ((count - 1) // slots))
         if config.num_steps_sampled_before_learning_starts < needed:
-            raise ValueError(
-                f"DQNConfig.num_steps_sampled_before_learning_starts: expected at least {needed}: "
-                f"{count} sequences of {length} steps from {slots} environments, got "
-                f"{config.num_steps_sampled_before_learning_starts}. Make it larger, or the batch, "
-                "max_seq_len or burn_in_len smaller."
+            raise config._invalid(
+                "num_steps_sampled_before_learning_starts",
+                f"at least {needed}: {count} sequences of {length} steps from {slots} environments",
+                "Make it larger, or the batch, max_seq_len or burn_in_len smaller.",
             )
 
     def get_state(self) -> dict[str, Any]:

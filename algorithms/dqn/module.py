@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,16 +10,15 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from catalog.actions.masks import MASKED
-from catalog.base import Encoder, EncoderOutput, Tree
+from catalog.base import EncoderOutput, Tree
 from catalog.catalog import Catalog
 from catalog.distributions.categorical import Categorical
 from catalog.encoders.noisy import NoisyHead, NoisyHeadConfig
-from catalog.encoders.shape_checks import check_head, untouched
-from catalog.explain.unread import check_settings_are_read
+from catalog.encoders.shape_checks import untouched
 from catalog.hooks import refuses_foreign
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, setting
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import DistributionalQNetAPI, EpsilonGreedyAPI, InferenceOnlyAPI, NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.shape_checks import probe_batch
@@ -192,23 +191,17 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
     greedy_bonus: Tensor
 
     def setup(self) -> None:
+        self._check_catalog(DQNModule, DQNCatalog)
         catalog = self.catalog
-        if not isinstance(catalog, DQNCatalog):
-            raise TypeError(
-                f"catalog of DQNModule: expected a DQNCatalog, got {type(catalog).__name__}. "
-                "Derive yours from DQNCatalog."
-            )
         config = catalog.model_config
         self.num_actions, self.num_atoms = catalog.num_actions, config.num_atoms
-        if type(self) is DQNModule:  # a subclass may read any setting
-            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
-        self.encoder: Encoder = catalog.build_trunk()
+        self.encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms
-        self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
+        self.af_head = self._checked_head(catalog.build_af_head, "q", width)
         self.vf_head: nn.Module | None = None
         if config.dueling:
-            self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
+            self.vf_head = self._checked_head(catalog.build_vf_head, "state_value", self.num_atoms)
         self.extra_outputs = catalog.build_extra_outputs()
         support = None
         if config.v_min is not None and config.v_max is not None:
@@ -218,15 +211,14 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         # The greedy action's logit if all actions are allowed, computed once for each epsilon and not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
-    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
-        """Return ``head``, or raise unless it maps the latent to ``width`` outputs; ``hook`` names it in errors."""
-        latent_dims, where = self.catalog.for_function(function).latent_dims, f"{type(self.catalog).__name__}.{hook}"
+    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
+        head = super()._checked_head(build, function, width)
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             raise TypeError(
-                f"{where}: expected a NoisyHead, since noisy=True, got {type(head).__name__}. "
-                "Build a NoisyHeadConfig, or leave noisy out."
+                f"{type(self.catalog).__name__}.{build.__name__}(): expected a NoisyHead, since noisy=True, "
+                f"got {type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
             )
-        return check_head(head, latent_dims, width, where)
+        return head
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]
@@ -257,7 +249,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
 
     def compute_q_values(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return action values as :meth:`QNetAPI.compute_q_values` does. Forbidden actions are ``MASKED``."""
-        return self._q_values(self._latent(batch, embeddings), self._allowed(batch), batch)
+        return self._q_values(self._latent(batch, embeddings), batch)
 
     def compute_q_logits(self, batch: Mapping[str, Tree], embeddings: Tensor | None = None) -> Tensor:
         """Return the logits of atoms, as :meth:`DistributionalQNetAPI.compute_q_logits` does.
@@ -296,7 +288,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         """
         latent, allowed = self._latent(batch, embeddings), self._allowed(batch)
         values = self.compute_state_values(batch, latent)
-        advantages = self._q_values(latent, allowed, batch) - values.unsqueeze(-1)
+        advantages = self._q_values(latent, batch) - values.unsqueeze(-1)
         return advantages if allowed is None else advantages.masked_fill(~allowed, MASKED)
 
     def q_support(self) -> Tensor:
@@ -313,15 +305,14 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             )
         return self.support
 
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
-        values = self._q_values(latent, self._allowed(batch), batch, mean=True)
+        values = self._q_values(latent, batch, mean=True)
         return _with_state({Columns.ACTION_DIST_INPUTS: values}, state)
 
-    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         latent, state = self._encode(batch)
-        allowed = self._allowed(batch)
-        values = self._q_values(latent, allowed, batch)
+        values, allowed = self._q_values(latent, batch), self._allowed(batch)
         greedy, logits = values.argmax(-1, keepdim=True), torch.zeros_like(values)
         if allowed is None:
             logits.scatter_(-1, greedy, self.greedy_bonus.expand_as(greedy))
@@ -330,7 +321,7 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
             logits.scatter_(-1, greedy, odds.log1p_().clamp_max_(ALWAYS_GREEDY)).masked_fill_(~allowed, MASKED)
         return _with_state({Columns.ACTION_DIST_INPUTS: logits}, state)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         obs = self._normalized(batch)
         latent, state = self.encoder(obs, batch.get(Columns.STATE_IN), starts=batch.get(Columns.STARTS))
         out = _with_state({Columns.EMBEDDINGS: latent}, state)
@@ -353,11 +344,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         mask = self.action_mask
         return None if mask is None else mask.allowed(self.env_part(batch[Columns.OBS]))
 
-    def _q_values(
-        self, latent: Tensor, allowed: Tensor | None, batch: Mapping[str, Tree], *, mean: bool = False
-    ) -> Tensor:
+    def _q_values(self, latent: Tensor, batch: Mapping[str, Tree], *, mean: bool = False) -> Tensor:
         """Return action values ``[..., num_actions]``; forbidden actions are ``MASKED``. Arguments as for
         :meth:`_outputs`."""
+        allowed = self._allowed(batch)
         values = self._outputs(latent, allowed, batch, mean=mean)
         if self.support is not None:
             values = values.softmax(-1) @ self.support
@@ -412,7 +402,7 @@ def check_exploration(module: RLModule, acting: RLModule) -> None:
         )
 
 
-def _with_state(columns: dict[str, Tree], state: Tree | None) -> dict[str, Tree]:
+def _with_state(columns: Batch, state: Tree | None) -> Batch:
     return columns if state is None else columns | {Columns.STATE_OUT: state}
 
 

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from operator import methodcaller
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -191,8 +191,7 @@ def _factory(one: str | LoggerFactory) -> LoggerFactory:
             f"loggers: expected one of {', '.join(LOGGERS)}, got {one!r}. Use one of these names, or "
             f"pass a class derived from algorithms.loggers.Logger.{closest(one, LOGGERS)}"
         )
-    module, _, name = LOGGERS[one].partition(":")
-    return vars(import_module(module))[name]
+    return resolve_name(LOGGERS[one])
 
 
 def _no_folder(one: object) -> ValueError:

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from catalog.activations import Init
 from catalog.base import Tree
-from catalog.catalog import RAW, Catalog
+from catalog.catalog import Catalog
 from catalog.encoders.actor_critic import ActorCriticEncoder
 from catalog.encoders.preprocessing import RunningMoments
-from catalog.encoders.shape_checks import check_head
-from catalog.explain.unread import check_settings_are_read
+from catalog.explain.unread import RAW
 from catalog.hooks import refuses_foreign
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
@@ -35,14 +34,14 @@ class PPOCatalog(Catalog):
     def _open_settings(self) -> dict[str, tuple[Any, str]]:
         config = self.model_config
         policy, value = config.for_function("policy"), config.for_function("value")
-        if self.has_custom_encoder or policy.has_custom_model:
-            standardise = (False, RAW)
-        elif not self._can_normalize:
+        if not self._can_normalize:
             standardise = (False, "since there are no float Boxes in it")
-        elif isinstance(self.action_space, spaces.Box):
-            standardise = (True, "PPO's default for Box actions")
-        else:
+        elif not isinstance(self.action_space, spaces.Box):
             standardise = (False, f"PPO's default for {type(self.action_space).__name__} actions")
+        elif self.has_custom_encoder or policy.has_custom_model:
+            standardise = (False, RAW)
+        else:
+            standardise = (True, "PPO's default for Box actions")
         if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
             share = (
                 True,
@@ -69,13 +68,13 @@ class PPOCatalog(Catalog):
 
     def _explain_parts(self) -> dict[str, nn.Module]:
         encoder = self.build_actor_critic_encoder()
-        parts: dict[str, nn.Module] = {
+        return {
             "actor encoder": encoder.actor_encoder,
             "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
             "policy head": self.build_pi_head(),
             "value head": self.build_vf_head(),
+            **self._explain_further_parts(),
         }
-        return parts | self._explain_further_parts()
 
 
 class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
@@ -88,14 +87,8 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     catalog: PPOCatalog
 
     def setup(self) -> None:
+        self._check_catalog(PPOModule, PPOCatalog)
         catalog = self.catalog
-        if not isinstance(catalog, PPOCatalog):
-            raise TypeError(
-                f"catalog of PPOModule: expected a PPOCatalog, got {type(catalog).__name__}. "
-                "Derive yours from PPOCatalog."
-            )
-        if type(self) is PPOModule:  # a subclass may read any setting
-            check_settings_are_read(catalog)
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_actor_critic_encoder()
         if not isinstance(self.encoder, ActorCriticEncoder):
@@ -105,17 +98,11 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
                 "override build_encoder(); this hook joins an actor's encoder and a critic's."
             )
         self.critic_reads_raw = catalog.reads_raw("value")
-        self.pi_head = self._probed(catalog.build_pi_head(), "policy", "build_pi_head()")
-        self.vf_head = self._probed(catalog.build_vf_head(), "value", "build_vf_head()")
+        self.pi_head = self._checked_head(catalog.build_pi_head, "policy", catalog.action_head_dim)
+        self.vf_head = self._checked_head(catalog.build_vf_head, "value", 1)
         self.extra_outputs = catalog.build_extra_outputs()
         normalize_values = catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
-
-    def _probed(self, head: nn.Module, function: str, hook: str) -> nn.Module:
-        """Return ``head``, or raise unless it maps the latent to its outputs; ``hook`` names it in errors."""
-        width = self.catalog.action_head_dim if function == "policy" else 1
-        latent_dims = self.catalog.for_function(function).latent_dims
-        return check_head(head, latent_dims, width, f"{type(self.catalog).__name__}.{hook}")
 
     def get_non_inference_attributes(self) -> list[str]:
         critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]
@@ -129,7 +116,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
 
-    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> dict[str, Tree]:
+    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
         """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
 
         Args:
@@ -144,14 +131,14 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
         out = {Columns.ACTION_DIST_INPUTS: inputs}
         return out if state is None else out | {Columns.STATE_OUT: state}
 
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
         latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
         # forward() skips the hooks of Module.__call__, which cost time at each env step
         return self._policy(batch, self.pi_head.forward(latent), state)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
         latents = self.encoder(obs, state, starts=starts, critic_obs=of_critic)

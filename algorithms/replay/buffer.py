@@ -18,8 +18,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from algorithms.replay.candidates import Candidates, spans
-from algorithms.replay.layout import ReplayLayout, checked_n_step
-from algorithms.replay.memory import check_memory
+from algorithms.replay.layout import ReplayLayout, StackAxes, checked_n_step
 from algorithms.replay.observations import ObservationRows, TreeRows
 from algorithms.replay.prioritized import PrioritizedReplay
 from algorithms.replay.resize import copy_transitions
@@ -27,7 +26,7 @@ from algorithms.replay.sequences import Anchors, SequenceReplay, gather_sequence
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from catalog.past import sampled_space
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
 
 
@@ -42,7 +41,7 @@ class ReplaySample:
             None for rows.
     """
 
-    batch: dict[str, Tree]
+    batch: Batch
     indices: np.ndarray
     owners: np.ndarray | None = None
 
@@ -96,7 +95,7 @@ class ReplayBuffer:
         n_step: int | tuple[int, int] = 1,
         prioritized: PrioritizedReplay | None = None,
         sequences: SequenceReplay | None = None,
-        frame_stack_axis: int | Mapping[str, int] | None = None,
+        frame_stack_axis: StackAxes | None = None,
         seed: np.random.SeedSequence | np.random.Generator,
     ) -> None:
         kept: dict[str, Any] = {"prioritized": prioritized, "frame_stack_axis": frame_stack_axis}
@@ -105,7 +104,7 @@ class ReplayBuffer:
         self._of_shape = partial(ReplayBuffer, *spaces, gamma=gamma, **kept)
         self._min_steps, self.max_steps = checked_n_step(n_step, layout.kept_rows)
         check_value("ReplayBuffer(gamma)", gamma, float, Bounds(ge=0, le=1), "Discount per step.")
-        check_memory(layout.num_bytes, capacity, layout.largest_capacity)
+        layout.check_memory()
         self.rows, self.kept_rows, self.num_envs = layout.rows, layout.kept_rows, num_envs
         shape, self._num_places = (self.rows, num_envs), self.rows * num_envs
 
@@ -168,11 +167,9 @@ class ReplayBuffer:
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
         terminateds, truncateds, rewards, starts = (stored[name].numpy() for name in _NUMBERS)
         finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
-        all_valid = np.count_nonzero(valid) == valid.size
-        cuts = np.bitwise_or(terminateds, truncateds)
-        if not all_valid:  # no window may reach into an invalid row
-            cuts |= ~valid
-            cuts[:-1] |= ~valid[1:]
+        invalid = ~valid
+        cuts = terminateds | truncateds | invalid
+        cuts[:-1] |= invalid[1:]  # no window may reach into an invalid row
         self._obs.check_stacks(columns, obs, last_obs, cuts)
         if not steps:
             return
@@ -185,9 +182,7 @@ class ReplayBuffer:
             envs = np.flatnonzero(broken) + first_slot
             last = (head - 1) % self.rows * self.num_envs + envs
             self._obs.finals.insert(last, self._obs.take(head * self.num_envs + envs))
-            cut_before |= broken
-        if not all_valid:
-            cut_before |= ~valid[0]
+        cut_before |= broken | invalid[0]
         # Withdraw the oldest rows before they are overwritten, or become mere sources of older frames.
         self._transitions.withdraw(head + self.rows - self.kept_rows, steps, columns)
         for rows, _ in spans(head + 1, steps, self.rows):
@@ -303,7 +298,7 @@ class ReplayBuffer:
         rows, columns = np.divmod(places, self.num_envs)
         return (self.heads.take(columns) - 1 - rows) % self.rows
 
-    def gather_rows(self, places: np.ndarray) -> dict[str, Tree]:
+    def gather_rows(self, places: np.ndarray) -> Batch:
         """Return the n-step transitions that begin at ``places`` ``[B]``, which must be ``sampleable``.
 
         A window has fewer than n steps if its episode ends, an invalid row follows or the newest row is reached.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import psutil
 import tree
 from gymnasium import Space
 
@@ -18,6 +21,17 @@ from catalog.checks import Bounds, check_value
 from catalog.errors import closest
 from catalog.past import sampled_space
 from rlmodule.data.rollout import allocate_observations
+
+LARGE = 10**9
+"""Bytes from which a buffer is logged as a warning, which Python shows by default, and not as info."""
+
+StackAxes: TypeAlias = int | Mapping[str, int]
+"""Axis along which an observation stacks frames. For a Dict or Tuple, a mapping from the paths of leaves to axes."""
+
+logger = logging.getLogger("algorithms.replay")
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -55,18 +69,15 @@ class StoredLeaf:
 
     def newest_frame(self, array: np.ndarray) -> np.ndarray:
         """Return a view of the newest frames ``[..., *kept_shape]`` of entries ``[..., *shape]``."""
-        if self.axis is None:
-            return array
-        return array[(..., -1, *[slice(None)] * (len(self.shape) - 1 - self.axis))]
+        return array if self.axis is None else np.moveaxis(array, self.axis - len(self.shape), 0)[-1]
 
 
-def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None = None) -> list[StoredLeaf]:
+def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> list[StoredLeaf]:
     """Return how the ring stores each leaf of ``space``, in the order of ``tree.flatten``.
 
     Args:
         space: An observation or action space.
-        frame_stack_axis: Axis along which observations stack frames. For a Dict or Tuple, a mapping from the paths of
-            leaves to their axes.
+        frame_stack_axis: Axis along which observations stack frames, or axes by path; None stores whole entries.
 
     Raises:
         ValueError: If no leaf has a given path, or a leaf has no such axis.
@@ -92,7 +103,7 @@ def stored_leaves(space: Space, frame_stack_axis: int | Mapping[str, int] | None
                 f"{where}: expected an axis of the shape {shape}, got {axis!r}. Name the axis along "
                 "which one observation, without a batch dimension, stacks its frames."
             )
-        leaves[path] = dataclasses.replace(leaves[path], axis=axis % len(shape))
+        leaves[path] = replace(leaves[path], axis=axis % len(shape))
     return [*leaves.values()]
 
 
@@ -118,7 +129,7 @@ class ReplayLayout:
         num_envs: int,
         prioritized: PrioritizedReplay | None,
         sequences: SequenceReplay | None,
-        frame_stack_axis: int | Mapping[str, int] | None,
+        frame_stack_axis: StackAxes | None,
     ) -> None:
         check_value("ReplayBuffer(capacity)", capacity, int, Bounds(ge=1), "Transitions in all.")
         check_value("ReplayBuffer(num_envs)", num_envs, int, Bounds(ge=1), "Envs in all.")
@@ -139,10 +150,49 @@ class ReplayLayout:
         states = 0 if sequences is None else samples * (sequences.state_bytes + 1)
         self.num_bytes = places * each + tree + states
 
-    def largest_capacity(self, num_bytes: int) -> int:
-        """Return the greatest capacity that fits into ``num_bytes``, all other arguments being equal."""
-        rows = num_bytes * self.rows // self.num_bytes
-        return max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
+    def check_memory(self) -> None:
+        """Log the size of the buffer, and raise if it cannot fit into memory.
+
+        Raises:
+            MemoryError: If the buffer needs more than :func:`memory_limit`. The message names a capacity that fits.
+        """
+        size, steps, each = self.num_bytes, f"{self.capacity:,}", f"{self.num_bytes / self.capacity:,.0f}"
+        level, text = logging.INFO, f"{size / 1e6:.1f} MB"
+        if size >= LARGE:
+            level, text = logging.WARNING, f"{size / 1e9:.1f} GB"
+        logger.log(level, "Replay of %s steps: %s, %s bytes a step", steps, text, each)
+        if size > (limit := memory_limit()):
+            rows = limit * self.rows // size
+            largest = max(0, rows - (self.rows - self.kept_rows)) * self.num_envs
+            raise MemoryError(
+                f"a replay buffer of {steps} transitions: expected at most {limit:,} bytes, the "
+                f"memory available, got {size:,} bytes, {each} for each transition. Set "
+                f"replay_capacity to at most {largest:,}, or frame_stack_axis if observations "
+                "stack frames."
+            )
+
+
+def memory_limit() -> int:
+    """Return the most bytes this process can use: those of the machine, or of its control group if that has fewer."""
+    limits = [psutil.virtual_memory().total]
+    for file in _limit_files():
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
+            limits.append(int(file.read_text()))
+    return min(limits)
+
+
+def _limit_files() -> Iterator[Path]:
+    """Yield the files that hold the memory limits of this process's control group (v1 or v2) and of its parents."""
+    lines = _OWN_CGROUP.read_text().splitlines() if _OWN_CGROUP.exists() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        root, name = _CGROUPS, "memory.max"
+        if "memory" in controllers.split(","):
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        elif controllers:
+            continue
+        group = root / path.strip("/")
+        yield from (folder / name for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def replay_bytes(
@@ -153,7 +203,7 @@ def replay_bytes(
     num_envs: int,
     prioritized: PrioritizedReplay | None = None,
     sequences: SequenceReplay | None = None,
-    frame_stack_axis: int | Mapping[str, int] | None = None,
+    frame_stack_axis: StackAxes | None = None,
 ) -> int:
     """Return the bytes that a :class:`ReplayBuffer` with these arguments allocates when it is built.
 

@@ -100,8 +100,7 @@ class Priorities:
             sizes = 0.9 * greatest + 0.1 * means
         priorities = (sizes + self.settings.eps) ** self.settings.alpha
         present = self._tree.get(leaves) > 0
-        if np.count_nonzero(present) < len(present):
-            leaves, priorities = leaves[present], priorities[present]
+        leaves, priorities = leaves[present], priorities[present]
         self._tree.set(leaves, priorities)
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 

@@ -22,7 +22,7 @@ from algorithms.replay.candidates import Candidates
 from algorithms.replay.prioritized import PrioritizedReplay
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Anchors(Candidates):
         self._written[:] = state["written"].numpy()
 
 
-def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[dict[str, Tree], np.ndarray]:
+def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) -> tuple[Batch, np.ndarray]:
     """Return a batch of the ``B`` sequences that begin at the anchors ``drawn`` ``[B]``.
 
     The batch has ``L'`` rows: the ``L`` rows after the burn-in, the rows that their windows reach, and the inserted

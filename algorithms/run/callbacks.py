@@ -61,12 +61,8 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
     infos, of_agents = (stats.get(name, [{}] * len(returns)) for name in ("episode_infos", "episode_agent_returns"))
-    return [
-        FinishedEpisode(episode_return, length, slot, info, in_evaluation, agent_returns)
-        for episode_return, length, slot, info, agent_returns in zip(
-            returns, lengths, slots, infos, of_agents, strict=True
-        )
-    ]
+    in_each = [in_evaluation] * len(returns)
+    return [*map(FinishedEpisode, returns, lengths, slots, infos, in_each, of_agents)]
 
 
 class Callbacks:
@@ -130,8 +126,8 @@ class CallbackCaller:
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        made = None if config.callbacks_class is None else config.callbacks_class()
-        if assigned := [name for name in CALLBACKS if made is not None and name in vars(made)]:
+        made = (config.callbacks_class or Callbacks)()
+        if assigned := [name for name in CALLBACKS if name in vars(made)]:
             raise TypeError(
                 f"{type(made).__qualname__}: expected callbacks that are methods, got {', '.join(assigned)} "
                 f"assigned in __init__. Write def {assigned[0]}(self, *, ...) in the class."
@@ -191,7 +187,7 @@ class CallbackCaller:
                 f"{', '.join(result)}. Add to the result, and leave what is there."
             )
 
-    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv[Any, Any, Any]], None] | None:
+    def on_env(self, *, in_evaluation: bool) -> Callable[[VectorEnv], None] | None:
         """Return the function that env runners call with a new vector env; None if no callback needs it.
 
         Runners in other processes call a pickled copy."""

@@ -100,7 +100,8 @@ def lock_folder(folder: Path) -> BaseFileLock:
 class RunFolder:
     """The folder of a run, locked until :meth:`release`.
 
-    A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder.
+    A run that continues (from its checkpoint, or by a second ``learn``) appends to the files of the folder. The folder
+    of a run that failed in its first iteration is used again.
 
     Args:
         path: The folder; created if it does not exist.
@@ -134,20 +135,20 @@ class RunFolder:
             ) from error
         about, saved = read_about(self.path), self.checkpoint.exists()
         there = "an earlier one" if about is None else f"{about['algorithm']} with seed {about['seed']}"
-        begun = saved or (self.about.exists() and self.about.stat().st_size)
+        # a run that failed in its first iteration leaves nothing to keep: an empty log, and no checkpoint
+        failed = self.progress.exists() and not self.progress.stat().st_size and not self.best_checkpoint.exists()
+        begun = saved or (self.about.exists() and self.about.stat().st_size and not failed)
+        got = how = ""
         if begun if env_steps == 0 else about is not None and there != run:
-            self.release()
-            how = "it ended before its first checkpoint"
+            got, how = there, "; to train there again, delete the folder: that run ended before its first checkpoint"
             if saved:
-                how = f"go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
-            raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without another run, got {there}. Choose another; {how}."
-            )
-        if seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
+                how = f"; go on with it by Algorithm.from_checkpoint({str(self.checkpoint)!r})"
+        elif seeds := [found.parent.name for found in sorted(self.path.glob("seed-*/run.json"))]:
+            got = f"the runs of several seeds ({', '.join(seeds)})"
+        if got:
             self.release()
             raise FileExistsError(
-                f"run_dir {str(path)!r}: expected a folder without another run, got the runs of several seeds "
-                f"({', '.join(seeds)}). Choose another."
+                f"run_dir {str(path)!r}: expected a folder without another run, got {got}. Choose another{how}."
             )
 
     def release(self) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -54,16 +54,15 @@ class TrainingSession:
     target_return: float | None = None
     progress: bool = False
     evaluate_at_end: bool = False
-    reached: bool = field(default=False, init=False)
-    evaluation: dict[str, Any] | None = field(default=None, init=False)
-    seconds: float = field(default=0.0, init=False)
-    stopped_by: signal.Signals | None = field(default=None, init=False)
-    checkpoint: Path | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         steps, target = "Steps to sample from now on, over all envs.", "Mean return to stop at; None for none."
         self.num_env_steps = check_value("learn(num_env_steps=)", self.num_env_steps, int, Bounds(ge=1), steps)
         check_value("learn(target_return=)", self.target_return, float | None, Bounds(), target)
+        self.reached, self.seconds = False, 0.0
+        self.evaluation: dict[str, Any] | None = None
+        self.stopped_by: signal.Signals | None = None
+        self.checkpoint: Path | None = None
 
     def run(self) -> dict[str, Any]:
         """Train, save, and return the last iteration's result.

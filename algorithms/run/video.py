@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
     from algorithms.run.agent_video import Team
-
-Env: TypeAlias = gym.Env[Any, Any]
 
 MODE = "rgb_array"
 """The render mode: ``render()`` returns an array."""
@@ -147,7 +145,7 @@ def _writer() -> Any:
 
 
 def _play(
-    env: Env, policy: Policy | Team, seed: int, explore: bool, frames: list[Any] | None = None
+    env: gym.Env, policy: Policy | Team, seed: int, explore: bool, frames: list[Any] | None = None
 ) -> tuple[float, int]:
     """Play one episode, add its first :data:`FRAMES` frames to ``frames``, and return its return and length."""
     # a separate policy, as the generator of the other one is part of the state of its run
@@ -170,7 +168,7 @@ def _play(
 
 
 @contextmanager
-def _rendering(config: AlgorithmConfig, wrap: Callable[[Env], Env] = lambda env: env) -> Iterator[Env]:
+def _rendering(config: AlgorithmConfig, wrap: Callable[[gym.Env], gym.Env] = lambda env: env) -> Iterator[gym.Env]:
     """Make an env, check that it renders, apply ``wrap``, and close it at the end."""
     where = f"videos of env {env_name(config.env)}"
     with warnings.catch_warnings(), ExitStack() as opened:
@@ -222,7 +220,7 @@ def _cannot_render(where: str, error: Exception) -> Exception:
     return kind(f"{where}: expected an env that renders with render_mode={MODE!r}, got {got}. {remedy}")
 
 
-def _window(env: Env) -> Env:
+def _window(env: gym.Env) -> gym.Env:
     import pygame
 
     window, got = HumanRendering(env), "none"

@@ -7,27 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from algorithms.settings.base import SettingsBase
-from catalog.errors import closest
+from catalog.hooks import explain_unknown
 from catalog.migration import remedy_for
-
-
-def explain_unknown(owner: Any, name: str) -> Any:
-    """Raise for an unknown attribute, such as ``algo.predict`` or ``PPO.load``; the ``__getattr__`` of algorithms."""
-    cls = owner if isinstance(owner, type) else type(owner)
-    if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
-        return (type if owner is cls else object).__getattribute__(owner, name)
-    if name == "policy" and owner is not cls:
-        ids = ", ".join(map(repr, owner.policies))
-        raise AttributeError(
-            f"{cls.__name__}.policy: expected a run with one policy, got {ids}. Use algo.policies[id] for one of them, "
-            "or algo.policies.act({agent: obs}) for all agents."
-        )
-    public = [one for one in known if not one.startswith("_")]
-    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
-    raise AttributeError(
-        f"{cls.__name__}.{name}: expected a method or attribute of an algorithm, got {name!r}. {remedy}"
-    )
-
 
 if TYPE_CHECKING:  # checkers must keep on reporting unknown attributes and arguments
     AlgorithmType = ABCMeta

@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from algorithms.settings.encoding import Decoder, encode
 from catalog.copies import frozen_copy, mutable_copy
+from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, settings_of
 
@@ -114,4 +115,6 @@ class SettingsBase(Settings):
     def _remedy_for_unknown(cls, name: str, here: Iterable[str]) -> str:
         if name in settings_of(DefaultModelConfig) and name not in settings_of(cls):
             return f"It is a model setting: write .rl_module(model_config={{{name!r}: ...}})."
+        if remedy := remedy_for("model setting", name):
+            return f"{remedy} Model settings go into .rl_module(model_config={{...}})."
         return super()._remedy_for_unknown(name, here)

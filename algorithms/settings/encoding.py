@@ -12,21 +12,19 @@ A value that JSON has no form for is written as an object with a reserved key::
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import importlib
 import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pkgutil import resolve_name
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.spaces import Box
 
 from catalog.checks import union_members
 from catalog.distributions.base import Distribution
@@ -57,10 +55,10 @@ def encode(value: Any) -> Any:
         return {"__import__": path} if path is not None else _pass_again(value)
     if type(value) in _SPACES.values():
         return _encode_space(value)
-    if dataclasses.is_dataclass(value):
+    if is_dataclass(value):
         path = _import_path(type(value))
         if path is not None:
-            names = [item.name for item in dataclasses.fields(value) if item.init]
+            names = [item.name for item in fields(value) if item.init]
             given = value.given() if isinstance(value, DefaultModelConfig) else names
             return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
     return _pass_again(value)
@@ -221,9 +219,9 @@ class Decoder:
         return text
 
     def _dataclass(self, path: str, data: Mapping[str, Any], place: _Place) -> Any:
-        bases = [kind for kind in place.kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+        bases = [kind for kind in place.kinds if isinstance(kind, type) and is_dataclass(kind)]
         cls = self._object(path, place, bases)
-        if cls is not None and not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        if cls is not None and not (isinstance(cls, type) and is_dataclass(cls)):
             raise self._unreadable(place, "the path of a dataclass", repr(path))
         hints = place.below or {name: hint for base in bases for name, hint in _hints_of(base).items()}
         values = {
@@ -256,12 +254,9 @@ class Decoder:
         return found
 
     def _imported(self, path: str, place: _Place) -> Any:
-        module, _, qualname = path.partition(":")
-        top = module.partition(".")[0]
+        top = path.partition(":")[0].partition(".")[0]
         try:
-            found: Any = importlib.import_module(module)
-            for name in qualname.split("."):
-                found = getattr(found, name)
+            found = resolve_name(path)
         except (ImportError, AttributeError, ValueError) as error:
             unreadable = self._unreadable(place, "an import path that leads somewhere", f"{path!r} ({error})")
             if isinstance(error, ModuleNotFoundError) and error.name == top:
@@ -329,19 +324,19 @@ def _pass_again(value: Any) -> dict[str, str]:
     return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
-_SPACES: dict[str, type[gym.Space[Any]]] = {
+_SPACES: dict[str, type[gym.Space]] = {
     cls.__name__: cls
-    for cls in (Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
+    for cls in (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 }
 """Spaces that are saved as their constructor arguments. Subclasses are excluded, as they may hold more."""
 
 
-def _arguments_of(cls: type[gym.Space[Any]]) -> list[str]:
+def _arguments_of(cls: type[gym.Space]) -> list[str]:
     """Return the names of a space's constructor arguments, which are also the names of its attributes."""
     return [name for name in inspect.signature(cls).parameters if name not in ("seed", "spaces_kwargs")]
 
 
-def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
+def _encode_space(space: gym.Space) -> dict[str, Any]:
     """Encode a space. Arrays become nested lists; bounds that are equal everywhere become one number."""
     parts: dict[str, Any] = {}
     for name in _arguments_of(type(space)):
@@ -359,11 +354,11 @@ def _encode_space(space: gym.Space[Any]) -> dict[str, Any]:
     return {"__space__": type(space).__name__, **parts}
 
 
-def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space[Any]:
+def _decode_space(cls: Any, data: Mapping[str, Any]) -> gym.Space:
     parts = {name: data[name] for name in _arguments_of(cls)}
     if "dtype" in parts:
         parts["dtype"] = np.dtype(parts["dtype"]).type
-    if cls is Box:
+    if cls is spaces.Box:
         for end in ("low", "high"):
             parts[end] = np.broadcast_to(np.array(parts[end], parts["dtype"]), parts["shape"])
     if cls is spaces.Dict:

@@ -31,7 +31,7 @@ from benchmarks.run import README, ROOT, TIME_IMPORT, child, machine, write
 HOMES = ROOT / ".peers"
 KEPT = Path(__file__).with_name("results.json")
 PICTURE = ROOT / "docs" / "pictures" / "peers.png"
-IN_A_ROW = 5  # panels of the picture
+IN_A_ROW = 3  # panels of the picture
 OURS, BARE = "ours", "bare"
 
 
@@ -257,7 +257,7 @@ def draw(kept: dict[str, Any]) -> None:
     if not jobs:
         return
     rows = -(-len(jobs) // IN_A_ROW)
-    fig, axes = plt.subplots(rows, IN_A_ROW, figsize=(2.4 * IN_A_ROW, 2.4 * rows), sharex=True, squeeze=False)
+    fig, axes = plt.subplots(rows, IN_A_ROW, figsize=(2.4 * IN_A_ROW, 1.9 * rows), sharex=True, squeeze=False)
     for axis in axes.flat[len(jobs) :]:
         axis.axis("off")
     for axis, job in zip(axes.flat, jobs, strict=False):

@@ -1,7 +1,5 @@
 """Converters from samples of a distribution to actions of the env, always inside the action space."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Actions that the observation describes by one vector each: the logit is the product of vector and intent."""
 
-from __future__ import annotations
-
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 

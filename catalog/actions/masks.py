@@ -1,7 +1,5 @@
 """Action masks: a field of the observation that says which choices the distribution may make."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -24,7 +22,6 @@ from catalog.spaces import Leaf, space_parts
 MASKED = -1e9
 """Logit of a forbidden choice: its probability is exactly 0, also in bfloat16, and no noise lifts it above an allowed
 one. It is finite, so that differences, sums and squares of log-probabilities are finite, too."""
-_TO_ORDINARY = "or set action_mask_key=None to treat it as an ordinary observation."
 
 
 class ActionMask(nn.Module):
@@ -163,7 +160,8 @@ def _pieces(
 def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:
     """Return the error for a mask, or the part of it at ``keys``, that does not fit the action."""
     where = path + "".join(f"[{key!r}]" for key in keys)
-    return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {_TO_ORDINARY}{hint}")
+    ordinary = "or set action_mask_key=None to treat it as an ordinary observation."
+    return ValueError(f"{where}: expected {expected}, got {got}. {remedy}, {ordinary}{hint}")
 
 
 def _parts(action: Space, dist_cls: type[Distribution]) -> list[tuple[tuple[int, ...], int]]:

@@ -1,7 +1,5 @@
 """Trials of action embeddings and action models on samples, when a module is built."""
 
-from __future__ import annotations
-
 import torch
 from gymnasium import Space
 from torch import Tensor

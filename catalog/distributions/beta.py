@@ -1,7 +1,5 @@
 """The Beta distribution, for actions with bounds on both sides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Logits may be ``-inf``: choices of probability 0 add 0 to entropy and KL.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from abc import abstractmethod

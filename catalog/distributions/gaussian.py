@@ -1,7 +1,5 @@
 """Normal distributions over Boxes of floats, plain and squashed."""
 
-from __future__ import annotations
-
 import functools
 import math
 

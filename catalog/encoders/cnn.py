@@ -16,7 +16,7 @@ from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rule
 from catalog.checks import Bounds, Filters, check_value
 from catalog.encoders.preprocessing import is_byte_box
 from catalog.model_config import DefaultModelConfig, settings_about
-from catalog.rules import Node
+from catalog.rules import Node, of_rank
 
 Pair = tuple[int, int]
 Filter = tuple[int, Pair, Pair, str]
@@ -339,18 +339,13 @@ _SETTINGS = settings_about("conv_")
 @encoder_rules.register(
     spaces.Box,
     name="Box of rank 2 as a grey image → CNN",
-    when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "image",
+    when=of_rank(2, matrix="image"),
     settings=("matrix_observations", *_SETTINGS),
 )
 @encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 4 → frames as channels → CNN",
-    when=lambda space, model_config: len(space.shape) == 4,
-    settings=_SETTINGS,
+    spaces.Box, name="Box of rank 4 → frames as channels → CNN", when=of_rank(4), settings=_SETTINGS
 )
-@encoder_rules.register(
-    spaces.Box, name="Box of rank 3 → CNN", when=lambda space, model_config: len(space.shape) == 3, settings=_SETTINGS
-)
+@encoder_rules.register(spaces.Box, name="Box of rank 3 → CNN", when=of_rank(3), settings=_SETTINGS)
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ImageEncoderConfig:
     common: dict[str, Any] = {
         "input_dims": space.shape,

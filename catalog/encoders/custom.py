@@ -1,7 +1,5 @@
 """Custom encoders by setting, for the whole observation or a part of it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The base of encoders with a memory."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

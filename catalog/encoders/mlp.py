@@ -14,7 +14,7 @@ from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rule
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import vector_width, vectorizer
 from catalog.model_config import DefaultModelConfig, settings_about
-from catalog.rules import Node
+from catalog.rules import Node, of_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,15 +251,10 @@ def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
 @encoder_rules.register(
     spaces.Box,
     name="Box of rank 2 → one vector → MLP",
-    when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "flatten",
+    when=of_rank(2, matrix="flatten"),
     settings=("matrix_observations", *_SETTINGS),
 )
-@encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 0 or 1 → MLP",
-    when=lambda space, model_config: len(space.shape) < 2,
-    settings=_SETTINGS,
-)
+@encoder_rules.register(spaces.Box, name="Box of rank 0 or 1 → MLP", when=of_rank(0, 1), settings=_SETTINGS)
 def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
     vector_width(space, node.path)  # its error names the path
     return MLPEncoderConfig(

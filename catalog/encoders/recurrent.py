@@ -13,7 +13,7 @@ from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rule
 from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
 from catalog.encoders.preprocessing import is_byte_box, vector_width
 from catalog.model_config import DefaultModelConfig, settings_about
-from catalog.rules import Node
+from catalog.rules import Node, of_rank
 
 Hidden = tuple[Tensor, ...]
 """State of one layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
@@ -282,7 +282,7 @@ class SequenceEncoder(Encoder):
 @encoder_rules.register(
     spaces.Box,
     name="Box of rank 2 as a sequence of rows → GRU",
-    when=lambda space, model_config: len(space.shape) == 2 and model_config.matrix_observations == "sequence",
+    when=of_rank(2, matrix="sequence"),
     settings=("matrix_observations", "fcnet_hiddens", *settings_about("lstm_kernel_", "lstm_bias_")),
 )
 def _(space: spaces.Box, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> ModelConfig:

@@ -1,7 +1,5 @@
 """Trials of nets on samples when they are built, so that errors appear early and name the net."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar

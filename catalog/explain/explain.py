@@ -17,6 +17,7 @@ from catalog.base import Encoder, ModelConfig, ModuleEncoder, encoder_rules, is_
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution, action_distribution_rules
 from catalog.encoders.attention import AttentionLayer
+from catalog.encoders.multi_stream import MultiStreamEncoder
 from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.errors import closest
 from catalog.explain.mermaid import Line, flowchart
@@ -151,6 +152,9 @@ def _encoder(catalog: Catalog, net: nn.Module, label: str = "encoder") -> Iterat
     root, config = catalog.encoder_node, catalog.model_config
     if own := overrider(catalog, "build_encoder"):
         yield from _decision(catalog, encoder_rules, root, 2, label, decider=own)
+        texts = [_setting(catalog, name) for name in config.encoder_settings() if name not in memory_settings(config)]
+        if left := ", ".join(text for text in texts if text.endswith("(set)")):
+            yield Line(3, "left to it", f"{left}: no effect unless it reads them")
         if config.is_recurrent:
             yield Line(3, "followed by", _memory(catalog))
             yield _decided(catalog, memory_settings(config), 4, root)
@@ -276,8 +280,6 @@ def _decision(
 def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]) -> Line:
     config = node.model_config
     shown = [name for name in names if not (name.endswith("_kwargs") and getattr(config, name) is None)]
-    if node.keys:  # the parts of a space would only repeat the defaults
-        shown = [name for name in shown if name == shown[0] or _setting(catalog, name, node).endswith(")")]
     return Line(depth, "decided by", ", ".join(_setting(catalog, name, node) for name in shown))
 
 
@@ -338,23 +340,20 @@ def _setting(catalog: Catalog, name: str, node: Node[Any] | None = None) -> str:
 
 
 def _overrides(cls: type[Catalog]) -> list[Line]:
-    found = {hook: definers(cls, hook) for hook in dir(cls) if hook.startswith(_HOOKS)}
-    lines = [
-        Line(2, f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()")
-        for hook, names in found.items()
-        if len(names) > 1
-    ]
-    return [Line(1, "overridden"), *lines] if lines else []
+    found = [(hook, definers(cls, hook)) for hook in dir(cls) if hook.startswith(_HOOKS)]
+    texts = [f"{names[0]}.{hook}() in place of {names[-1]}.{hook}()" for hook, names in found if len(names) > 1]
+    return [Line(1, "overridden"), *(Line(2, text) for text in texts)] if texts else []
 
 
 def _nets(catalog: Catalog, built: Built) -> Iterator[Line]:
     parts, whole = built.parts, built.module or nn.ModuleList(built.parts.values())
     rows: list[tuple[str, str, str]] = []
-    seen: dict[nn.Module, str] = {}
+    first: dict[nn.Module, str] = {}
     for name, net in parts.items():
-        first = seen.setdefault(net, name)
-        is_new = first == name
-        rows.append((name, _describe(net), _count(net.parameters())) if is_new else (name, f"the {first}", "shared"))
+        if first.setdefault(net, name) == name:
+            rows.append((name, _describe(net), _count(net.parameters())))
+        else:
+            rows.append((name, f"the {first[net]}", "shared"))
     listed = {p for net in parts.values() for p in net.parameters()}
     if others := [p for p in whole.parameters() if p not in listed]:
         rows.append(("others", "", _count(others)))
@@ -381,8 +380,9 @@ def _describe(net: nn.Module) -> str:
     return textwrap.shorten(f"{name}{widths}".replace("  ", " · "), 72, placeholder=" …").replace(" · ", "  ")
 
 
-def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer."""
+def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; of an encoder with
+    several streams, their names and the layers that join them."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features
     elif isinstance(net, nn.Conv2d):
@@ -391,6 +391,9 @@ def _ends(net: nn.Module) -> Iterator[tuple[int, int]]:
         yield net.input_size, net.hidden_size
     elif isinstance(net, AttentionLayer):
         yield net.dim, net.dim
+    elif isinstance(net, MultiStreamEncoder):
+        yield " + ".join(map(str, net.keys)), net.input_dim
+        yield from _ends(net.linears)
     else:
         for layer in net.children():
             yield from _ends(layer)

@@ -1,7 +1,5 @@
 """Flowcharts in the Mermaid language (https://mermaid.js.org/syntax/flowchart.html)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("catalog")
 
+RAW = "since a custom encoder gets raw observations"
+"""The reason why observations are not standardised although they would be without the custom encoder."""
+
 FUSION = settings_about("fusionnet_")
 _RECURRENT = settings_about("use_lstm", "use_gru", "max_seq_len", "lstm_")
 _ATTENTION = settings_about("use_attention", "max_seq_len", "lstm_use_prev_", "attention_")
@@ -31,7 +34,8 @@ def memory_settings(model_config: DefaultModelConfig) -> tuple[str, ...]:
 
 
 def check_settings_are_read(catalog: Catalog) -> None:
-    """Log a warning that names the settings without effect, if any; the same warning only once per process.
+    """Log a warning that names the settings without effect, if any, and one if a custom encoder turns standardisation
+    off; the same warning only once per process.
 
     Raises:
         ValueError: If nothing reads ``custom_model_config``.
@@ -44,12 +48,15 @@ def check_settings_are_read(catalog: Catalog) -> None:
             "reads it from self.model_config."
         )
     if unread:
-        _warn(", ".join(f"{name} = {value!r}" for name, value in unread.items()))
+        named = ", ".join(f"{name} = {value!r}" for name, value in unread.items())
+        _warn(f"model_config: no effect with these spaces and settings: {named}")
+    if catalog.setting_reasons.get("normalize_observations") == RAW:
+        _warn(f"model_config: normalize_observations = False, {RAW}. Set it to True or False to say which.")
 
 
 @functools.cache  # a run builds its module several times
-def _warn(unread: str) -> None:
-    logger.warning("model_config: no effect with these spaces and settings: %s", unread)
+def _warn(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def unread_settings(catalog: Catalog) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def draw(path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="lower right" if axes is left else "upper left")
+    right.set_ylim(top=3000)  # room for the legend
     figure.savefig(path, dpi=120)
 
 

@@ -129,16 +129,25 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Add the code to the page of a file, with an id for each line; Markdown would take its time over it."""
+    """Add the code to the page of a file, with an id for each line; Markdown would take its time over it.
+
+    On other pages, let long code break, and keep a number on the line of its ``×``.
+    """
     uri = page.file.src_uri
     if not uri.startswith("source/") or uri.endswith("/index.md"):
-        return html
+        html = re.sub(r"(?<=\d) (?=×)", "\u00a0", html)
+        return re.sub(r"(?<=<code>)[^<\s]{40,}(?=</code>)", lambda found: breakable(found[0]), html)
     path = uri.removeprefix("source/").removesuffix(".md")
     text = (ROOT / path).read_text(encoding="utf-8")
     lexer = get_lexer_for_filename(path) if path.endswith((".py", ".pyi", ".toml", ".yml")) else TextLexer()
     page.present_anchor_ids |= {f"L{number + 1}" for number in range(len(text.splitlines()))}
     code = highlight(text, lexer, HtmlFormatter(cssclass="highlight source", linenos="inline", linespans="L"))
     return html + code.replace('id="L-', 'id="L')
+
+
+def breakable(code: str) -> str:
+    """Mark where a browser may break ``code``: after ``(``, ``=``, ``/`` or ``:``, in a test's name after ``_`` too."""
+    return re.sub(r"[(=/:_]+" if code.startswith("tests/") else r"[(=/:]+", r"\g<0><wbr>", code)
 
 
 @cache

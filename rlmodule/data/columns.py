@@ -1,5 +1,10 @@
 """Names of the columns that modules, rollouts and batches share."""
 
+from catalog.base import Tree
+
+Batch = dict[str, Tree]
+"""Columns of rows or sequences, by name."""
+
 
 class Columns:
     """Names the columns: ``[T, N, ...]`` in a rollout, ``[B, ...]`` in a batch, ``[T, B, ...]`` in one of sequences."""

@@ -12,8 +12,8 @@ from catalog.base import Tree
 def moved(tensors: Tree, device: torch.device) -> Tree:
     """Return a tree of tensors on ``device``. Copies to a GPU go through pinned memory and are not waited for."""
 
-    def move(x: Tensor) -> Tensor:
-        if x.device == device:
+    def move(x: Tensor | None) -> Tensor | None:
+        if x is None or x.device == device:
             return x
         if device.type == "cuda" and x.device.type == "cpu":
             return x.pin_memory().to(device, non_blocking=True)

@@ -226,9 +226,8 @@ class Episode:
         parts: list[Episode] = [self]
         for other in others:
             parts.append(_continuation(parts[-1], other))
-        filled = [part for part in parts if len(part)] or [
-            self
-        ]  # an empty chunk may lack columns that come with its first step
+        # an empty chunk may lack columns that come with its first step
+        filled = [part for part in parts if len(part)] or [self]
         steps = [{n: part.get_columns(n, slice(len(part))) for n in part._columns} for part in filled]
         expected = _shapes(steps[0])
         if other := [shapes for shapes in map(_shapes, steps) if shapes != expected]:

@@ -6,19 +6,19 @@ A rollout has ``T`` steps, ``N`` slots (one per env) and ``K`` truncated episode
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 import tree
-from gymnasium import Space, spaces
+from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.spaces import kept_dtype
-from rlmodule.data.columns import Columns
+from catalog.spaces import kept_dtype, map_spaces
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import RESERVED, Episode
 
@@ -83,8 +83,7 @@ class Rollout:
         if self.valid.device == device == self.final_index.device:
             return self
         names = ("columns", "last_obs", "final_index", "final_obs", "state_in")
-        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
-        return dataclasses.replace(self, **moved(parts, device))
+        return dataclasses.replace(self, **{name: moved(getattr(self, name), device) for name in names})
 
     @property
     def valid(self) -> Tensor:
@@ -101,7 +100,7 @@ class Rollout:
         """Number of valid rows."""
         return int(torch.count_nonzero(self.valid))
 
-    def valid_rows(self, names: Iterable[str]) -> dict[str, Tree]:
+    def valid_rows(self, names: Iterable[str]) -> Batch:
         """Return the named columns flattened to ``[B, ...]``, without the invalid rows."""
         keep = self.valid.flatten()
         rows = slice(None) if keep.all() else keep
@@ -243,14 +242,15 @@ def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
     return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
 
 
+def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:
+    """Apply ``function`` to each tensor in each of the ``columns``."""
+    return {name: map_leaves(function, column) for name, column in columns.items()}
+
+
 def allocate_observations(space: Space, *leading: int) -> Tree:
     """Return uninitialised numpy arrays ``[*leading, ...]`` for observations of ``space``, with the dtypes that
     rollouts store."""
-    if isinstance(space, spaces.Dict):
-        return {key: allocate_observations(child, *leading) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(allocate_observations(child, *leading) for child in space.spaces)
-    return np.empty((*leading, *(space.shape or ())), kept_dtype(space.dtype))
+    return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
 
 
 def write_row(buffer: Tree, row: Any, obs: Tree) -> None:

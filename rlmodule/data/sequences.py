@@ -20,9 +20,9 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
-from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import Rollout, map_columns, map_leaves
 
 if TYPE_CHECKING:
     from rlmodule.learning.sharding import Share
@@ -37,7 +37,7 @@ _NOT_ROWS = (
 )
 
 
-def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> dict[str, Tree]:
+def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int) -> Batch:
     """Return the named columns as a batch of sequences, in order of time and then of slots.
 
     If ``T`` is not a multiple of ``L``, invalid rows pad the last sequences: the last observation, and zeros. Sequences
@@ -74,15 +74,13 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
         return batch
     used = valid.any(0).nonzero().squeeze(1)
     if len(used) < count * slots:
-        batch = {
-            name: map_leaves(lambda x, dim=int(name != Columns.STATE_IN): x.index_select(dim, used), column)
-            for name, column in batch.items()
-        }
+        states = map_leaves(lambda x: x.index_select(0, used), batch.pop(Columns.STATE_IN))
+        batch = map_columns(lambda x: x.index_select(1, used), batch) | {Columns.STATE_IN: states}
     batch[Columns.VALID_ROWS] = valid[:, used].flatten().nonzero().squeeze(1)
     return batch
 
 
-def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> dict[str, Tree]:
+def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> Batch:
     """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: those in ``valid_rows``, or all if it is
     None. Columns that have no rows, such as states, are dropped."""
 
@@ -90,7 +88,12 @@ def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) ->
         rows = column.flatten(0, 1)
         return rows if valid_rows is None else rows.index_select(0, valid_rows)
 
-    return {name: map_leaves(flatten, column) for name, column in columns.items() if name not in _NOT_ROWS}
+    return map_columns(flatten, without(columns, *_NOT_ROWS))
+
+
+def without(columns: Mapping[str, Tree], *names: str) -> Batch:
+    """Return the ``columns`` except those with these ``names``."""
+    return {name: column for name, column in columns.items() if name not in names}
 
 
 @contextmanager
@@ -137,7 +140,7 @@ def num_rows(batch: Mapping[str, Tree]) -> int:
 
 def sequence_minibatches(
     batch: Mapping[str, Tree], size: int | None, generator: torch.Generator, share: Share | None = None
-) -> Iterator[dict[str, Tree]]:
+) -> Iterator[Batch]:
     """Reshuffle a batch of sequences and split it into minibatches of ``size // L`` sequences, at least one; a ``size``
     of None makes a single minibatch.
 
@@ -160,27 +163,19 @@ def sequence_minibatches(
     index = torch.cat([(places + piece).flatten() for piece in pieces])
     valid_rows = _valid_rows(batch, index, [length * len(piece) for piece in pieces])
     order, index = moved((order, index), batch[Columns.STARTS].device)
-    gathered = {
-        name: map_leaves(lambda x: x.flatten(0, 1).index_select(0, index), column)
-        for name, column in batch.items()
-        if name not in (Columns.STATE_IN, Columns.VALID_ROWS)
-    }
+    of_rows = without(batch, Columns.STATE_IN, Columns.VALID_ROWS)
+    gathered = map_columns(lambda x: x.flatten(0, 1).index_select(0, index), of_rows)
     states = map_leaves(lambda x: x.index_select(0, order), batch[Columns.STATE_IN])
-    begin = 0
-    for piece, kept in zip(pieces, valid_rows, strict=True):
-        end = begin + len(piece)
+    for (begin, end), kept in zip(itertools.pairwise(bounds), valid_rows, strict=True):
         if begin == end:
             yield {}
             continue
-        minibatch = {
-            name: map_leaves(lambda x, b=begin, e=end: x[b * length : e * length].unflatten(0, (length, e - b)), column)
-            for name, column in gathered.items()
-        }
-        minibatch[Columns.STATE_IN] = map_leaves(lambda x, b=begin, e=end: x[b:e], states)
+        rows, shape = slice(begin * length, end * length), (length, end - begin)
+        minibatch = map_columns(lambda x, rows=rows, shape=shape: x[rows].unflatten(0, shape), gathered)
+        minibatch[Columns.STATE_IN] = map_leaves(lambda x, piece=slice(begin, end): x[piece], states)
         if kept is not None:
             minibatch[Columns.VALID_ROWS] = kept
         yield minibatch
-        begin = end
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:

@@ -1,7 +1,5 @@
 """CrashReport: a file in which a process reports how it ended, for the process that started it."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

@@ -1,7 +1,5 @@
 """Failures of workers in other processes: their description, the error they raise, and the delay of a restart."""
 
-from __future__ import annotations
-
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Literal

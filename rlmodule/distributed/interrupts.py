@@ -1,7 +1,5 @@
 """Delay Ctrl-C to the end of work that must not be half done, and let it interrupt a wait within that work."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Collective operations over a process group of torch.distributed, and the rendezvous where its processes meet."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that processes of this machine share, and the removal of those that killed processes left."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """RayActor: hold a worker in another process, and answer calls with plain data even when the worker raises."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Each worker is in its own Ray actor, a :class:`RayActor`, on this machine or on another one of the cluster.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import logging

@@ -1,7 +1,5 @@
 """Resources: compare the CPUs and GPUs that workers ask for with those that a cluster has."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 Resources = Mapping[str, float]

@@ -1,7 +1,5 @@
 """Pack values for other processes: a few bytes of structure, and the memory of the large arrays as it is."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import warnings

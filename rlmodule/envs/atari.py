@@ -3,8 +3,6 @@
 Only functions that need a game import ale-py.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re
@@ -35,9 +33,10 @@ def is_atari(env: object) -> bool:
     return isinstance(env, str) and env.rpartition(":")[2].startswith(NAMESPACE)
 
 
-def importing_id(env_id: str) -> str:
-    """Return ``env_id``, with the module that registers it if it is a game that is not registered yet."""
-    return f"ale_py:{env_id}" if env_id.startswith(NAMESPACE) and env_id not in gym.registry else env_id
+def importing_id(env: Any) -> Any:
+    """Return ``env``, with the module that registers it if it is the id of a game that is not registered yet."""
+    is_new = isinstance(env, str) and env.startswith(NAMESPACE) and env not in gym.registry
+    return f"ale_py:{env}" if is_new else env
 
 
 def current_id(env_id: str) -> str | None:
@@ -76,7 +75,7 @@ def atari_settings(env_id: str, env_config: Mapping[str, Any]) -> dict[str, Any]
     return {**DEFAULTS, **env_config}
 
 
-class AtariGame(gym.Env[Any, Any]):
+class AtariGame(gym.Env):
     """Plays one game by the vector env, for rendering: pictures show the newest frame, enlarged.
 
     Args:

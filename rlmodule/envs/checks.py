@@ -67,7 +67,7 @@ class EnvError(RuntimeError):
         return EnvError, (str(self), self.place)
 
 
-def check_member(space: spaces.Space[Any], value: Any, where: Where, path: str = "obs") -> None:
+def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
     """Raise unless `value` is a member of `space`.
 
     It walks along the structure of the space, since a Dict space may order its keys differently than a sorted tree.
@@ -181,7 +181,7 @@ def is_due(call: int) -> bool:
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
-class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
+class EnvGuard(gym.Wrapper):
     """Checks the values that one env returns; errors name the env and the step.
 
     Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``
@@ -195,17 +195,14 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         EnvError: From ``reset`` and ``step``, if the env raises.
     """
 
-    def __init__(
-        self, env: gym.Env[Any, Any], env_index: int | None = None, step_counter: SharedCounter | None = None
-    ) -> None:
+    def __init__(self, env: gym.Env, env_index: int | None = None, step_counter: SharedCounter | None = None) -> None:
         """Wrap ``env``, which has the index ``env_index`` in the run; ``step_counter`` counts its steps."""
         super().__init__(env)
         # not `index`: Gymnasium's get_attr and set_attr find a wrapper's attribute before that of the env
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
         self._seed: int | None = None
-        self._steps = 0
-        self._resets = 0
+        self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
 
@@ -241,6 +238,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env, and check the results: the observation if it is due, the others always."""
         self._resets += 1
+        where = f"env {self.env_index}, reset after step {self._steps}"
         if seed is not None:
             self._seed = seed
         try:
@@ -248,15 +246,13 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(
-                f"env {self.env_index}, reset after step {self._steps}, reset(): expected a tuple (obs, info), "
-                f"got {describe(result)}. Return obs, {{}} from reset(); see gymnasium.Env.reset."
-            )
-        self._last_reset = result
+            remedy = "Return obs, {} from reset(); see gymnasium.Env.reset."
+            raise TypeError(f"{where}, reset(): expected a tuple (obs, info), got {describe(result)}. {remedy}")
+        self._last_reset = result[0], where
         if type(result[1]) is not dict:
-            check_info(f"env {self.env_index}, reset after step {self._steps}", result[1])
+            check_info(where, result[1])
         if is_due(self._resets):
-            self._check_obs(result[0], f"env {self.env_index}, reset after step {self._steps}")
+            self._check_obs(*self._last_reset)
         return result
 
     def check_last(self) -> None:
@@ -267,7 +263,7 @@ class EnvGuard(gym.Wrapper[Any, Any, Any, Any]):
             self._check_obs(obs, where := f"env {self.env_index}, step {self._steps}")
             _check_outcome(where, *outcome)
         if self._last_reset is not None:
-            self._check_obs(self._last_reset[0], f"env {self.env_index}, reset after step {self._steps}")
+            self._check_obs(*self._last_reset)
 
     def _check_obs(self, obs: Any, where: str) -> None:
         check_member(self.env.observation_space, obs, lambda _: where)
@@ -311,13 +307,12 @@ class VectorGuard:
         first_env_index: Index of its first env in the run.
     """
 
-    def __init__(self, vector_env: gym.vector.VectorEnv[Any, Any, Any], first_env_index: int = 0) -> None:
+    def __init__(self, vector_env: gym.vector.VectorEnv, first_env_index: int = 0) -> None:
         self._space = vector_env.observation_space
         self._num_envs, self._first = vector_env.num_envs, first_env_index
         self._last_step: Any = None
         self._dtypes: tuple[Any, Any, Any] | None = None  # dtypes of the last checked rewards and flags
-        self._steps = 0
-        self._resets = 0
+        self._steps = self._resets = 0
 
     def check_step(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any, info: Any) -> None:
         """Check one vector step: `info` always; the others if they are due or a dtype has changed. The leaves of `obs`

@@ -24,11 +24,8 @@ factory ``fn(env_config)`` that returns a ``gymnasium.Env`` or a ``gymnasium.vec
 
 VectorizeMode: TypeAlias = Literal["sync", "async", "vector_entry_point"]
 
-_EXTRAS = {
-    "mujoco": "mujoco",
-    "box2d": "box2d",
-    "ale_py": "atari",
-}  # package → the extra of catalog-rl that installs it
+_EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari"}
+"""Package → the extra of catalog-rl that installs it."""
 
 # copy=False: the next step overwrites the observations, which a runner copies anyway
 _ASYNC_KWARGS: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "copy": False}
@@ -47,7 +44,7 @@ def make_vector_env(
     first_env_index: int = 0,
     step_counter: SharedCounter | None = None,
     restart: bool = False,
-) -> VectorEnv[Any, Any, Any]:
+) -> VectorEnv:
     """Make a vector env of `num_envs` environments.
 
     Ids, classes and factories of single envs become `SyncEnvs` or `AsyncEnvs` with same-step autoreset, each sub-env in
@@ -85,7 +82,7 @@ def make_vector_env(
         env_config = atari_settings(str(env), env_config)
     where, vectorize = f"env {name_of(env)}", mode == "vector_entry_point"
     # pass the id, not its spec: then Gymnasium warns of old versions
-    made = _make(importing_id(env) if isinstance(env, str) else env, env_config, num_envs, where, vectorize)
+    made = _make(importing_id(env), env_config, num_envs, where, vectorize)
     try:
         if isinstance(made, VectorEnv):
             _check_ready(made, where, num_envs, mode, restart)
@@ -96,14 +93,13 @@ def make_vector_env(
         made.close()
         raise
     # send the spec: a spawned process does not run the script that registered the id
-    source = spec_to_send(env) or (importing_id(env) if isinstance(env, str) else env)
-    make_another = functools.partial(_make, source, env_config, num_envs, where)
+    make_another = functools.partial(_make, spec_to_send(env) or importing_id(env), env_config, num_envs, where)
     # `made` becomes env 0 of SyncEnvs. AsyncVectorEnv makes an env in this process to read the spaces, before it starts
     # the workers: that one is `made`, and no worker gets a copy of it.
     ready, maker_pid = [made], os.getpid()
     spaces = made.observation_space, made.action_space
 
-    def guarded(single: gym.Env[Any, Any], index: int) -> EnvGuard:
+    def guarded(single: gym.Env, index: int) -> EnvGuard:
         if (own := (single.observation_space, single.action_space)) != spaces:
             raise ValueError(
                 f"env {index}, spaces: expected those of env {first_env_index}, {spaces}, got {own}. Let "
@@ -111,7 +107,7 @@ def make_vector_env(
             )
         return EnvGuard(single, index, None if mode == "async" else step_counter)
 
-    def make_single(index: int) -> gym.Env[Any, Any]:
+    def make_single(index: int) -> gym.Env:
         if os.getpid() != maker_pid:
             follow_parent()
         try:
@@ -171,7 +167,7 @@ def _make(
     raise TypeError(f"{where}: expected {expected}, got {got}. {remedy}")
 
 
-def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
+def _check_ready(made: VectorEnv, where: str, num_envs: int, mode: VectorizeMode, restart: bool) -> None:
     """Raise unless a ready vector env fits the settings."""
     if restart or mode == "async":
         setting = "restart_failed_sub_environments" if restart else "gym_env_vectorize_mode='async'"
@@ -187,7 +183,7 @@ def _check_ready(made: VectorEnv[Any, Any, Any], where: str, num_envs: int, mode
     autoreset_mode(made)  # raises if it does not declare one
 
 
-def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> SyncEnvs:
+def _in_turn(env_fns: list[Callable[[], gym.Env]], where: str) -> SyncEnvs:
     made = SyncEnvs(env_fns)
     if len({id(env.unwrapped) for env in made.envs}) < len(env_fns):
         made.close()
@@ -197,7 +193,7 @@ def _in_turn(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> Sync
     return made
 
 
-def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) -> AsyncEnvs:
+def _in_processes(env_fns: list[Callable[[], gym.Env]], where: str) -> AsyncEnvs:
     try:
         made = in_lasting_thread(lambda: AsyncEnvs(env_fns, **_ASYNC_KWARGS))
     except (EOFError, ConnectionError) as error:
@@ -214,13 +210,13 @@ def _in_processes(env_fns: list[Callable[[], gym.Env[Any, Any]]], where: str) ->
     return made
 
 
-class _FailedEnv(gym.Env[Any, Any]):
+class _FailedEnv(gym.Env):
     """Replaces an env that could not be made in a worker process, and raises its error on the first use.
 
     If the worker ended instead, this process would only see an EOFError.
     """
 
-    def __init__(self, error: Exception, obs_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+    def __init__(self, error: Exception, obs_space: gym.Space, action_space: gym.Space) -> None:
         self.observation_space, self.action_space, self._error = obs_space, action_space, error
 
     def get_wrapper_attr(self, name: str) -> Any:
@@ -272,7 +268,7 @@ def install_remedy(error: Exception) -> str:
     return "Install the package that is missing, or correct its name."
 
 
-def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return the autoreset mode of `env`: it resets within the step that ends an episode, in the next step, or never.
 
     Raises:
@@ -292,6 +288,6 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         ) from None
 
 
-def guard_for(env: VectorEnv[Any, Any, Any], first_env_index: int = 0) -> VectorGuard | None:
+def guard_for(env: VectorEnv, first_env_index: int = 0) -> VectorGuard | None:
     """Return the guard that must check each step of `env`; None if every sub-env is in an `EnvGuard` already."""
     return None if isinstance(env, SyncEnvs | AsyncEnvs) else VectorGuard(env, first_env_index)

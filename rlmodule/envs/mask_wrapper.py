@@ -1,7 +1,5 @@
 """ActionMaskFromInfo: moves an action mask from ``info`` into the observation, where modules read it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,10 +33,10 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
+        env: gym.Env,
         *,
-        mask_space: spaces.Space[Any] | None = None,
-        embeddings_space: spaces.Space[Any] | None = None,
+        mask_space: spaces.Space | None = None,
+        embeddings_space: spaces.Space | None = None,
         mask_key: str = "action_mask",
         embeddings_key: str = "avail_actions",
     ) -> None:
@@ -99,7 +97,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
         return {key: info[key] for key in keys}
 
 
-def _space_of(value: Any, where: str) -> spaces.Space[Any]:
+def _space_of(value: Any, where: str) -> spaces.Space:
     """Return the space of arrays with the shape and dtype of ``value``."""
     try:
         array = np.asarray(value)

@@ -74,7 +74,7 @@ class Restarts:
         return None if self._seed is None else int_seed(self._seed, "mended_env", self._num_made)
 
 
-class RestartingEnv(gym.Wrapper[Any, Any, Any, Any]):
+class RestartingEnv(gym.Wrapper):
     """Replaces an env in its guard by a new one when it raises.
 
     A step that raises returns a truncated episode without an observation, and :data:`FAULT` in its info. The next

@@ -104,7 +104,7 @@ def end_processes(env: AsyncVectorEnv, grace: float = 0.0) -> None:
     env.closed = True
 
 
-def close_vector_env(env: VectorEnv[Any, Any, Any]) -> None:
+def close_vector_env(env: VectorEnv) -> None:
     """Close ``env`` and end all its processes, within about :data:`CLOSE_SECONDS`. Errors are logged."""
     if isinstance(env.unwrapped, AsyncVectorEnv) and not env.unwrapped.closed:
         end_processes(env.unwrapped, CLOSE_SECONDS)

@@ -1,7 +1,5 @@
 """SyncEnvs: a vector env that steps single envs in turn, in this process."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,14 +30,13 @@ class SyncEnvs(SyncVectorEnv):
             observations are checked.
     """
 
-    def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]]) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         space, batch = self.single_observation_space, self._observations
         self._rows: np.ndarray | None = None
         if isinstance(space, spaces.Box) and space.shape and isinstance(batch, np.ndarray):
-            self._rows = batch.reshape(
-                -1, *space.shape[1:]
-            )  # all observations along one axis: np.concatenate fills it in a single call
+            # all observations along one axis: np.concatenate fills it in a single call
+            self._rows = batch.reshape(-1, *space.shape[1:])
         self._steps = 0
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

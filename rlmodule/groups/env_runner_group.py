@@ -42,8 +42,8 @@ class EnvRunnerGroup:
         num_env_steps_lost: Cause → number of env steps that were taken but are in no rollout.
     """
 
-    observation_space: Space[Any]
-    action_space: Space[Any]
+    observation_space: Space
+    action_space: Space
     module: RLModule
     _runner: Any = None  # the runner in this process
 
@@ -175,7 +175,7 @@ class EnvRunnerGroup:
         """
         return self._with_the_rest(self._runner.get_state())
 
-    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def set_state(self, state: State) -> None:
         """Restore the state that :meth:`get_state` returned, even with another number of runners or envs.
 
         Each env continues its random streams, and a new env begins its own. States of envs that no runner has are kept
@@ -185,7 +185,7 @@ class EnvRunnerGroup:
         envs = map(str, range(self._settings.num_envs_per_env_runner))
         self._runner.set_state({env: dict(state[env]) for env in envs if env in state})
 
-    def _keep_the_rest(self, state: Mapping[str, Mapping[str, Any]], num_runners: int) -> None:
+    def _keep_the_rest(self, state: State, num_runners: int) -> None:
         """Keep the part of ``state`` that none of ``num_runners`` runners continues.
 
         That is the whole state of an env that no runner has, and the generator of an env that is not the first of its
@@ -198,7 +198,7 @@ class EnvRunnerGroup:
             elif int(env) % num_envs and "generator" in one:
                 self._at_rest[env] = {"generator": one["generator"]}
 
-    def _with_the_rest(self, state: Mapping[str, Mapping[str, Any]]) -> State:
+    def _with_the_rest(self, state: State) -> State:
         """Return ``state`` of the runners together with what :meth:`_keep_the_rest` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 

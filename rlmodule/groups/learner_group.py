@@ -13,8 +13,9 @@ from torch import Tensor
 
 from catalog.errors import closest
 from rlmodule.checkpoint import load_checkpoint
+from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner, warn_of_update
+from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import ModuleData
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
@@ -177,8 +178,8 @@ class LearnerGroup:
             return self._update("update_from_episodes", episodes, kwargs, async_update, reduce_fn)
         return self._finish(self._learner.update_from_episodes(episodes, **kwargs), async_update, reduce_fn)
 
-    def _finish(self, result: Any, async_update: bool, reduce_fn: Reduce | None) -> Any:
-        """Bring :attr:`module` up to date, and return the result of an update in this process."""
+    def _finish(self, result: Any, async_update: bool = False, reduce_fn: Reduce | None = None) -> Any:
+        """Bring :attr:`module` up to date, and return the result of a call in this process."""
         if self._is_copy:
             self._update_module()
         result = result if reduce_fn is None else reduce_fn([result])
@@ -262,10 +263,7 @@ class LearnerGroup:
 
     def _call(self, method: str, *args: Any) -> Any:
         """Call any other ``method`` of the learners with the same arguments, and bring :attr:`module` up to date."""
-        result = getattr(self._learner, method)(*args)
-        if self._is_copy:
-            self._update_module()
-        return result
+        return self._finish(getattr(self._learner, method)(*args))
 
     # --- modules ------------------------------------------------------------------------------------------------------
 

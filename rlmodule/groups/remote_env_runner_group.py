@@ -302,7 +302,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             state |= known.get(worker, gone)
         return self._with_the_rest(state)
 
-    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def set_state(self, state: State) -> None:
         self._keep_the_rest(state, self.workers.size)
         self.workers.wait_until_up()
         args: dict[int, tuple[State]] = {}

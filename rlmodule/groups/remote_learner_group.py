@@ -1,7 +1,5 @@
 """RemoteLearnerGroup: learners in other processes, which step together and are restarted together."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import operator
@@ -13,13 +11,14 @@ from typing import Any
 import torch
 
 from rlmodule.collective import CollectiveError
+from rlmodule.data.columns import Batch
 from rlmodule.data.sequences import num_rows
 from rlmodule.distributed.failures import Failure, WorkerFailed, restart_delay
 from rlmodule.distributed.interrupts import uninterrupted
 from rlmodule.distributed.process_group import ProcessGroupCollective, Rendezvous
 from rlmodule.distributed.ray_workers import MAX_IN_FLIGHT, Answer, RayWorkers
 from rlmodule.groups.learner_group import Kwargs, LearnerGroup, Reduce
-from rlmodule.learning.learner import Batch, Learner
+from rlmodule.learning.learner import Learner
 from rlmodule.learning.reports import merge_metrics
 from rlmodule.learning.sharding import shard, shard_batch
 from rlmodule.learning.update_data import check_batch, check_episodes, num_steps_in

@@ -1,18 +1,16 @@
 """BatchLearner: a learner that trains on ready batches, such as those of a replay buffer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.data_parallel import no_data
-from rlmodule.learning.learner import Batch, Learner, join_metrics, warn_of_update
+from rlmodule.learning.learner import Learner, join_metrics, warn_of_update
 from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import check_batch, explain_missing_column
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
@@ -106,7 +104,7 @@ class BatchLearner(Learner):
         with self._together:
             self._set_env_steps(env_steps)
             if batch is not None and self.device.type != "cpu":
-                batch = {name: moved(column, self.device) for name, column in batch.items()}
+                batch = moved(batch, self.device)
             if not module.training:  # train() walks over all submodules: asking first is cheaper
                 self.module.train()
             with self._module_noise:

@@ -14,14 +14,15 @@ import torch
 import tree
 from torch import Tensor
 
-from catalog.base import Tree
+from rlmodule.data.columns import Batch
 from rlmodule.learning.flat_optimizer import FlatParameters
+from rlmodule.learning.reports import Metrics
 from rlmodule.settings import LearnerSettings
 
 if TYPE_CHECKING:
     from rlmodule.learning.learner import Learner
 
-GradientPass = Callable[[dict[str, Tree]], tuple[Tensor, dict[str, Tensor]]]
+GradientPass = Callable[[Batch], tuple[Tensor, Metrics]]
 """Computes the loss and metrics of a minibatch, and adds its gradient to ``grad`` of the parameters."""
 
 logger = logging.getLogger("rlmodule.learning.compilation")
@@ -63,13 +64,12 @@ def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
     settings, parameters = learner.settings, learner.parameters[module_id]
     kind = parameters.grad.device.type
 
-    def compute(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute(batch: Batch) -> tuple[Tensor, Metrics]:
         return learner.compute_total_loss(module_id, *learner.forward_rows(module_id, batch))
 
-    def compute_in_bfloat16(batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.autocast(
-            kind, torch.bfloat16, cache_enabled=False
-        ):  # a graph must not record weights that autocast cached
+    def compute_in_bfloat16(batch: Batch) -> tuple[Tensor, Metrics]:
+        # no cache: a graph must not record weights that autocast cached
+        with torch.autocast(kind, torch.bfloat16, cache_enabled=False):
             rows, fwd_out = learner.forward_rows(module_id, batch)
             loss, metrics = learner.compute_total_loss(module_id, rows, _widened(fwd_out))
         return loss.float(), _widened(metrics)
@@ -80,9 +80,7 @@ def gradient_pass(learner: Learner, module_id: str) -> GradientPass:
     return partial(_differentiate, chosen, parameters)
 
 
-def _differentiate(
-    compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _differentiate(compute: GradientPass, parameters: FlatParameters, batch: Batch) -> tuple[Tensor, Metrics]:
     loss, metrics = compute(batch)
     parameters.zero_grad()
     loss.backward()
@@ -123,7 +121,7 @@ class _Accelerated:
         if self._compiles:
             self._fast = partial(_differentiate, _compiled(compute), parameters)
 
-    def __call__(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, batch: Batch) -> tuple[Tensor, Metrics]:
         if not (self._compiles or self._captures):
             return self._plain(batch)
         shape = tuple((x.shape, x.dtype) for x in tree.flatten(batch))
@@ -146,7 +144,7 @@ class _Accelerated:
         self._unlike = 0 if times else self._unlike + 1
         return times
 
-    def _first(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _first(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Compute a minibatch of a new shape plainly, and note which attributes of the learner the loss reads."""
         if self._unlike == _MOST_UNLIKE:
             reason = f"{_MOST_UNLIKE} minibatches in a row were each of another shape"
@@ -162,7 +160,7 @@ class _Accelerated:
             self._stop_capturing(f"it changes {_of_learner(changed)}, which a graph does not")
         return result
 
-    def _run_compiled(self, batch: dict[str, Tree], *, is_first: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def _run_compiled(self, batch: Batch, *, is_first: bool) -> tuple[Tensor, Metrics]:
         # a failed attempt may have updated running statistics already
         kept = [(buffer, buffer.clone()) for buffer in self._module.buffers()] if is_first else []
         try:
@@ -172,7 +170,7 @@ class _Accelerated:
             _put_back(kept)
             return self._plain(batch)  # raises again if compiling was not the cause
 
-    def _replay(self, shape: Any, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _replay(self, shape: Any, batch: Batch) -> tuple[Tensor, Metrics]:
         values, graph = self._frozen_values(), self._graphs.get(shape)
         if graph is None or graph.values != values:
             graph = self._capture(shape, batch, values)
@@ -185,7 +183,7 @@ class _Accelerated:
         values |= {name: x.data_ptr() for name, x in kept.items() if isinstance(x, Tensor)}
         return {name: values[name] for name in self._reads & values.keys()}
 
-    def _capture(self, shape: Any, batch: dict[str, Tree], values: dict[str, Any]) -> _Graph | None:
+    def _capture(self, shape: Any, batch: Batch, values: dict[str, Any]) -> _Graph | None:
         """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.
 
         Raises:
@@ -251,7 +249,7 @@ class _Graph:
             device.
     """
 
-    def __init__(self, run: GradientPass, batch: dict[str, Tree], values: dict[str, Any]) -> None:
+    def __init__(self, run: GradientPass, batch: Batch, values: dict[str, Any]) -> None:
         self.values, self._run = values, run
         self._inputs = [x.clone() for x in tree.flatten(batch)]
         self._batch: Any = tree.unflatten_as(batch, self._inputs)
@@ -276,7 +274,7 @@ class _Graph:
             loss, metrics = self._run(self._batch)
             self._loss, self._metrics = loss.detach(), {name: value.detach() for name, value in metrics.items()}
 
-    def replay(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
+    def replay(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Run the graph on ``batch``. Return copies of its loss and metrics, which the next replay overwrites."""
         torch._foreach_copy_(self._inputs, tree.flatten(batch))  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()

@@ -1,7 +1,5 @@
 """DataParallel: lets several learners, each with part of the data, take the steps of one that has all of it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import zlib
@@ -10,10 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from catalog.base import Tree
 from catalog.encoders.preprocessing import RunningMoments
 from rlmodule.collective import Collective
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout
 from rlmodule.data.sequences import num_rows
 from rlmodule.learning.compilation import GradientPass
@@ -56,9 +53,7 @@ class DataParallel:
         buffers = [(name, x) for name, x in module.named_buffers() if id(x) not in pooled]
         self._own_buffers[module_id] = [x for name, x in buffers if name in own]
 
-    def gradient(
-        self, compute: GradientPass, parameters: FlatParameters, batch: dict[str, Tree]
-    ) -> tuple[Tensor, Metrics]:
+    def gradient(self, compute: GradientPass, parameters: FlatParameters, batch: Batch) -> tuple[Tensor, Metrics]:
         """Compute the gradient of the mean loss over the rows of all learners. Return that loss, and the metrics of the
         rows in ``batch``. Without rows, this learner only joins the all-reduce."""
         parameters.zero_grad()
@@ -108,7 +103,7 @@ class DataParallel:
         order = times.expand(rollout.shape) * _MOST_ENVS + rollout.first_env_index
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
-    def share_of(self, batch: dict[str, Tree]) -> Share:
+    def share_of(self, batch: Batch) -> Share:
         """Find out which rows or sequences of all learners are in the train batch. Removes the column for it."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))

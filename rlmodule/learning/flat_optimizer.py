@@ -1,7 +1,5 @@
 """The parameters of a module as one flat tensor, so that clearing, clipping and stepping are one call each."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping
 from typing import Any

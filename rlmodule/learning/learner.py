@@ -5,8 +5,6 @@ The learner of an algorithm derives from :class:`EpisodeLearner` (as PPO's: roll
 synchronise through :class:`DataParallel`; a single learner does without it.
 """
 
-from __future__ import annotations
-
 import itertools
 import warnings
 import zlib
@@ -23,10 +21,10 @@ from torch import Tensor, nn
 from catalog.base import Tree
 from catalog.hooks import Hooks
 from rlmodule.collective import Collective, SingleProcess
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_leaves
+from rlmodule.data.rollout import Rollout, map_columns
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences, num_rows, sequence_minibatches
 from rlmodule.learning.compilation import GradientPass, gradient_pass, learner_device
 from rlmodule.learning.data_parallel import DataParallel, no_data
@@ -59,8 +57,6 @@ from rlmodule.modules.shape_checks import check_module
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.seeding import int_seed, torch_stream
 from rlmodule.settings import EpisodeLearnerSettings, LearnerSettings
-
-Batch = dict[str, Tree]
 
 
 class GlobalStream:
@@ -646,9 +642,9 @@ def row_minibatches(
     if first.device.type != "cpu":
         order = moved(order, first.device)
     # gather once per column and epoch, so that the minibatches are views
-    shuffled = {name: map_leaves(lambda x: x[order], column) for name, column in batch.items()}
+    shuffled = map_columns(lambda x: x[order], batch)
     for start, stop in itertools.pairwise(bounds):
-        yield {name: map_leaves(lambda x, rows=slice(start, stop): x[rows], c) for name, c in shuffled.items()}
+        yield map_columns(lambda x, rows=slice(start, stop): x[rows], shuffled)
 
 
 def warn_of_update(owner: type, right: str) -> None:

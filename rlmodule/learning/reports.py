@@ -1,8 +1,6 @@
 """Checks on the losses and metrics of an algorithm and of a module (:class:`ExtraLossAPI`), and functions that join the
 metrics of the minibatches of an update and of several learners."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from catalog.base import Tree
+from rlmodule.data.columns import Batch
 from rlmodule.learning.sharding import join_rows
 from rlmodule.modules.apis import ExtraLoss, ExtraLossAPI
 
@@ -23,7 +22,7 @@ OWN_NAMES = ("total_loss", "gradient_norm", SKIPPED)
 """Metrics that each gradient step reports in addition to those of the loss."""
 
 
-def merge_metrics(results: Sequence[Metrics], batch: dict[str, Tree]) -> Metrics:
+def merge_metrics(results: Sequence[Metrics], batch: Batch) -> Metrics:
     """Merge the metrics of one module that ``step_on_batch`` returned on each learner into those that one learner would
     return for the whole ``batch``: means over all rows, and entries per row in the order of the batch."""
     if len(results) == 1:
@@ -114,7 +113,7 @@ def wrong_loss(returned: Any, learner: str) -> TypeError:
 
 
 def add_extra_losses(
-    loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: dict[str, Tree], fwd_out: Mapping[str, Tree]
+    loss: Tensor, metrics: Metrics, module: ExtraLossAPI, rows: Batch, fwd_out: Mapping[str, Tree]
 ) -> tuple[Tensor, Metrics]:
     """Add the weighted losses of ``module`` to ``loss``. Return the sum, and the metrics of these losses.
 

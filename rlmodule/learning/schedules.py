@@ -1,7 +1,5 @@
 """Values that change with the number of env steps sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

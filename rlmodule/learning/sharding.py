@@ -4,8 +4,6 @@ Several learners use the minibatches of a single one that has all the data: the 
 places. Each learner takes the rows of a minibatch that it has.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from catalog.base import Tree
 from rlmodule.collective import Collective
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.data.sequences import num_rows
+from rlmodule.data.rollout import Rollout, map_columns, map_leaves
+from rlmodule.data.sequences import num_rows, without
 
 
 def shard(data: Rollout | Sequence[Episode] | Mapping[str, Any], num_shards: int) -> list[Any]:
@@ -56,7 +53,7 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
     return shards
 
 
-def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree] | None]:
+def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
     sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
     if Columns.STATE_IN not in batch:
@@ -66,7 +63,7 @@ def shard_batch(batch: dict[str, Tree], num_shards: int) -> list[dict[str, Tree]
     return [_take_sequences(batch, a, b) if a < b else None for a, b in spans]
 
 
-def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
+def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
     """Join the results for the rows of each shard into one tensor ``[R, ...]`` in the order of the rows of
     ``batch``."""
     joined = torch.cat(list(parts))
@@ -83,7 +80,7 @@ def join_rows(batch: dict[str, Tree], parts: Sequence[Tensor]) -> Tensor:
 def nothing_like(rollout: Rollout) -> Rollout:
     """Return one row of one slot of ``rollout``, marked invalid, for a learner that has no data."""
     index = (slice(0, 1), slice(0, 1))
-    columns = {name: map_leaves(lambda x: x[index].clone(), column) for name, column in rollout.columns.items()}
+    columns = map_columns(lambda x: x[index].clone(), rollout.columns)
     for flags in (Columns.VALID, Columns.TERMINATEDS, Columns.TRUNCATEDS):
         columns[flags].zero_()
     return Rollout(
@@ -140,7 +137,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     inside = (rollout.final_index[:, 1] >= begin) & (rollout.final_index[:, 1] < end)
     return dataclasses.replace(
         rollout,
-        columns={name: map_leaves(lambda x: x[:, slots], column) for name, column in rollout.columns.items()},
+        columns=map_columns(lambda x: x[:, slots], rollout.columns),
         last_obs=map_leaves(lambda x: x[slots], rollout.last_obs),
         final_index=rollout.final_index[inside] - torch.tensor([0, begin], device=rollout.final_index.device),
         final_obs=map_leaves(lambda x: x[inside], rollout.final_obs),
@@ -150,7 +147,7 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
     )
 
 
-def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, Tree]:
+def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
     apart = (Columns.STATE_IN, Columns.VALID_ROWS, Columns.NEXT_ROWS)
     num = batch[Columns.STARTS].shape[1]
     of_sequence = _places(batch) % num
@@ -161,17 +158,17 @@ def _take_sequences(batch: dict[str, Tree], begin: int, end: int) -> dict[str, T
         return kept // num * (end - begin) + kept % num - begin
 
     return {
-        **_cut({name: column for name, column in batch.items() if name not in apart}, 1, begin, end),
+        **_cut(without(batch, *apart), 1, begin, end),
         **_cut({Columns.STATE_IN: batch[Columns.STATE_IN]}, 0, begin, end),
         **{name: move(batch[name]) for name in apart[1:] if name in batch},
     }
 
 
-def _places(batch: dict[str, Tree]) -> Tensor:
+def _places(batch: Batch) -> Tensor:
     """Return the places ``t·B + b`` of the valid rows of sequences."""
     valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
     return torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
 
 
-def _cut(columns: dict[str, Tree], dim: int, begin: int, end: int) -> dict[str, Tree]:
-    return {name: map_leaves(lambda x: x.narrow(dim, begin, end - begin), c) for name, c in columns.items()}
+def _cut(columns: Batch, dim: int, begin: int, end: int) -> Batch:
+    return map_columns(lambda x: x.narrow(dim, begin, end - begin), columns)

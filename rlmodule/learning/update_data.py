@@ -1,7 +1,5 @@
 """Checks on the data that users pass to an update; each error names a remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

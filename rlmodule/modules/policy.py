@@ -5,18 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import tree
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from torch import Tensor
 
 from catalog.base import Tree
 from catalog.explain.explain import short_space
+from catalog.hooks import explain_unknown, refuses_foreign
 from catalog.past import PREV_ACTION, PREV_REWARD
-from catalog.spaces import to_tensor
+from catalog.spaces import map_spaces, to_tensor
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
 from rlmodule.modules.apis import NoisyNetAPI
@@ -43,6 +44,7 @@ class Policy:
         self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._sample = module.observation_space.sample()
         self._shapes = tree.map_structure(np.shape, self._sample)
+        self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
         self._no_past: dict[str, Tree] = {}
         if module.sees_more_than_the_env:
             rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
@@ -52,6 +54,7 @@ class Policy:
         """Return a policy with the same module that draws from ``generator``."""
         return Policy(self.module, generator)
 
+    @refuses_foreign
     @torch.inference_mode()
     def act(
         self, obs: Tree, state: Tree | None = None, *, reward: float | None = None, explore: bool = False
@@ -96,7 +99,7 @@ class Policy:
         inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
         dist = module.action_dist_cls.from_logits(inputs)
         actions = dist.sample(self.generator) if explore else dist.to_deterministic().sample()
-        action = _take_first(module.action_space, module.action_converter(actions))
+        action = tree.map_structure(_take_first, self._are_numbers, module.action_converter(actions))
         memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
         for name, steps in module.past_view.steps.items():  # the reward of this action is added by the next call
             memory[name] = seen[name]
@@ -150,18 +153,15 @@ class Policy:
         like = self._no_past
         return {name: tree.map_structure(Tensor.type_as, past[name], like[name]) for name in past}
 
+    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+        __getattr__ = explain_unknown
+
 
 def _as_array(like: Any, value: Any) -> Any:
     """Convert ``value`` to an array with the dtype of ``like`` if it is a list or tuple."""
     return np.asarray(value, np.asarray(like).dtype) if isinstance(value, list | tuple) else value
 
 
-def _take_first(space: Space, actions: Tree) -> Tree:
-    """Return the action in a batch ``[1, ...]`` as a member of ``space``."""
-    if isinstance(space, spaces.Dict):
-        return {key: _take_first(child, actions[key]) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_take_first(child, part) for child, part in zip(space.spaces, actions, strict=True))
-    if isinstance(space, spaces.Discrete):
-        return int(actions[0])
-    return actions[0].numpy().copy()  # a copy: the state may share the memory
+def _take_first(is_number: bool, actions: Tensor) -> Any:
+    """Return the action in a batch ``[1, ...]``, as a number or an array."""
+    return int(actions[0]) if is_number else actions[0].numpy().copy()  # a copy: the state may share the memory

@@ -1,7 +1,5 @@
 """Functions that run recurrent modules along sequences: initial states, burn-in, and values of whole rollouts."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -11,9 +9,9 @@ import tree
 from torch import Tensor
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, map_leaves
-from rlmodule.data.sequences import flatten_sequences, over_valid_rows
+from rlmodule.data.sequences import flatten_sequences, over_valid_rows, without
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
 from rlmodule.modules.rl_module import RLModule
 
@@ -51,7 +49,7 @@ def _column(where: str, fwd_out: Mapping[str, Tree], name: str, remedy: str) -> 
     return fwd_out[name]
 
 
-def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> tuple[dict[str, Tree], dict[str, Tree]]:
+def forward_sequences(module: RLModule, batch: Batch, where: str) -> tuple[Batch, Batch]:
     """Run ``module.forward_train`` on sequences. Return the batch and the outputs, both as rows ``[B, ...]``.
 
     Args:
@@ -77,7 +75,7 @@ def forward_sequences(module: RLModule, batch: dict[str, Tree], where: str) -> t
     return flatten_sequences(batch, valid_rows), flatten_sequences(fwd_out, valid_rows)
 
 
-def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
+def burn_in(module: RLModule, batch: Batch) -> Batch:
     """Run ``module`` over the burn-in of ``batch`` without gradient. Return the batch without it, with the states after
     it as ``state_in`` (Kapturowski et al. 2019, section 3). A batch without burn-in is returned as it is.
 
@@ -86,10 +84,9 @@ def burn_in(module: RLModule, batch: dict[str, Tree]) -> dict[str, Tree]:
     """
     if Columns.BURN_IN not in batch:
         return batch
-    rest = {name: column for name, column in batch.items() if name != Columns.BURN_IN}
     with torch.no_grad():
         out = module.forward_train({**batch[Columns.BURN_IN], Columns.STATE_IN: batch[Columns.STATE_IN]})
-    return rest | {Columns.STATE_IN: state_out_of(module, out)}
+    return without(batch, Columns.BURN_IN) | {Columns.STATE_IN: state_out_of(module, out)}
 
 
 def with_states(module: RLModule, rollout: Rollout) -> Rollout:
@@ -132,13 +129,13 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
     return torch.cat([*values, _values_of(module, following)[0]])
 
 
-def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> dict[str, Tree]:
+def _span(rollout: Rollout, begin: int, end: int, state: Tree) -> Batch:
     """Return rows ``begin`` to ``end`` of all slots as sequences that begin with ``state``."""
     names = (Columns.OBS, Columns.STARTS)
     return {name: map_leaves(lambda x: x[begin:end], rollout[name]) for name in names} | {Columns.STATE_IN: state}
 
 
-def _values_of(module: RLModule, sequences: dict[str, Tree]) -> tuple[Tensor, Tree]:
+def _values_of(module: RLModule, sequences: Batch) -> tuple[Tensor, Tree]:
     """Compute the values ``[T·B]`` of the rows, and the states after the last row."""
     assert isinstance(module, ValueFunctionAPI)
     fwd_out = module.forward_train(sequences)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from gymnasium import Space
 from torch import Tensor, nn
 
-from catalog.actions.converters import ActionConverter
-from catalog.actions.embeddings import ActionEmbeddings
 from catalog.actions.masks import ActionMask
 from catalog.actions.shape_checks import check_action_embeddings, check_action_model
 from catalog.base import Tree
 from catalog.catalog import Catalog, further_nets
-from catalog.distributions.action_models import ActionModel
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.distributions.base import Distribution
 from catalog.encoders.extra_heads import ExtraOutputs
 from catalog.encoders.preprocessing import ObservationNormalizer
+from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
+from catalog.explain.unread import check_settings_are_read
 from catalog.hooks import Hooks
-from catalog.model_config import DefaultModelConfig
 from catalog.past import PREV_OBS, PastView
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
 
 DEFAULT_MODULE_ID = "default_policy"
@@ -73,7 +71,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.inference_only = inference_only
-        self.model_config: DefaultModelConfig = catalog_class.model_config_class.from_any(model_config)
+        self.model_config = catalog_class.model_config_class.from_any(model_config)
         self.catalog = catalog_class(
             observation_space,
             action_space,
@@ -83,15 +81,15 @@ class RLModule(Hooks, nn.Module, ABC):
         )
         self.model_config, self.past_view = self.catalog.model_config, self.catalog.past_view
         self.action_dist_cls: type[Distribution] = self.catalog.bound_dist_cls
-        self.action_converter: ActionConverter = self.catalog.build_action_converter()
-        self.action_mask: ActionMask | None = self.catalog.build_action_mask()
-        self.action_embeddings: ActionEmbeddings | None = self.catalog.build_action_embeddings()
+        self.action_converter = self.catalog.build_action_converter()
+        self.action_mask = self.catalog.build_action_mask()
+        self.action_embeddings = self.catalog.build_action_embeddings()
         if self.action_embeddings is not None:
             count = self.action_dist_cls.required_input_dim(action_space)
             where = f"{type(self.catalog).__name__}.build_action_embeddings()"
             check_action_embeddings(self.action_embeddings, observation_space, count, where)
-        self.action_model: ActionModel | None = self.catalog.build_action_model()
-        self.sees_more_than_the_env: bool = bool(self.past_view.steps)
+        self.action_model = self.catalog.build_action_model()
+        self.sees_more_than_the_env = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()
         self._bind_distribution(self.action_dist_cls)  # after setup(): a distribution may read submodules
@@ -132,30 +130,50 @@ class RLModule(Hooks, nn.Module, ABC):
     def setup(self) -> None:
         """Create the submodules. Called once, at the end of construction."""
 
+    def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
+        """Raise unless the catalog is an ``expected``; if this is exactly an ``owner``, check that its nets read all
+        settings. A subclass may read any setting itself."""
+        if not isinstance(self.catalog, expected):
+            raise TypeError(
+                f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
+                f"{type(self.catalog).__name__}. Derive yours from {expected.__name__}."
+            )
+        if type(self) is owner:
+            check_settings_are_read(self.catalog)
+
+    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
+        """Return the head that the catalog's hook ``build`` builds.
+
+        Raises:
+            ValueError, TypeError: Unless the head maps the latent of ``function`` to ``width`` outputs.
+        """
+        where = f"{type(self.catalog).__name__}.{build.__name__}()"
+        return check_head(build(), self.catalog.for_function(function).latent_dims, width, where)
+
     @abstractmethod
-    def _forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting, and for training unless :meth:`_forward_train` is overridden."""
 
-    def _forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
-    def _forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
-    def _forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         return self._forward(batch)
 
     @torch.no_grad()
-    def forward_inference(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_inference(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting greedily, without gradient."""
         return self._forward_inference(batch)
 
     @torch.no_grad()
-    def forward_exploration(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_exploration(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for acting while collecting data, without gradient."""
         return self._forward_exploration(batch)
 
-    def forward_train(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward_train(self, batch: Mapping[str, Tree]) -> Batch:
         """Return the columns for the loss, with gradient.
 
         Raises:
@@ -168,7 +186,7 @@ class RLModule(Hooks, nn.Module, ABC):
             )
         return self._forward_train(batch)
 
-    def forward(self, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def forward(self, batch: Mapping[str, Tree]) -> Batch:
         """Call :meth:`forward_train`, as users of ``nn.Module`` expect."""
         return self.forward_train(batch)
 

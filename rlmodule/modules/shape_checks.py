@@ -1,7 +1,5 @@
 """Checks that try a new module on two observations, so that a wrong shape raises before any training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +9,7 @@ import tree
 from catalog.base import Tree
 from catalog.encoders.shape_checks import check_floats, check_next_state, check_state, tried, untouched
 from catalog.spaces import zero_batch
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import map_leaves
 from rlmodule.data.sequences import flatten_sequences
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
@@ -50,7 +48,7 @@ def check_module(module: RLModule) -> None:
                 raise
 
 
-def probe_batch(module: RLModule, steps: int) -> dict[str, Tree]:
+def probe_batch(module: RLModule, steps: int) -> Batch:
     """Return two observations that allow every action; for a recurrent module, two sequences of ``steps``."""
     leading = (steps, ROWS) if module.is_stateful() else (ROWS,)
     obs = zero_batch(module.input_space, leading)
@@ -58,14 +56,14 @@ def probe_batch(module: RLModule, steps: int) -> dict[str, Tree]:
         env_part, key = module.env_part(obs), module.action_mask.key
         env_part[key] = tree.map_structure(torch.ones_like, env_part[key])
     device = next(module.parameters(), torch.empty(0)).device
-    batch: dict[str, Tree] = {Columns.OBS: map_leaves(lambda x: x.to(device), obs)}
+    batch: Batch = {Columns.OBS: map_leaves(lambda x: x.to(device), obs)}
     if module.is_stateful():
         starts = torch.zeros(leading, dtype=torch.bool, device=device)
         batch |= {Columns.STARTS: starts, Columns.STATE_IN: initial_states(module, ROWS)}
     return batch
 
 
-def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
+def _try_training(module: RLModule, batch: Batch) -> None:
     """Check the training pass on ``batch``, and the values that learners compute from its outputs."""
     where, out = _called(module, module.forward_train, batch)
     # a Q-net may return embeddings instead of inputs of the action distribution
@@ -92,7 +90,7 @@ def _try_training(module: RLModule, batch: dict[str, Tree]) -> None:
             check_floats(values, shape, f"{where} of {count} rows", f"floats of shape {shape}", f"Return {wanted}.")
 
 
-def _called(module: RLModule, method: Callable[..., Any], batch: dict[str, Tree], *args: Any) -> tuple[str, Any]:
+def _called(module: RLModule, method: Callable[..., Any], batch: Batch, *args: Any) -> tuple[str, Any]:
     """Call ``method`` on a copy of ``batch``. Return its name for error texts, and its result."""
     where = f"{type(module).__name__}.{method.__name__}()"
     takes = f"a method that takes {', '.join(batch)} of {ROWS} observations, or of {ROWS} sequences if there is a state"

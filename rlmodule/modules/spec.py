@@ -10,6 +10,7 @@ from typing import Any
 from gymnasium import Space
 
 from catalog.catalog import Catalog
+from catalog.hooks import check_signature
 from catalog.model_config import DefaultModelConfig
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 
@@ -26,6 +27,9 @@ class RLModuleSpec:
             ``custom_model_config``, or into a subclass of DefaultModelConfig.
         catalog_class: The catalog that the module builds its nets with.
         inference_only: Build without the parts that only learning needs.
+
+    Raises:
+        TypeError: If a class does not derive from the base class, or cannot be called like it.
     """
 
     module_class: type[RLModule] | None = None
@@ -36,7 +40,8 @@ class RLModuleSpec:
     inference_only: bool = False
 
     def __post_init__(self) -> None:
-        for name, base in (("module_class", RLModule), ("catalog_class", Catalog)):
+        hooks = ("module_class", RLModule, "setup()"), ("catalog_class", Catalog, "_determine_components_hook()")
+        for name, base, hook in hooks:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, type) and issubclass(value, base)):
                 raise TypeError(
@@ -44,6 +49,9 @@ class RLModuleSpec:
                     f"algorithm's own, got {value!r}. Pass the class itself, derived from "
                     f"{base.__name__}."
                 )
+            if value is not None:
+                remedy = f" Or override {hook}, which runs at construction, and set attributes there."
+                check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
 
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """Return this spec with every None replaced by the value of ``default``."""

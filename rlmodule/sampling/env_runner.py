@@ -42,7 +42,7 @@ from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_devic
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
 
-OnEnv = Callable[[VectorEnv[Any, Any, Any]], None]
+OnEnv = Callable[[VectorEnv], None]
 """Callback with a new vector env."""
 Forward = Callable[[Mapping[str, Tree]], dict[str, Tree]]
 """Forward pass of the module, called row by row."""
@@ -236,6 +236,8 @@ class EnvRunner:
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
         except BaseException as error:
+            if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
+                self._inference_mode.__exit__(None, None, None)
             self._row = None  # the envs are ahead of the recorded rows, so start new episodes
             culprit = self._culprit(error, data)
             self._note_lost(culprit, data, calls_before)
@@ -380,7 +382,7 @@ class EnvRunner:
     def _rollout_of(self, data: RolloutStorage, num_steps: int, explore: bool) -> Rollout:
         """Return a rollout with the filled rows of ``data``."""
         module, columns = self.module, data.columns
-        rewards, terminateds, truncateds = data.settle(module, self._steps, self._first)
+        rewards, terminateds, truncateds = data.settle(self._steps, self._first)
         ended = terminateds | truncateds
         stats: dict[str, Any] = self._totals.finished(rewards, ended, self._steps)
         if data.faults:
@@ -389,7 +391,7 @@ class EnvRunner:
             stats["episode_infos"] = infos
         final_index, final_obs = self._no_finals, self._no_obs
         if np.count_nonzero(truncateds) and len(found := np.argwhere(truncateds & ~terminateds)):
-            final_index, final_obs = data.finals(module, found)
+            final_index, final_obs = data.finals(found)
             if not self._has_tensors:  # on a device this would wait for it
                 check_finite(module.env_part(final_obs), "obs", self._steps + 1, self._first, found)
         columns[Columns.ACTIONS] = actions = as_tensors(data.actions)
@@ -421,7 +423,7 @@ class EnvRunner:
         any."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             try:
-                data.check(self.module, self._steps, self._first)
+                data.check(self._steps, self._first)
                 if self._guard is not None:
                     self._guard.check_last()
                 elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
@@ -473,7 +475,7 @@ def _own_gradients() -> torch.set_grad_enabled:
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
-def _tensors_on(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, seed: int) -> torch.device | None:
+def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
     """Return the device of the tensors that ``env.reset()`` returns; None if it returns arrays.
 
     Raises:

@@ -1,7 +1,5 @@
 """EpisodeStats: returns and lengths of episodes that continue from one fragment to the next."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _NOTHING_FINISHED = {

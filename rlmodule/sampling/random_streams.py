@@ -1,7 +1,5 @@
 """The random streams of a runner's envs: seeds, action noise drawn ahead of time, and draws on a device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

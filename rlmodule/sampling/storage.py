@@ -1,7 +1,5 @@
 """RolloutStorage and TensorStorage: memory for one fragment, of arrays or tensors like those of the env."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +38,7 @@ class RolloutStorage:
     return tensors.
 
     Attributes:
+        module: The module that acts.
         mode: The autoreset mode of the env.
         env_name: Class of the env, for error texts.
         env_obs: Observations of the env ``[T+1, N, ...]``.
@@ -59,6 +58,7 @@ class RolloutStorage:
         filled: Number of complete rows.
     """
 
+    module: RLModule
     mode: AutoresetMode
     env_name: str
     env_obs: Tree
@@ -82,7 +82,7 @@ class RolloutStorage:
 
     @classmethod
     def allocate(
-        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv[Any, Any, Any], mode: AutoresetMode
+        cls, module: RLModule, template: Tree, num_steps: int, env: VectorEnv, mode: AutoresetMode
     ) -> list[Self]:
         """Return storages of ``num_steps`` rows for ``module``, several at once if they are short.
 
@@ -114,6 +114,7 @@ class RolloutStorage:
         seen = unbind_rows(map_leaves(lambda x: x.flatten(0, 1), obs))
         return [
             cls(
+                module=module,
                 mode=mode,
                 env_name=type(env.unwrapped).__name__,
                 env_obs=module.env_part(view_of_obs),
@@ -140,11 +141,11 @@ class RolloutStorage:
             else:
                 part.clear(0)
 
-    def last_row(self) -> dict[str, Any]:
+    def last_row(self) -> Tree:
         """Return a copy of the row after the last step."""
         previous = {name: part.whole for name, part in self.previous.items()}
         rows = {"obs": self.env_obs, "starts": self.starts, "ended": self.ended, "previous": previous}
-        return {name: tree.map_structure(lambda x: _copy(x[-1]), column) for name, column in rows.items()}
+        return tree.map_structure(lambda x: _copy(x[-1]), rows)
 
     # --- row by row ---------------------------------------------------------------------------------------------------
 
@@ -219,11 +220,10 @@ class RolloutStorage:
 
     # --- once all rows are there --------------------------------------------------------------------------------------
 
-    def settle(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mark and check which rows are transitions; return rewards, terminateds and truncateds ``[T, N]``.
 
         Args:
-            module: The module that acted.
             first_step: Number of steps before the first row.
             first_env: Index of the first env in the run.
 
@@ -234,36 +234,35 @@ class RolloutStorage:
             resets = self.ended[:-1]
             self.valid[:] = ~resets
             self.rewards[resets] = 0.0
-        return self._check(module, first_step, first_env)
+        return self._check(first_step, first_env)
 
-    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Check all rows. Return rewards and flags as :meth:`settle` does."""
-        self.check(module, first_step, first_env)
+        self.check(first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
-    def check(self, module: RLModule, first_step: int, first_env: int) -> None:
+    def check(self, first_step: int, first_env: int) -> None:
         """Check the filled rows, and the observation of the next one. Arguments and errors as for :meth:`settle`."""
         acted = min(self.filled + 1, len(self.rewards))
         check_finite(tree.map_structure(lambda x: x[: self.filled + 1], self.env_obs), "obs", first_step, first_env)
         check_finite(self.rewards[: self.filled], "reward", first_step + 1, first_env)
-        if module.action_mask is None:
+        if (mask := self.module.action_mask) is None:
             return
         obs = tree.map_structure(lambda x: torch.as_tensor(x[:acted]), self.env_obs)
-        stuck = module.action_mask.rows_without_choice(obs)
+        stuck = mask.rows_without_choice(obs)
         if self.mode is AutoresetMode.NEXT_STEP:
             stuck &= ~torch.as_tensor(self.ended[:acted])
         for row, slot in stuck.nonzero()[:1].tolist():
-            raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", module.action_mask)
+            raise nothing_to_choose(f"env {first_env + slot}, step {first_step + row}, obs", mask)
 
     def episode_infos(self, ended: np.ndarray) -> list[dict[str, Any]]:
         """Return the last ``info`` of each episode that ``ended`` ``[T, N]`` in these rows, in order of time."""
         return self.infos
 
-    def finals(self, module: RLModule, found: np.ndarray) -> tuple[Tensor, Tree]:
-        """Return the observations that ``module`` would have had after each truncation.
+    def finals(self, found: np.ndarray) -> tuple[Tensor, Tree]:
+        """Return the observations that the module would have had after each truncation.
 
         Args:
-            module: The module that acted.
             found: Row and slot of each truncation ``[K, 2]``.
 
         Returns:
@@ -285,7 +284,7 @@ class RolloutStorage:
                 "another autoreset mode in the env's metadata."
             )
         final_obs = tree.map_structure(lambda x: torch.as_tensor(x)[at, slots], source)
-        if not module.sees_more_than_the_env:
+        if not self.module.sees_more_than_the_env:
             return index, final_obs
         past = {name: part.after(rows, slots, self._column(name)) for name, part in self.previous.items()}
         return index, {Columns.OBS: final_obs, **past}
@@ -353,18 +352,18 @@ class TensorStorage(RolloutStorage):
     def num_acting(self, t: int) -> int:
         return len(self.starts[t])
 
-    def _check(self, module: RLModule, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # The GPU computes whether anything is wrong; a single copy brings this and the rewards and flags to the CPU.
         # Only if something is wrong, `check` finds out where, for the error.
         floats = [leaf for leaf in tree.flatten(self.env_obs) if leaf.is_floating_point()]
         stuck = self.valid.new_zeros(1, 1)
-        if module.action_mask is not None:
-            stuck = module.action_mask.rows_without_choice(map_leaves(lambda x: x[:-1], self.env_obs)) & self.valid
+        if (mask := self.module.action_mask) is not None:
+            stuck = mask.rows_without_choice(map_leaves(lambda x: x[:-1], self.env_obs)) & self.valid
         wrong = torch.stack([stuck.any(), *(~leaf.isfinite().all() for leaf in (*floats, self.rewards))]).any()
         parts = [self.rewards, self.terminateds, self.truncateds, wrong.expand_as(self.rewards)]
         on_host = torch.stack([part.float() for part in parts]).cpu().numpy()
         if on_host[3].any():
-            self.check(module, first_step, first_env)
+            self.check(first_step, first_env)
         return on_host[0], on_host[1].astype(bool), on_host[2].astype(bool)
 
 

@@ -1,7 +1,5 @@
 """Random data and comparisons for tests."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +12,9 @@ from gymnasium import Space
 from torch import Tensor
 
 from catalog.base import Tree
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.rollout import Rollout, allocate_observations, as_tensors, write_row
 from rlmodule.data.sequences import flatten_sequences
-from rlmodule.learning.learner import Batch
 from rlmodule.modules.recurrent import initial_states
 from rlmodule.modules.rl_module import RLModule
 

@@ -1,7 +1,5 @@
 """The tests that every learner must pass."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -9,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.data.columns import Batch
 from rlmodule.data.rollout import Rollout
 from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import Batch, EpisodeLearner, Learner
+from rlmodule.learning.learner import EpisodeLearner, Learner
 from rlmodule.testing.data import _columns, _own_random_numbers, clone, differences, global_random_state, random_rollout
 
 
@@ -30,9 +29,8 @@ class LearnerContract(ABC):
     def make_data(self, learner: Learner, seed: int) -> Rollout | Batch:
         """Make training data for ``learner``; a :func:`random_rollout` by default."""
         assert isinstance(learner, EpisodeLearner), "write make_data() for a BatchLearner"
-        module = copy.deepcopy(
-            next(iter(learner.module.items()))[1]
-        )  # acting must not change the module of the learner
+        # a copy: acting must not change the module of the learner
+        module = copy.deepcopy(next(iter(learner.module.items()))[1])
         return random_rollout(module, num_steps=16, num_slots=4, seed=seed)
 
     def build(self, seed: int = 0) -> Learner:

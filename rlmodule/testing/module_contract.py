@@ -1,7 +1,5 @@
 """The tests that every module must pass."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from catalog.base import Tree
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
-from rlmodule.data.columns import Columns
+from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.sequences import cut_into_sequences, flatten_sequences
 from rlmodule.learning.sharding import shard_batch
 from rlmodule.modules.apis import QNetAPI, ValueFunctionAPI
@@ -55,7 +53,7 @@ class RLModuleContract(ABC):
         with _own_random_numbers(seed):
             return self.make().build(inference_only=inference_only)
 
-    def batch(self, module: RLModule, seed: int = 0) -> dict[str, Tree]:
+    def batch(self, module: RLModule, seed: int = 0) -> Batch:
         """Make a batch of random observations for ``module``.
 
         For a recurrent module, the batch consists of sequences with random starts, and of states that the module
@@ -72,7 +70,7 @@ class RLModuleContract(ABC):
         state = module.forward_inference(batch)[Columns.STATE_OUT]
         return {Columns.OBS: obs, Columns.STARTS: starts.roll(1, 0), Columns.STATE_IN: state}
 
-    def train(self, module: RLModule, batch: Mapping[str, Tree]) -> dict[str, Tree]:
+    def train(self, module: RLModule, batch: Mapping[str, Tree]) -> Batch:
         """Run ``forward_train`` and add ``action_dist_inputs`` if they are missing.
 
         A module of action values may return only ``embeddings``. Its action values then are the inputs.
@@ -224,9 +222,8 @@ class RLModuleContract(ABC):
             return
         rollout = random_rollout(module, 2 * module.max_seq_len + 1, 3)
         names = (Columns.OBS, Columns.ACTION_DIST_INPUTS)
-        if _trains_values(
-            module, module.forward_train(self.batch(module))
-        ):  # the inputs of training are values, so record values, too
+        if _trains_values(module, module.forward_train(self.batch(module))):
+            # the inputs of training are values, so record values, too
             obs, starts = rollout[Columns.OBS], rollout[Columns.STARTS]
             inputs, _ = _acting_inputs(module, obs, starts, module.forward_inference)
             rollout.columns[Columns.ACTION_DIST_INPUTS] = inputs.unflatten(0, rollout.shape)
@@ -247,7 +244,7 @@ def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
 
 
-def _take_steps(batch: Mapping[str, Tree], steps: slice) -> dict[str, Tree]:
+def _take_steps(batch: Mapping[str, Tree], steps: slice) -> Batch:
     """Take some steps of all sequences; the states stay as they are."""
     cut = {name: tree.map_structure(lambda x: x[steps], batch[name]) for name in (Columns.OBS, Columns.STARTS)}
     return cut | {Columns.STATE_IN: batch[Columns.STATE_IN]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 import warnings
@@ -161,6 +162,23 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     with Algorithm.from_checkpoint("run") as algorithm:
         assert algorithm.config.to_dict()["clip_param"] == 0.05
         assert algorithm.env_steps == 64
+
+
+def test_what_train_prints_of_an_own_algorithm_works_when_pasted(
+    own_module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = [f"{own_module}:CalmConfig", "CartPole-v1", "--num-env-steps", "32", "--minibatch-size", "32"]
+    assert main(["train", *run, "--run-dir", "run", *TINY]) == 0
+    shell, _, snippet = capsys.readouterr().out.partition("Next:\n")[2].partition("and in Python:\n")
+    evaluate, train = [shlex.split(line)[1:] for line in shell.split("\n") if line]
+    for printed, shorter in ((evaluate, ["--episodes", "1"]), (train, ["--num-env-steps", "32"])):
+        del ALGORITHMS["CALM"]  # as in another process
+        assert main([printed[0], *shorter, *printed[1:]]) == 0
+    del ALGORITHMS["CALM"]
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(snippet), names)
+    assert type(names["algo"].config).__name__ == "CalmConfig"
+    names["env"].close()
 
 
 def test_what_is_no_config_class_is_told_in_the_shell(own_module: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
@@ -117,6 +118,7 @@ def test_whatever_is_interrupted_can_be_gone_on_with(num_env_runners: int, num_l
                     calls[i % len(calls)]()
             except KeyboardInterrupt:
                 interrupted.add(interrupt.where)
+            assert not torch.is_inference_mode_enabled(), interrupt.where
             assert algorithm.train()["learners"]["default_policy"], interrupt.where
             assert algorithm.learner_group.get_state()["num_updates"] > 0
             algorithm.evaluate(num_env_steps=16)

@@ -89,6 +89,7 @@ def checkpoint(driver: Driver) -> dict[str, Any]:
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("ray_started")
 def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick: Driver) -> None:
     driver = quick
     pids = driver.wait_until_it_trains()
@@ -106,6 +107,11 @@ def test_ctrl_c_saves_and_the_script_goes_on_and_sigterm_saves_and_ends_it(quick
     assert "Traceback" not in log
     assert "SIGABRT" not in log
     assert checkpoint(driver)["metrics"]["iterations"] > told["iterations"]
+    saved = driver.folder / "run" / "checkpoint"
+    with Algorithm.from_checkpoint(saved, num_env_runners=2, run_dir=None) as algorithm:
+        updates = algorithm.learner_group.num_updates
+        algorithm.train()
+        assert algorithm.learner_group.num_updates == updates + 8
 
 
 @pytest.mark.faults
@@ -121,12 +127,3 @@ def test_a_second_ctrl_c_interrupts_at_once_and_nobody_outlives_a_killed_driver(
     driver.wait_for_iterations(2)  # it can go on from there
     driver.process.kill()
     wait_for(lambda: not any(map(is_running, pids)))
-
-
-@pytest.mark.faults
-@pytest.mark.usefixtures("ray_started")
-def test_a_run_goes_on_from_the_checkpoint_of_its_last_signal(quick: Driver) -> None:
-    with Algorithm.from_checkpoint(quick.folder / "run" / "checkpoint", num_env_runners=2, run_dir=None) as algorithm:
-        updates = algorithm.learner_group.num_updates
-        algorithm.train()
-        assert algorithm.learner_group.num_updates == updates + 8

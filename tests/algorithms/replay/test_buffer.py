@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from algorithms.replay import PrioritizedReplay, ReplayBuffer, replay_bytes
 from algorithms.replay import buffer as buffer_module
-from algorithms.replay import memory as memory_of_buffer
+from algorithms.replay import layout as layout_module
 from catalog.base import Tree
 from rlmodule import Columns, EnvRunner, Episode, RLModuleSpec, Rollout
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
@@ -468,13 +469,13 @@ def test_what_is_kept_aside_does_not_grow_for_ever() -> None:
 
 
 def test_too_little_memory_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_of_buffer, "memory_limit", lambda: 10**9)
+    monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**9)
     with pytest.raises(MemoryError, match=r"1,000,000 transitions: expected at most 1,000,000,000 bytes.*28,2\d\d"):
         ReplayBuffer(ATARI, spaces.Discrete(3), capacity=10**6, num_envs=8, gamma=0.9, seed=np.random.SeedSequence(0))
 
 
 def test_the_capacity_named_in_the_error_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_of_buffer, "memory_limit", lambda: 10**8)
+    monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**8)
     sizes: dict[str, Any] = {"num_envs": 1, "gamma": 0.9, "seed": np.random.SeedSequence(0)}
     with pytest.raises(MemoryError) as raised:
         ReplayBuffer(ATARI, spaces.Discrete(3), capacity=10**6, **sizes)
@@ -498,20 +499,10 @@ def test_limits_of_control_groups_count(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(memory_of_buffer, "_OWN_CGROUP", tmp_path / "own")
-    monkeypatch.setattr(memory_of_buffer, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(memory_of_buffer.os, "sysconf", lambda name: 10**3)
-    assert memory_of_buffer.memory_limit() == expected
-
-
-def test_memory_that_is_not_known_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def unknown(name: str) -> int:
-        raise ValueError(name)
-
-    monkeypatch.setattr(memory_of_buffer, "_OWN_CGROUP", tmp_path / "none")
-    monkeypatch.setattr(memory_of_buffer.os, "sysconf", unknown)
-    assert memory_of_buffer.memory_limit() is None
-    memory_of_buffer.check_memory(10**30, 1, lambda limit: 0)
+    monkeypatch.setattr(layout_module, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(layout_module, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(layout_module.psutil, "virtual_memory", lambda: SimpleNamespace(total=10**6))
+    assert layout_module.memory_limit() == expected
 
 
 @pytest.mark.parametrize(
@@ -523,7 +514,7 @@ def test_the_bytes_are_told_before_they_are_allocated(
     def stop(*args: Any) -> None:
         raise RuntimeError("allocated")
 
-    monkeypatch.setattr(memory_of_buffer, "memory_limit", lambda: None)
+    monkeypatch.setattr(layout_module, "memory_limit", lambda: 10**18)
     monkeypatch.setattr(buffer_module, "ObservationRows", stop)
     with caplog.at_level(logging.INFO, "algorithms.replay"), pytest.raises(RuntimeError, match="allocated"):
         ReplayBuffer(

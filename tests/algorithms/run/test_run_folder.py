@@ -208,7 +208,7 @@ def test_a_folder_with_a_run_is_not_begun_anew(tmp_path: Path) -> None:
     before = (tmp_path / "progress.jsonl").read_text()
     with (
         build(tmp_path, []) as again,
-        pytest.raises(FileExistsError, match=r"Choose another; it ended before its first check"),
+        pytest.raises(FileExistsError, match=r"Choose another; to train there again, delete the folder"),
     ):
         again.train()
     with build(tmp_path / "other", []) as algorithm:
@@ -260,6 +260,23 @@ def test_a_folder_is_as_it_was_if_its_run_could_not_begin(tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
     with build(tmp_path / "mine", []) as algorithm:
         assert algorithm.train()["training_iteration"] == 1
+
+
+def test_a_folder_whose_run_failed_in_its_first_iteration_is_used_again(tmp_path: Path) -> None:
+    def failing(algorithm: Any, result: Any) -> None:
+        raise RuntimeError("no number")
+
+    with build(tmp_path, [], on_train_result=failing) as algorithm, pytest.raises(RuntimeError, match="no number"):
+        algorithm.train()
+    assert (tmp_path / "run.json").exists()
+    (tmp_path / "best_checkpoint").mkdir()  # of an iteration whose loggers failed: not to be lost
+    with build(tmp_path, []) as again, pytest.raises(FileExistsError, match="delete the folder"):
+        again.train()
+    (tmp_path / "best_checkpoint").rmdir()
+    with build(tmp_path, [], seed=4) as again:
+        again.train()
+    assert len((tmp_path / "progress.jsonl").read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "run.json").read_text())["seed"] == 4
 
 
 def test_a_run_that_could_not_go_on_keeps_its_files(tmp_path: Path) -> None:

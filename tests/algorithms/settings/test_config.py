@@ -749,7 +749,7 @@ def test_untrusted_paths_are_refused_before_import(form: Any, monkeypatch: pytes
     def no_import(name: str) -> None:
         raise AssertionError(f"imported {name}")
 
-    monkeypatch.setattr("algorithms.settings.encoding.importlib.import_module", no_import)
+    monkeypatch.setattr("algorithms.settings.encoding.resolve_name", no_import)
     for allow in ([], ["evil", "evil_module.below", "evil_module:other"]):
         with pytest.raises(ValueError, match="import path") as caught:
             MyConfig.from_dict({"env": form}, allow=allow)
@@ -760,7 +760,7 @@ def test_untrusted_paths_are_refused_before_import(form: Any, monkeypatch: pytes
     "path",
     [
         "algorithms.settings.base:settings_of",  # a name that our module merely imports
-        "algorithms.settings.encoding:importlib.import_module",
+        "algorithms.settings.encoding:inspect.signature",
         "algorithms.settings.encoding:sys",
         "algorithms.config:Nothing",
         "algorithms.nowhere:Thing",

@@ -176,6 +176,17 @@ def test_overrides_are_named_with_what_they_replace(catalog_cls: type[Catalog], 
     says(catalog_cls(VECTOR, TWO).explain(), *expected)
 
 
+def test_a_part_is_shown_with_all_its_settings_and_a_net_of_several_streams_with_their_names() -> None:
+    space = spaces.Dict(eye=spaces.Box(0, 255, (12, 12, 3), np.uint8), legs=spaces.Dict(left=VECTOR, right=VECTOR))
+    settings: dict[str, Any] = {"conv_filters": [[4, 4, 4]], "fcnet_hiddens": [5], "fusionnet_hiddens": [6]}
+    text = PPOCatalog(space, TWO, settings | {"lstm_use_prev_reward": True}).explain()
+    says(text, "conv_padding = 'same', conv_channels = None, conv_activation = 'relu', conv_use_layernorm = False,")
+    says(text, "fcnet_hiddens = (5,) (set), fcnet_activation = 'tanh', fcnet_use_layernorm = False,")
+    # the latent of the observation is 6 wide, and the reward 1
+    says(text, "actor encoder MultiStreamEncoder obs + prev_reward → 7 → 6")
+    says(PPOCatalog(space, TWO, settings).explain(), "MultiStreamEncoder eye + legs → 518 → 6")  # 512 + 6
+
+
 def test_a_hook_that_makes_another_mask_or_none_is_told_with_what_it_made() -> None:
     space = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
     says(
@@ -274,7 +285,11 @@ def test_settings_that_nothing_reads_are_named() -> None:
     text = PPOCatalog(VECTOR, TWO, settings).explain()
     says(text, "without effect conv_filters = 'nature' (set), conv_dense_dim = 7 (set)")
     assert "without effect" not in PPOCatalog(spaces.Box(0, 1, (40, 40, 3)), TWO, {"conv_filters": "nature"}).explain()
-    assert "without effect" not in MyEncoder(VECTOR, TWO, settings).explain()
+    text = MyEncoder(VECTOR, TWO, settings | {"use_gru": True, "lstm_cell_size": 8}).explain()
+    names = "conv_filters = 'nature' (set), conv_dense_dim = 7 (set)"
+    says(text, f"left to it fcnet_hiddens = (32,) (set), {names}: no effect unless it reads them followed by")
+    assert "without effect" not in text
+    assert "left to it" not in MyEncoder(VECTOR, TWO, {"use_gru": True, "lstm_cell_size": 8}).explain()
 
 
 def test_previous_actions_and_rewards_are_told() -> None:

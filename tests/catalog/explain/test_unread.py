@@ -83,6 +83,31 @@ def test_a_hook_of_ones_own_may_read_any_setting_of_its_part() -> None:
     assert list(unread_settings(Mine(VECTOR, TWO, settings))) == ["normalize_actions"]
 
 
+@pytest.mark.parametrize(
+    ("action", "settings", "warns"),
+    [
+        (ARM, {}, True),
+        (ARM, {"normalize_observations": False}, False),
+        (ARM, {"normalize_observations": True}, False),
+        (TWO, {}, False),  # not standardised with the default encoder either
+    ],
+)
+def test_an_encoder_of_ones_own_that_turns_standardisation_off_is_told_once(
+    action: Space, settings: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mine(PPOCatalog):
+        def build_encoder(self) -> nn.Module:
+            return nn.Linear(4, 8)
+
+    for _ in range(2):
+        PPOModule(observation_space=VECTOR, action_space=action, model_config=settings, catalog_class=Mine)
+    expected = (
+        "model_config: normalize_observations = False, since a custom encoder gets raw observations. "
+        "Set it to True or False to say which."
+    )
+    assert [record.message for record in caplog.records] == [expected] * warns
+
+
 def test_a_grid_over_a_memory_keeps_its_settings(caplog: pytest.LogCaptureFixture) -> None:
     for memory in (True, False, False):  # told once, though a run builds several
         DQNModule(
