@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, replace
+from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -463,6 +464,10 @@ class AlgorithmConfig(
         return super().from_dict(data, allow=allow, **objects)
 
 
+def _is_one_of(trained: list[str] | Callable[..., bool] | None, module_id: str) -> bool:
+    return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
+
+
 class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
     """Settings of algorithms that learn from rollouts in epochs of minibatches, with an :class:`EpisodeLearner`."""
 
@@ -477,8 +482,7 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
         return self.policies is not None
 
     def is_trained(self, module_id: str) -> bool:
-        trained = self.policies_to_train
-        return trained is None or (bool(trained(module_id)) if callable(trained) else module_id in trained)
+        return _is_one_of(self.policies_to_train, module_id)
 
     def for_module(self, module_id: str) -> Self:
         changed = self.policy_overrides.get(module_id)
@@ -487,6 +491,12 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
     def for_learners(self) -> Self:
         functions = ["policies", "policy_mapping_fn", "evaluation_policy_mapping_fn"]
         return super().for_learners().copy().update(dict.fromkeys(functions)).freeze()
+
+    def for_runners(self) -> Any:
+        settings = super().for_runners()
+        settings.policy_mapping_fn = self.policy_mapping_fn
+        settings.is_trained = partial(_is_one_of, self.policies_to_train)
+        return settings
 
     def make_env(self, **changed: Any) -> Any:
         if not self.is_multi_agent:

@@ -16,7 +16,6 @@ from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
-from rlmodule.groups.agent_runner_group import policy_map_of
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
 
@@ -71,8 +70,9 @@ def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_sp
 def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentPolicy:
     """Return the policies of a run, which act with its current weights."""
     runners: Any = algorithm.env_runner_group
+    config: Any = algorithm.config
     agents = list(runners.observation_space)
-    policy_map = policy_map_of(algorithm.config, agents, algorithm.module_spec)
+    policy_map = PolicyMap(agents, [*runners.module], config.policy_mapping_fn)
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from rlmodule.envs.shared_counter import SharedCounter
 
 logger = logging.getLogger("rlmodule.envs.make")
 
-_PARTS = "obs", "rewards", "terminateds", "truncateds", "infos"
+_RESET, _STEP = ("obs", "infos"), ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
 class AgentEnvGuard:
@@ -51,15 +51,12 @@ class AgentEnvGuard:
         ended: Agents that ended in the last step, with whether each was terminated and whether it was truncated;
             ``"__all__"`` counts for each of them.
         is_over: Whether the episode of the env has ended, or has not begun: then ``reset`` must follow.
-        has_failed: Whether the last step raised, and the env is replaced: never, see `RestartingAgentEnv`.
 
     Raises:
         TypeError, ValueError: From ``__init__``, if an attribute of the env is wrong; from ``reset`` and ``step``, if a
             value violates the API or is outside its space, or if the actions are not those of the agents that act.
         EnvError: From ``reset`` and ``step``, if the env raises.
     """
-
-    has_failed = False
 
     def __init__(self, env: MultiAgentEnv, env_index: int = 0, step_counter: SharedCounter | None = None) -> None:
         self.env, self.env_index = env, env_index
@@ -72,11 +69,10 @@ class AgentEnvGuard:
         self.observation_spaces = self._spaces_of("observation_spaces", env.observation_spaces)
         self.action_spaces = self._spaces_of("action_spaces", env.action_spaces)
         known = frozenset(self.possible_agents)
-        flags = ("terminateds", "truncateds")
-        self._allowed = {part: known | {ALL} if part in flags else known for part in _PARTS}
+        self._allowed = dict.fromkeys(_STEP, known) | dict.fromkeys(("terminateds", "truncateds"), known | {ALL})
         self._seed: int | None = None
         self._steps = self._resets = 0
-        self._last_obs: Mapping[AgentID, Any] = {}
+        self._last: tuple[Mapping[AgentID, Any], str] = {}, ""  # observations, and where they came from
         self.acting: list[AgentID] = []
         self.ended: dict[AgentID, tuple[bool, bool]] = {}
         self.is_over = True
@@ -113,25 +109,19 @@ class AgentEnvGuard:
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
         """Reset the env, and check the results."""
         self._resets += 1
-        if seed is not None:
-            self._seed = seed
+        self._seed = self._seed if seed is None else seed
+        where = f"env {self.env_index}, reset after step {self._steps}"
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
-        where = f"env {self.env_index}, reset after step {self._steps}"
-        if not isinstance(result, tuple) or len(result) != 2:
-            got = f"{describe(result)}. Return two dicts by agent."
-            raise TypeError(f"{where}, reset(): expected a tuple (obs, infos), got {got}")
-        obs, infos = result
-        self._check_parts(where, obs=obs, infos=infos)
+        obs, infos = self._checked(where, "reset()", _RESET, result)
         if not obs:
             remedy = "Return the observations of the agents that act first."
             raise ValueError(f"{where}, obs: expected that of an agent at least, got none. {remedy}")
-        self._last_obs = obs
         self._check_possible(where)
         if is_due(self._resets):
-            self._check_obs(where)
+            self.check_last()
         self._in_play, self._gone, self.ended, self.is_over = set(obs), {}, {}, False
         self.acting, self._actors = [*obs], frozenset(obs)
         return obs, infos
@@ -142,24 +132,22 @@ class AgentEnvGuard:
             raise self._wrong_actions(actions)
         self._steps = step = self._steps + 1
         self._count[0] += 1
+        where = f"env {self.env_index}, step {step}"
         try:
             result = self.env.step(actions)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "step()", f"at its step {step}", actions) from error
-        where = f"env {self.env_index}, step {step}"
-        if not isinstance(result, tuple) or len(result) != len(_PARTS):
-            got = f"{describe(result)}. Return five dicts by agent."
-            raise TypeError(f"{where}, step(): expected a tuple ({', '.join(_PARTS)}), got {got}")
-        obs, rewards, terminateds, truncateds, infos = result
-        self._check_parts(where, obs=obs, rewards=rewards, terminateds=terminateds, truncateds=truncateds, infos=infos)
-        self._last_obs = obs
+        obs, rewards, terminateds, truncateds, infos = self._checked(where, "step()", _STEP, result)
         if is_due(step):
             self._check_possible(where)
-            self._check_obs(where)
+            self.check_last()
         for agent, reward in rewards.items():
             if not (type(reward) in PLAIN and -LARGEST <= reward <= LARGEST):
-                # a new dict, since the env may keep its own
-                rewards = {**rewards, agent: self._finite(reward, f"{where}, rewards[{agent!r}]")}
+                number = real_number(reward, place := f"{where}, rewards[{agent!r}]")
+                if not np.isfinite(number):
+                    remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
+                    raise ValueError(f"{place}: expected a finite number, got {number}. {remedy}")
+                rewards = {**rewards, agent: number}  # a new dict, since the env may keep its own
         for agent in self._gone:
             if agent not in obs and rewards.get(agent, 0):
                 raise ValueError(
@@ -168,24 +156,29 @@ class AgentEnvGuard:
                 )
         self._follow(where, obs, terminateds, truncateds)
         if self.ended:
-            obs = {agent: _own(value) if agent in self.ended else value for agent, value in obs.items()}
+            obs = {agent: copy.deepcopy(value) if agent in self.ended else value for agent, value in obs.items()}
         return obs, rewards, terminateds, truncateds, infos
 
-    def _check_parts(self, where: str, **parts: Any) -> None:
-        for name, part in parts.items():
+    def _checked(self, where: str, call: str, names: Sequence[str], result: Any) -> Any:
+        """Return the ``result`` of a call: a dict by agent for each of ``names``."""
+        if not isinstance(result, tuple) or len(result) != len(names):
+            got = f"{describe(result)}. Return {'two' if names is _RESET else 'five'} dicts by agent."
+            raise TypeError(f"{where}, {call}: expected a tuple ({', '.join(names)}), got {got}")
+        for name, part in zip(names, result, strict=True):
             if not isinstance(part, dict):
                 raise TypeError(f"{where}, {name}: expected a dict by agent, got {describe(part)}. Return one.")
             if not part.keys() <= self._allowed[name]:
                 agent = next(agent for agent in part if agent not in self._allowed[name])
-                known = _listed(self.possible_agents)
-                hint = closest(str(agent), [name for name in self.possible_agents if isinstance(name, str)])
                 raise ValueError(
-                    f"{where}, {name}: expected agents of possible_agents, {known}, got {agent!r}. Add it there, or "
-                    f"return nothing for it.{hint}"
+                    f"{where}, {name}: expected agents of possible_agents, {_listed(self.possible_agents)}, got "
+                    f"{agent!r}. Add it there, or return nothing for it."
+                    f"{closest(str(agent), map(str, self.possible_agents))}"
                 )
-        for agent, info in parts["infos"].items():
+        for agent, info in result[-1].items():
             if type(info) is not dict:
                 check_info(where, info, f"infos[{agent!r}]")
+        self._last = result[0], where
+        return result
 
     def _check_possible(self, where: str) -> None:
         if (now := tuple(self.env.possible_agents)) != self.possible_agents:
@@ -195,20 +188,11 @@ class AgentEnvGuard:
                 "may differ from step to step."
             )
 
-    def _check_obs(self, where: str) -> None:
-        for agent, value in self._last_obs.items():
-            check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
-
     def check_last(self) -> None:
         """Check the last observations even if no check was due; for callers that failed on them."""
-        self._check_obs(f"env {self.env_index}, step {self._steps}")
-
-    def _finite(self, reward: Any, where: str) -> Any:
-        number = real_number(reward, where)
-        if not np.isfinite(number):
-            remedy = "Look for a division by zero or an unstable simulation in the env, or a broken action."
-            raise ValueError(f"{where}: expected a finite number, got {number}. {remedy}")
-        return number
+        observations, where = self._last
+        for agent, value in observations.items():
+            check_member(self.observation_spaces[agent], value, lambda _: where, f"obs[{agent!r}]")
 
     def _follow(self, where: str, obs: dict[AgentID, Any], terminateds: Any, truncateds: Any) -> None:
         """Note who ended and who acts next."""
@@ -222,8 +206,9 @@ class AgentEnvGuard:
         if not flagged and obs.keys() == self._actors:
             self.ended, self.acting = {}, [*obs]
             return
-        everybody = [*obs, *self._in_play] if ALL in flagged else []
-        ending = dict.fromkeys(agent for agent in (*flagged, *everybody) if agent != ALL)
+        if ALL in flagged:
+            flagged += [*obs, *self._in_play]
+        ending = dict.fromkeys(agent for agent in flagged if agent != ALL)
         for agent in ending:
             if agent in self._gone:
                 raise ValueError(
@@ -234,13 +219,9 @@ class AgentEnvGuard:
                 remedy = "Return it in the step in which the agent ends, also if '__all__' ends it."
                 got = f"the observations of {_listed(obs)}"
                 raise ValueError(f"{where}, obs: expected the final one of agent {agent!r}, got {got}. {remedy}")
-        self.ended = {
-            agent: (
-                bool(terminateds.get(ALL, False) or terminateds.get(agent, False)),
-                bool(truncateds.get(ALL, False) or truncateds.get(agent, False)),
-            )
-            for agent in ending
-        }
+        both = terminateds, truncateds
+        set_for = [{agent for agent in ending if flags.get(ALL) or flags.get(agent)} for flags in both]
+        self.ended = {agent: (agent in set_for[0], agent in set_for[1]) for agent in ending}
         self.acting = [agent for agent in obs if agent not in ending]
         self._actors = frozenset(self.acting)
         self._in_play = (self._in_play | self._actors) - ending.keys()
@@ -278,10 +259,6 @@ class AgentEnvGuard:
             self.env.close()
         except Exception:
             logger.warning("env %s: close() raised", self.env_index, exc_info=True)
-
-
-def _own(obs: Any) -> Any:
-    return obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
 
 
 def _listed(agents: Iterable[AgentID]) -> str:

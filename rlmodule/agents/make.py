@@ -34,6 +34,7 @@ def make_agent_envs(
     *,
     first_env_index: int = 0,
     step_counter: SharedCounter | None = None,
+    like: AgentEnvGuard | None = None,
 ) -> list[AgentEnvGuard]:
     """Make `num_envs` envs of several agents, each in an adapter where it needs one, and in a guard.
 
@@ -43,6 +44,7 @@ def make_agent_envs(
         num_envs: Number of envs.
         first_env_index: Index of the first env in the run, for error texts.
         step_counter: Counts the steps of the envs.
+        like: An env whose agents and spaces the envs must have; None takes the first of them.
 
     Raises:
         ValueError: If a name or the number of envs is invalid, if the agents or spaces of the envs differ, or if an env
@@ -61,7 +63,7 @@ def make_agent_envs(
                 remedy = "Construct the env inside the factory."
                 raise ValueError(f"{where}: expected a new env from each call, got the same one. {remedy}")
             guards.append(AgentEnvGuard(adapted(made[-1], where), index, step_counter))
-            check_alike(guards[0], guards[-1])
+            _check_alike(like or guards[0], guards[-1])
     except Exception:
         for guard in guards:
             guard.close()
@@ -69,7 +71,7 @@ def make_agent_envs(
     return guards
 
 
-def check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
+def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
     """Raise ValueError unless two envs have the same agents and spaces."""
     for name in ("possible_agents", "observation_spaces", "action_spaces"):
         expected, got = getattr(first, name), getattr(other, name)

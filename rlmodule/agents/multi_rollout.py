@@ -23,7 +23,7 @@ class MultiRollout(Mapping[str, Rollout]):
     and zeros.
 
     Attributes:
-        modules: The rollouts by module id; a module has one only if at least one of its agents completed a row.
+        modules: The rollouts of trained modules by id. A module has one only if one of its agents completed a row.
         slots: For each of them the env (its index in the run) and the agent (its place among the possible agents) of
             every slot, ``[N, 2]`` int64.
         num_env_steps: Number of steps of all envs. Each counts once, whatever the number of its agents.
@@ -68,12 +68,6 @@ class MultiRollout(Mapping[str, Rollout]):
             policy_version=min(rollout.policy_version for rollout in rollouts),
             first_env_index=rollouts[0].first_env_index,
         )
-
-    def restricted(self, is_kept: Callable[[str], bool]) -> MultiRollout:
-        """Return this rollout without those of the modules for whose ids ``is_kept`` is False."""
-        kept = [module_id for module_id in self.modules if is_kept(module_id)]
-        modules, slots = ({name: by_id[name] for name in kept} for by_id in (self.modules, self.slots))
-        return dataclasses.replace(self, modules=modules, slots=slots)
 
     def map(self, function: Callable[[Rollout], Rollout]) -> MultiRollout:
         """Return this rollout with ``function`` applied to that of each module."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,22 +21,23 @@ import torch
 from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
 from rlmodule.agents.episode import MultiAgentEpisode
-from rlmodule.agents.guard import AgentEnvGuard
-from rlmodule.agents.make import check_alike, make_agent_envs
+from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
 from rlmodule.agents.policy_map import PolicyMap
-from rlmodule.agents.restarting import RestartingAgentEnv
 from rlmodule.envs.checks import EnvError, check_finite
 from rlmodule.envs.infos import own_value
+from rlmodule.envs.restarting import Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.sampling.env_runner import check_acting
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
-from rlmodule.settings import RunnerSettings
 
 logger = logging.getLogger("rlmodule.envs.make")
+
+_NOTHING: Step = {}, {}, {}, {}, {}
 
 
 class AgentRunner:
@@ -47,7 +48,7 @@ class AgentRunner:
     env step, as :class:`EnvRunner` does, of which this class has the interface.
 
     Args:
-        settings: The env, the number of envs, whether action distributions are recorded.
+        settings: The env, the number of envs, whether action distributions are recorded; ``policy_mapping_fn``.
         run_seed: Seed of the run; the random streams of each env, and the action noise of each slot, derive from it.
         first_env_index: Index of this runner's first env among all envs of the run.
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
@@ -59,7 +60,8 @@ class AgentRunner:
         device: The device it acts on, the CPU.
         envs: The envs, each in a guard.
         agents: The possible agents of each env.
-        observation_spaces, action_spaces: Spaces by agent.
+        observation_space, action_space: Spaces by agent.
+        module: The modules that act; set by :meth:`set_module`.
         episodes: The current episode of each env.
         progress: Number of steps of every env; also grows while :meth:`sample` runs.
         num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
@@ -69,9 +71,12 @@ class AgentRunner:
         ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_agent_envs`.
     """
 
+    rollout_class: ClassVar[type] = MultiRollout
+    module: MultiRLModule
+
     def __init__(
         self,
-        settings: RunnerSettings,
+        settings: Any,
         *,
         run_seed: int,
         first_env_index: int = 0,
@@ -86,7 +91,13 @@ class AgentRunner:
         self.num_env_steps_lost: Counter[str] = Counter()
         self.num_envs = num_envs = settings.num_envs_per_env_runner
         self.device = torch.device("cpu")
-        self.envs: list[AgentEnvGuard | RestartingAgentEnv] = [*self._make_envs()]
+        make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
+        self.envs = make(num_envs, first_env_index=first_env_index)
+        self._restarts: list[Restarts] = []
+        if settings.restart_failed_sub_environments:
+            for guard in self.envs:
+                another = functools.partial(make, 1, first_env_index=guard.env_index, like=guard)
+                self._restarts.append(Restarts(guard, lambda make_one=another: make_one()[0]))
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -95,8 +106,7 @@ class AgentRunner:
             self.stop()
             raise
         self.agents = list(self.envs[0].possible_agents)
-        self.observation_spaces = dict(self.envs[0].observation_spaces)
-        self.action_spaces = dict(self.envs[0].action_spaces)
+        self.observation_space, self.action_space = self.envs[0].observation_spaces, self.envs[0].action_spaces
         num_slots = num_envs * len(self.agents)
         self._slots_of_env = np.arange(num_slots).reshape(num_envs, -1)
         self._slot_of = [dict(zip(self.agents, slots, strict=True)) for slots in self._slots_of_env.tolist()]
@@ -117,85 +127,67 @@ class AgentRunner:
         self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
         self.episodes: list[MultiAgentEpisode] = []
 
-    def _make_envs(self) -> Sequence[AgentEnvGuard | RestartingAgentEnv]:
-        """Make the envs. If the settings say so, each is replaced when it raises."""
-        settings = self._settings
-        assert settings.env is not None
-        make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
-        guards = make(self.num_envs, first_env_index=self._first)
+    def set_module(self, module: MultiRLModule, policy_map: PolicyMap | None = None) -> None:
+        """Act with the modules in ``module`` from now on, and put them into eval mode. The next call of :meth:`sample`
+        starts new episodes.
 
-        def make_another(before: AgentEnvGuard) -> AgentEnvGuard:
-            made = make(1, first_env_index=before.env_index)[0]
-            check_alike(before, made)
-            return made
-
-        if not settings.restart_failed_sub_environments:
-            return guards
-        return [RestartingAgentEnv(guard, functools.partial(make_another, guard)) for guard in guards]
-
-    def set_modules(self, modules: MultiRLModule, policy_map: PolicyMap) -> None:
-        """Act with ``modules`` from now on, each for the agents that ``policy_map`` maps to it, and put them into eval
-        mode. The next call of :meth:`sample` starts new episodes.
+        Args:
+            module: The modules by id.
+            policy_map: Maps agents to them; None takes the map of the settings.
 
         Raises:
             ValueError: If an agent's spaces differ from those of its module, or a module is not on the CPU.
         """
         self._saved_noise = self._noise_by_env()
-        self._modules, self._policy_map, self._is_running, self._columns = modules, policy_map, False, {}
-        for module_id, module in modules.items():
-            its = fits = [self._fits(agent, module) for agent in self.agents]
-            if policy_map.static is not None:
-                its = [policy_map.static[agent] == module_id for agent in self.agents]
+        self.module, self._is_running, self._columns = module, False, {}
+        self._policy_map = policy_map or PolicyMap(self.agents, [*module], self._settings.policy_mapping_fn)
+        static = self._policy_map.static
+        for module_id, one in module.items():
+            check_acting(f"module {module_id!r}", one, self.device)
+            fits = [self._fits(agent, one) for agent in self.agents]
+            its = fits if static is None else [static[agent] == module_id for agent in self.agents]
             for agent, is_own, is_fitting in zip(self.agents, its, fits, strict=True):
                 if is_own and not is_fitting:
                     raise self._misfit(agent, module_id)
             if any(its):
-                self._check_device(module_id, module)
                 slots = self._slots_of_env[:, its].ravel()
-                keys = [self._noise_key(module_id, slot) for slot in slots.tolist()]
-                noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
-                noise.set_state(self._noise_of(module_id, slots))
                 owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
-                records = self._settings.records_action_dist
-                self._columns[module_id] = AgentColumns(module, slots, owners, noise, records)
+                noise, records = self._noise_of(module_id, slots.tolist()), self._settings.records_action_dist
+                self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
 
     def _place(self, slot: int) -> tuple[int, int]:
         """Return env and agent of a slot, both by their places in this runner."""
         return divmod(slot, len(self.agents))
 
     def _fits(self, agent: AgentID, module: RLModule) -> bool:
-        spaces = self.observation_spaces[agent], self.action_spaces[agent]
+        spaces = self.observation_space[agent], self.action_space[agent]
         return spaces == (module.observation_space, module.action_space)
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
-        module = self._modules[module_id]
-        expected, got = (
-            f"{short_space(observations)} and {short_space(actions)}"
-            for observations, actions in (
-                (self.observation_spaces[agent], self.action_spaces[agent]),
-                (module.observation_space, module.action_space),
-            )
-        )
+        module = self.module[module_id]
+        own = short_space(self.observation_space[agent]), short_space(self.action_space[agent])
+        got = short_space(module.observation_space), short_space(module.action_space)
         return ValueError(
-            f"agent {agent!r}: expected a module with its spaces, {expected}, got {module_id!r} with {got}. Map agents "
-            "with different spaces to different modules."
+            f"agent {agent!r}: expected a module with its spaces, {' and '.join(own)}, got {module_id!r} with "
+            f"{' and '.join(got)}. Map agents with different spaces to different modules."
         )
-
-    def _check_device(self, module_id: str, module: RLModule) -> None:
-        tensors = [*module.named_parameters(), *module.named_buffers()]
-        if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
-            raise ValueError(
-                f"module {module_id!r} that acts: expected its tensors on {self.device}, as the envs are, got "
-                f"{others[0]}. Move a copy there: copy.deepcopy(module).to(runner.device)."
-            )
 
     def reset(self) -> None:
         """Start a new episode in every env, each with its own next seed."""
         seeds, self._is_running = self._streams.next_seeds(), False
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
-            self._first_obs = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
+            self._first_obs = [self._reset(e, seed) for e, seed in enumerate(seeds)]
         self._is_running = True
         self._totals.begin(self._steps)
+
+    def _reset(self, e: int, seed: int | None = None) -> dict[AgentID, Any]:
+        """Reset env ``e``, or a new one if it raised. Return what its agents observe."""
+        if not self._restarts:
+            return self.envs[e].reset(seed=seed)[0]
+        try:
+            return self._restarts[e].reset(seed, None)[0]
+        finally:
+            self.envs[e] = self._restarts[e].guard
 
     def sample(self, num_steps: int, *, explore: bool = True, policy_version: int = 0) -> MultiRollout:
         """Step every env ``num_steps`` times.
@@ -239,6 +231,8 @@ class AgentRunner:
                 self._check(is_finished=True)
                 rollout = self._rollout_of(num_steps, explore)
         except BaseException as error:
+            if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
+                self._inference_mode.__exit__(None, None, None)
             self._is_running = False  # the envs are ahead of the recorded rows, so start new episodes
             culprit = self._culprit(error)
             self._note_lost(culprit, calls_before)
@@ -256,10 +250,8 @@ class AgentRunner:
         """Prepare a fragment. After a reset, begin its episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        self._infos: list[dict[AgentID, Any]] = []
-        self._returns_by_agent: list[dict[AgentID, float]] = []
-        self._finished: list[tuple[AgentID, str, float, int]] = []
-        self._before_acting: dict[AgentID, float] = {}
+        names = "agent_returns", "agent_lengths", "module_returns", "module_steps", "rewards_before_acting"
+        self._stats: dict[str, Any] = {"episode_agent_returns": [], **{name: {} for name in names}}
         self._faults: list[tuple[int, int]] = []  # step and env
         self._is_complete = False
         first_obs, self._first_obs = self._first_obs, []
@@ -282,7 +274,7 @@ class AgentRunner:
             with self._inference_mode:
                 actions = self._act(explore)
             decided = perf_counter()
-            results = [env.step(of_env) for env, of_env in zip(self.envs, actions, strict=True)]
+            results = [self._step(t, e, of_env) for e, of_env in enumerate(actions)]
             stepped = perf_counter()
             self.progress += 1
             in_forward += decided - before
@@ -291,7 +283,7 @@ class AgentRunner:
             if np.count_nonzero(self._ended[t]):
                 over = np.flatnonzero(self._ended[t]).tolist()
                 before = perf_counter()
-                observations = [self.envs[e].reset()[0] for e in over]
+                observations = [self._reset(e) for e in over]
                 in_env += perf_counter() - before
                 for e in over:
                     self.episodes[e] = self._new_episode(e)
@@ -310,32 +302,51 @@ class AgentRunner:
                     actions[env - self._first][agent] = action
         return actions
 
+    def _step(self, t: int, e: int, actions: dict[AgentID, Any]) -> Step:
+        """Step env ``e``. If it raises and its next reset restarts it, end its episode, and drop what its agents did in
+        that step."""
+        if not self._restarts:
+            return self.envs[e].step(actions)
+        try:
+            result = self.envs[e].step(actions)
+        except EnvError as error:
+            self._restarts[e].note(error)
+            logger.warning("%s. It is restarted.", str(error).partition("\n\n")[0])
+            self._faults.append((t, e))
+            self._ended[t, e] = True
+            for columns, column in self._routes[e].values():
+                columns.cut(t, column)
+            self._earned[self._slots_of_env[e]] = 0.0
+            return _NOTHING
+        self._restarts[e].has_stepped = True
+        return result
+
     def _store(self, t: int, results: Sequence[Step]) -> None:
         """Store what step ``t`` of every env returned."""
         self._joined.clear()
         self._earn(t, [rewards for _, rewards, *_ in results])
-        for e, (obs, _, _, _, infos) in enumerate(results):
-            self.episodes[e].length += 1
-            self._observe(e, obs)
-            for agent, flags in self.envs[e].ended.items():
+        left: list[tuple[int, AgentID]] = []
+        for e, (result, env, episode) in enumerate(zip(results, self.envs, self.episodes, strict=True)):
+            episode.length += 1
+            if result is _NOTHING:
+                continue
+            self._observe(e, result[0])
+            for agent, flags in env.ended.items():
                 columns, column = self._routes[e].pop(agent)
                 columns.ended.append(column)
                 columns.flags.append(flags)
-            if self.envs[e].is_over:
+                left.append((e, agent))
+            if env.is_over:
                 self._ended[t, e] = True
-                if self.envs[e].has_failed:
-                    self._cut(t, e)
-                elif self._settings.records_episode_infos:
-                    self._infos.append(own_value(infos))  # reset() may change it
+                self._stats["episode_agent_returns"].append(episode.finished)  # filled below
+                if self._settings.records_episode_infos:
+                    self._stats.setdefault("episode_infos", []).append(own_value(result[4]))  # reset() may change it
         if self._joined:
             self._set_aside(np.array(self._joined))
         for columns in self._columns.values():
             columns.advance(t + 1, self._earned)
-        for e, env in enumerate(self.envs):
-            for agent in env.ended:
-                self._leave(e, agent)
-            if env.is_over and not env.has_failed:
-                self._returns_by_agent.append(self.episodes[e].finished)
+        for e, agent in left:
+            self._leave(e, agent)
 
     def _earn(self, t: int, by_env: Sequence[Mapping[AgentID, float]]) -> None:
         """Add the rewards of step ``t``, of each env by agent."""
@@ -373,14 +384,12 @@ class AgentRunner:
         total, self._returns[slot] = float(self._returns[slot]), 0.0
         length = self._columns[module_id].length_of(slot)
         self.episodes[e].leave(agent, total)
-        self._finished.append((agent, module_id, total, length))
-
-    def _cut(self, t: int, e: int) -> None:
-        """End the episode of env ``e``, which raised in step ``t``, and drop what its agents did in that step."""
-        self._faults.append((t, e))
-        for columns, column in self._routes[e].values():
-            columns.cut(t, column)
-        self._earned[self._slots_of_env[e]] = 0.0
+        for name, key, value in (
+            ("agent_returns", agent, total),
+            ("agent_lengths", agent, length),
+            ("module_returns", module_id, total),
+        ):
+            self._stats[name].setdefault(key, []).append(value)
 
     def _new_episode(self, e: int) -> MultiAgentEpisode:
         """Return a new episode of env ``e``, without agents in play."""
@@ -402,8 +411,8 @@ class AgentRunner:
     def _set_aside(self, slots: np.ndarray) -> None:
         """Move the rewards of ``slots``, which no row has, to ``rewards_before_acting``."""
         for slot in slots[self._earned[slots] != 0].tolist():
-            agent = self.agents[slot % len(self.agents)]
-            self._before_acting[agent] = self._before_acting.get(agent, 0.0) + float(self._earned[slot])
+            agent, early = self.agents[slot % len(self.agents)], self._stats["rewards_before_acting"]
+            early[agent] = early.get(agent, 0.0) + float(self._earned[slot])
             self._earned[slot] = 0.0
 
     # --- after it -----------------------------------------------------------------------------------------------------
@@ -418,34 +427,27 @@ class AgentRunner:
         """Return the complete rows of all modules, and the statistics."""
         modules, slots, steps = {}, {}, np.zeros(len(self.agents), np.int64)
         for module_id, columns in self._columns.items():
-            if (found := columns.finish(explore)) is not None:
+            if (found := columns.finish(explore)) is None:
+                continue
+            np.add.at(steps, columns.slots % len(self.agents), columns.cursor)
+            self._stats["module_steps"][module_id] = int(columns.cursor.sum())
+            if self._settings.is_trained(module_id):
                 modules[module_id], own = found
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
-                np.add.at(steps, agent, modules[module_id].valid.sum(0).numpy())
-        stats: dict[str, Any] = dict(self._totals.finished(self._rewards, self._ended, self._steps))
+        of_envs = self._totals.finished(self._rewards, self._ended, self._steps)
         if self._faults:
             raised = np.zeros_like(self._ended)
             raised[tuple(np.transpose(self._faults))] = True
-            stats = {name: values[~raised[self._ended]] for name, values in stats.items()}
-            stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
-        stats |= {"agent_returns": {}, "agent_lengths": {}, "module_returns": {}}
-        for agent, module_id, total, length in self._finished:
-            stats["agent_returns"].setdefault(agent, []).append(total)
-            stats["agent_lengths"].setdefault(agent, []).append(length)
-            stats["module_returns"].setdefault(module_id, []).append(total)
-        stats["episode_agent_returns"] = self._returns_by_agent
-        stats["agent_steps"] = dict(zip(self.agents, steps.tolist(), strict=True))
-        stats["module_steps"] = {module_id: one.num_env_steps for module_id, one in modules.items()}
-        stats["rewards_before_acting"] = self._before_acting
-        if self._settings.records_episode_infos and self._infos:
-            stats["episode_infos"] = self._infos
-        if self._before_acting and not self._warned:
+            of_envs = {name: values[~raised[self._ended]] for name, values in of_envs.items()}
+            self._stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
+        stats = self._stats | of_envs | {"agent_steps": dict(zip(self.agents, steps.tolist(), strict=True))}
+        if stats["rewards_before_acting"] and not self._warned:
             self._warned = True
             logger.warning(
                 "agents %s got rewards while they had not acted yet. These count in returns, but nothing learns from "
                 "them.",
-                [*self._before_acting],
+                [*stats["rewards_before_acting"]],
             )
         self._steps += num_steps
         return MultiRollout(
@@ -478,20 +480,15 @@ class AgentRunner:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _noise_key(self, module_id: str, slot: int) -> tuple[int, ...]:
-        """Return the key of the action noise of a slot. If the module of an agent depends on the episode, so does the
-        key: no two modules draw the same noise."""
-        own = self._first * len(self.agents) + slot
-        return (own,) if self._policy_map.static is not None else (own, zlib.crc32(module_id.encode()))
-
-    def _noise_of(self, module_id: str, slots: np.ndarray) -> list[dict[str, Any]]:
-        """Return the state of the noise of ``slots``, as it was saved, or at its start."""
-        states = []
-        for slot in slots.tolist():
-            e, i = self._place(slot)
-            saved = self._saved_noise[e].get(f"{module_id}/{i}")
-            states.append(saved or self._streams.new_noise(*self._noise_key(module_id, slot)))
-        return states
+    def _noise_of(self, module_id: str, slots: list[int]) -> ActionNoise:
+        """Return the noise of ``slots``, as it was saved or at its start. If the module of an agent depends on the
+        episode, so do the keys of the streams: no two modules draw the same noise."""
+        more = () if self._policy_map.static is not None else (zlib.crc32(module_id.encode()),)
+        keys = [(self._first * len(self.agents) + slot, *more) for slot in slots]
+        saved = [self._saved_noise[e].get(f"{module_id}/{i}") for e, i in map(self._place, slots)]
+        noise = ActionNoise([self._streams.new_stream(*key) for key in keys])
+        noise.set_state([one or self._streams.new_noise(*key) for one, key in zip(saved, keys, strict=True)])
+        return noise
 
     def _noise_by_env(self) -> list[dict[str, Any]]:
         """Return the state of the noise of each env, by module and number of the agent."""
@@ -513,15 +510,14 @@ class AgentRunner:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`."""
-        streams = {index: {k: v for k, v in one.items() if k != "noise"} for index, one in state.items()}
-        self._streams.set_state(streams)
+        self._streams.set_state({index: {**one, "noise": None} for index, one in state.items()})
         own = [state.get(str(self._first + e), {}) for e in range(self.num_envs)]
-        self._saved_noise = [one.get("noise", {}) for one in own]
         self._num_episodes = [one.get("episodes", 0) for one in own]
-        for module_id, columns in self._columns.items():
-            columns.noise.set_state(self._noise_of(module_id, columns.slots))
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
-        self._is_running = False
+        self._saved_noise, self._is_running = [one.get("noise", {}) for one in own], False
+        if self._columns:  # else no module is set yet
+            self._columns = {}
+            self.set_module(self.module, self._policy_map)
 
     def stop(self) -> None:
         """Close the envs within a few seconds."""

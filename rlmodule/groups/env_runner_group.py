@@ -20,6 +20,15 @@ State = dict[str, dict[str, Any]]
 """The state of each env, by the global index of the env."""
 
 
+def runner_class_for(settings: RunnerSettings) -> Any:
+    """Return the class of the runners: :class:`EnvRunner`, or :class:`AgentRunner` for envs with several agents."""
+    if not settings.is_multi_agent:
+        return EnvRunner
+    from rlmodule.agents.runner import AgentRunner
+
+    return AgentRunner
+
+
 class EnvRunnerGroup:
     """The env runners of a run. :meth:`create` builds the group for the settings.
 
@@ -44,7 +53,7 @@ class EnvRunnerGroup:
 
     observation_space: Space
     action_space: Space
-    module: RLModule
+    module: Any
     _runner: Any = None  # the runner in this process
 
     def __init__(
@@ -65,7 +74,8 @@ class EnvRunnerGroup:
                 f"EnvRunnerGroup(): expected num_env_runners=0, got {self._settings.num_env_runners}. "
                 "Call EnvRunnerGroup.create(), which builds the group for it."
             )
-        self._runner = EnvRunner(self._settings, run_seed=run_seed, role=role, on_env=on_env)
+        runner_class = runner_class_for(self._settings)
+        self._runner = runner_class(self._settings, run_seed=run_seed, role=role, on_env=on_env)
         self.observation_space, self.action_space = self._runner.observation_space, self._runner.action_space
         self.num_env_steps_lost = self._runner.num_env_steps_lost
 
@@ -84,10 +94,6 @@ class EnvRunnerGroup:
         Raises:
             WorkerFailed: If a runner in another process cannot be built.
         """
-        if settings.is_multi_agent:
-            from rlmodule.groups.agent_runner_group import create_agent_runner_group
-
-            return create_agent_runner_group(settings, run_seed=run_seed, role=role, on_env=on_env)
         if settings.num_env_runners:
             from rlmodule.groups.remote_env_runner_group import RemoteEnvRunnerGroup
 
@@ -96,9 +102,8 @@ class EnvRunnerGroup:
 
     def build_modules(self, spec: Spec, learner_module: RLModule | MultiRLModule) -> None:
         """Let the runners act with the weights of ``learner_module``; ``spec`` describes it."""
-        module: Any = spec.build(inference_only=True)
-        module.share_tensors_of(learner_module)
-        self.module = module
+        self.module = spec.build(inference_only=True)
+        self.module.share_tensors_of(learner_module)
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         self._act_with(spec)
 

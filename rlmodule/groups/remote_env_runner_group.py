@@ -1,7 +1,5 @@
 """RemoteEnvRunnerGroup: env runners in other processes, on Ray."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import os
@@ -10,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 import gymnasium as gym
@@ -27,8 +25,8 @@ from rlmodule.distributed.resources import room_remedy
 from rlmodule.distributed.serialization import check_portable
 from rlmodule.envs.make import spec_to_send
 from rlmodule.envs.shared_counter import SharedCounter
-from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State
-from rlmodule.sampling.env_runner import EnvRunner, OnEnv
+from rlmodule.groups.env_runner_group import EnvRunnerGroup, Spec, State, runner_class_for
+from rlmodule.sampling.env_runner import OnEnv
 from rlmodule.sampling.random_streams import last_incarnation
 
 
@@ -77,17 +75,10 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         seconds_sending: Total seconds in which weights were packed and passed to Ray.
     """
 
-    _runner_class: ClassVar[Any] = EnvRunner
-    _rollout_class: ClassVar[Any] = Rollout
-
-    @property
-    def _actor_class(self) -> type[_RunnerActor]:
-        return _RunnerActor
-
     def _start(self, run_seed: int, role: str, on_env: OnEnv | None) -> None:
         self.seconds_waited = self.seconds_sending = 0.0
         self._lost_for_good: WorkerFailed | None = None
-        self._spec: Any = None
+        self._spec: Spec | None = None
         self._shared: Any = None
         self._counter_prefix = os.path.join(SHARED_FOLDER, f"{file_prefix()}{uuid4().hex}")
         self._known: dict[int, _Known] = {}
@@ -100,19 +91,26 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
         """Start the runners, once everything that their processes need can be pickled."""
-        settings = self._settings
-        env_spec = self._env_spec()
+        settings, settings_sent = self._settings, self._settings.for_runners()
+        env_spec = None if settings.env is None or settings.is_multi_agent else spec_to_send(settings.env)
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
         sent[f"what is registered as env {settings.env!r}"] = env_spec
+        if settings.is_multi_agent:
+            of_agents = {
+                "policy_mapping_fn": settings_sent.policy_mapping_fn,
+                "policies_to_train": settings_sent.is_trained,
+            }
+            sent |= of_agents
         for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
-        settings_sent = settings.for_runners()
         return RayWorkers(
             "env runner",
             settings.num_env_runners,
             functools.partial(
-                self._actor_class,
-                functools.partial(self._runner_class, settings_sent, run_seed=run_seed, role=role, on_env=on_env),
+                _RunnerActor,
+                functools.partial(
+                    runner_class_for(settings), settings_sent, run_seed=run_seed, role=role, on_env=on_env
+                ),
                 settings.num_envs_per_env_runner,
                 env_spec,
                 self._counter_prefix,
@@ -122,10 +120,6 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             timeout_s=settings.env_step_timeout_s,
             max_restarts=settings.max_restarts_in_a_row if settings.restart_failed_env_runners else 0,
         )
-
-    def _env_spec(self) -> EnvSpec | None:
-        """Return the spec of an env with an id, for processes in which the id is not registered."""
-        return None if self._settings.env is None else spec_to_send(self._settings.env)
 
     def _known_of(self, worker: int) -> _Known:
         """Return the state of the present incarnation of a runner; on its first call, attach its step counter."""
@@ -207,7 +201,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 self.num_env_steps_lost[f"runner_{answer.failure.kind}"] += steps
             self._replace(answer.worker, answer.failure)
             return None
-        if not isinstance(rollout := answer.value, self._rollout_class):
+        if not isinstance(rollout := answer.value, runner_class_for(self._settings).rollout_class):
             return None  # the answer to another method, whose caller was interrupted
         lost: Mapping[str, int] = rollout.stats.get("num_env_steps_lost", {})
         self.num_env_steps_lost.update(lost)
@@ -406,18 +400,12 @@ class _RunnerActor:
     def get_spaces(self) -> tuple[Any, Any]:
         return self._runner.observation_space, self._runner.action_space
 
-    def act_with(self, spec: Any) -> Any:
-        """Build the module that ``spec`` describes, and let the runner act with it."""
-        module = spec.build(inference_only=True).to(self._runner.device)
-        self._runner.set_module(module)
-        return module
-
     def sample(
         self,
         num_steps: int,
         explore: bool,
         policy_version: int,
-        spec: Any,
+        spec: Spec | None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Rollout:
         """Sample a rollout by :meth:`EnvRunner.sample`.
@@ -433,9 +421,9 @@ class _RunnerActor:
         try:
             if spec is not None:
                 with torch.random.fork_rng(devices=[]):
-                    self._module = self.act_with(spec)
+                    self._runner.set_module(spec.build(inference_only=True).to(self._runner.device))
             if weights is not None:
-                self._module.set_state(weights)
+                self._runner.module.set_state(weights)
         except Exception as error:
             raise ModuleFailed(f"{type(error).__name__}: {error}") from error
         return self._runner.sample(num_steps, explore=explore, policy_version=policy_version)

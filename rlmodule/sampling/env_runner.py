@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -87,6 +87,7 @@ class EnvRunner:
             tensors and does not reset itself.
     """
 
+    rollout_class: ClassVar[type] = Rollout
     module: RLModule
 
     def __init__(
@@ -157,13 +158,7 @@ class EnvRunner:
         Raises:
             ValueError: If it is not on the device that the runner acts on.
         """
-        tensors = [*module.named_parameters(), *module.named_buffers()]
-        if others := [f"{name} on {x.device}" for name, x in tensors if x.device != self.device]:
-            raise ValueError(
-                f"{type(module).__name__} that acts: expected its tensors on {self.device}, as "
-                f"those of the env, got {others[0]}. Move a copy there: "
-                "copy.deepcopy(module).to(runner.device)."
-            )
+        check_acting(type(module).__name__, module, self.device)
         self.module = module.eval()
         converter = module.action_converter
         self._convert = None if converter.is_identity else converter.forward
@@ -468,6 +463,16 @@ class EnvRunner:
     def stop(self) -> None:
         """Close the envs within a few seconds, and end all their processes."""
         close_vector_env(self.env)
+
+
+def check_acting(name: str, module: RLModule, device: torch.device) -> None:
+    """Raise a ValueError unless all tensors of ``module``, called ``name``, are on the ``device`` of the envs."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if others := [f"{tensor} on {x.device}" for tensor, x in tensors if x.device != device]:
+        raise ValueError(
+            f"{name} that acts: expected its tensors on {device}, as those of the env, got {others[0]}. Move a copy "
+            "there: copy.deepcopy(module).to(runner.device)."
+        )
 
 
 def _own_gradients() -> torch.set_grad_enabled:

@@ -74,8 +74,8 @@ def agent_runner(
     settings = Settings(env=make, records_episode_infos=True, num_envs_per_env_runner=num_envs)
     runner = AgentRunner(settings, run_seed=1, **kwargs)
     agent = runner.agents[0]
-    modules = MultiRLModule({"shared": module(runner.observation_spaces[agent], runner.action_spaces[agent])})
-    runner.set_modules(modules, PolicyMap(runner.agents, ["shared"]))
+    modules = MultiRLModule({"shared": module(runner.observation_space[agent], runner.action_space[agent])})
+    runner.set_module(modules, PolicyMap(runner.agents, ["shared"]))
     return runner
 
 
@@ -206,9 +206,9 @@ def test_agents_with_other_spaces_act_with_modules_of_their_own() -> None:
         env=lambda _: Copies([Counter(i, dtype, (5,)) for i, dtype in enumerate(dtypes)]), num_envs_per_env_runner=1
     )
     agents = AgentRunner(settings, run_seed=1)
-    spaces_ = [(agents.observation_spaces[agent], agents.action_spaces[agent]) for agent in agents.agents]
+    spaces_ = [(agents.observation_space[agent], agents.action_space[agent]) for agent in agents.agents]
     modules = MultiRLModule({f"agent_{i}": module_for(*of) for i, of in enumerate(spaces_)})
-    agents.set_modules(modules, PolicyMap(agents.agents, [*modules]))
+    agents.set_module(modules, PolicyMap(agents.agents, [*modules]))
     alone = [
         EnvRunner(
             Settings(env=lambda _, i=i, dtype=dtype: Counter(i, dtype, (5,)), num_envs_per_env_runner=1),
@@ -234,10 +234,10 @@ def carts(num_envs: int, first: int = 0) -> AgentRunner:
     """A runner of CartPoles whose agents leave, of which the last acts with a module of its own."""
     settings = Settings(env=lambda _: CartPoles(3, max_episode_steps=30), num_envs_per_env_runner=num_envs)
     runner = AgentRunner(settings, run_seed=1, first_env_index=first)
-    of = runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"]
+    of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
     modules = MultiRLModule({"most": module_for(*of, **LSTM), "last": module_for(*of)})
     policies = {"cart_0": "most", "cart_1": "most", "cart_2": "last"}
-    runner.set_modules(modules, PolicyMap(runner.agents, [*modules], policies))
+    runner.set_module(modules, PolicyMap(runner.agents, [*modules], policies))
     return runner
 
 
@@ -290,8 +290,8 @@ def test_an_incarnation_has_streams_of_its_own() -> None:
     obs = []
     for incarnation in (0, 1):
         runner = AgentRunner(settings, run_seed=1, incarnation=incarnation)
-        of = runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"]
-        runner.set_modules(MultiRLModule({"p": module_for(*of)}), PolicyMap(runner.agents, ["p"]))
+        of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
+        runner.set_module(MultiRLModule({"p": module_for(*of)}), PolicyMap(runner.agents, ["p"]))
         obs.append(runner.sample(20).modules["p"])
     assert not torch.equal(obs[0][Columns.OBS][0], obs[1][Columns.OBS][0])
     assert not torch.equal(obs[0][Columns.ACTIONS][:5], obs[1][Columns.ACTIONS][:5])
@@ -365,13 +365,13 @@ def test_errors_name_env_step_and_agent_and_every_step_is_counted(
 
 def test_a_module_whose_spaces_differ_is_an_error() -> None:
     runner = AgentRunner(Settings(env=lambda _: CartPoles(2)), run_seed=1)
-    other = module_for(spaces.Box(-1, 1, (2,)), runner.action_spaces["cart_0"])
-    fitting = module_for(runner.observation_spaces["cart_0"], runner.action_spaces["cart_0"])
+    other = module_for(spaces.Box(-1, 1, (2,)), runner.action_space["cart_0"])
+    fitting = module_for(runner.observation_space["cart_0"], runner.action_space["cart_0"])
     modules = MultiRLModule({"p": fitting, "q": other})
     text = "agent 'cart_1': expected a module with its spaces, .*, got 'q' with Box"
     with pytest.raises(ValueError, match=text):
-        runner.set_modules(modules, PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"}))
-    runner.set_modules(modules, PolicyMap(runner.agents, ["p", "q"], lambda agent, episode: "pq"[agent == "cart_1"]))
+        runner.set_module(modules, PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"}))
+    runner.set_module(modules, PolicyMap(runner.agents, ["p", "q"], lambda agent, episode: "pq"[agent == "cart_1"]))
     with pytest.raises(ValueError, match=text):
         runner.sample(1)
 
@@ -414,7 +414,7 @@ def test_envs_that_are_restarted_leave_the_rows_and_counts_of_an_env_of_one(mode
     make = counters_one_by_one(Breaks)
     agents = AgentRunner(Settings(env=lambda config: OneAgent(make(config), "a"), **restart), run_seed=1)
     modules = MultiRLModule({"p": module_for(alone.observation_space, alone.action_space, **model)})
-    agents.set_modules(modules, PolicyMap(["a"], ["p"]))
+    agents.set_module(modules, PolicyMap(["a"], ["p"]))
     lost = 0
     for steps in (5, 1, 1, 2, 9, 30):
         expected, got = alone.sample(steps), agents.sample(steps)

@@ -64,10 +64,10 @@ def test_equal_to_the_slow_sampler(seed: int, fragments: list[int], kind: str, m
         Settings(env=lambda _: Counted(next(remaining)), num_envs_per_env_runner=2), run_seed=3, first_env_index=4
     )
     ids = ["p"] if mapping == "shared" else ["p", "q"]
-    spaces = runner.observation_spaces["a"], runner.action_spaces["a"]
+    spaces = runner.observation_space["a"], runner.action_space["a"]
     modules: dict[str, RLModule] = {module_id: module_for(*spaces, **MODULES[kind]).eval() for module_id in ids}
     static = None if mapping == "by episode" else MAPPINGS[mapping]
-    runner.set_modules(MultiRLModule(modules), PolicyMap(AGENTS, ids, MAPPINGS[mapping]))
+    runner.set_module(MultiRLModule(modules), PolicyMap(AGENTS, ids, MAPPINGS[mapping]))
 
     def noise(module_id: str, slot: int) -> ActionNoise:
         more = () if static else (zlib.crc32(module_id.encode()),)
@@ -137,8 +137,8 @@ TURNS = [
 def test_advantages_of_a_game_of_turns_by_hand(fragments: list[int], expected: list[Any]) -> None:
     """The value of an observation is its step, and both discounts are 0.5."""
     runner = AgentRunner(Settings(env=lambda _: ScriptedEnv([TURNS], "ab"), num_envs_per_env_runner=1), run_seed=3)
-    module = module_for(runner.observation_spaces["a"], runner.action_spaces["a"])
-    runner.set_modules(MultiRLModule({"p": module}), PolicyMap("ab", ["p"]))
+    module = module_for(runner.observation_space["a"], runner.action_space["a"])
+    runner.set_module(MultiRLModule({"p": module}), PolicyMap("ab", ["p"]))
     for steps, advantages in zip(fragments, expected, strict=True):
         rollout = runner.sample(steps).modules["p"]
         values, following = rollout.split_values(rollout.rows_to_value()[:, 2])
@@ -169,9 +169,9 @@ def test_mapping_functions_see_the_episode_and_are_asked_once_in_it() -> None:
         return "q" if agent == "c" and episode.policy_of("a") == "p" else "p"
 
     runner = AgentRunner(Settings(env=lambda _: ScriptedEnv([script]), num_envs_per_env_runner=1), run_seed=3)
-    of = runner.observation_spaces["a"], runner.action_spaces["a"]
+    of = runner.observation_space["a"], runner.action_space["a"]
     modules = MultiRLModule({"p": module_for(*of), "q": module_for(*of)})
-    runner.set_modules(modules, PolicyMap(AGENTS, ["p", "q"], mapping))
+    runner.set_module(modules, PolicyMap(AGENTS, ["p", "q"], mapping))
     rollout = runner.sample(6)
     nothing = {"a": 0.0, "b": 0.0, "c": 0.0}
     once = [("a", 0, [], nothing), ("b", 0, ["a"], nothing), ("c", 2, ["b", "a"], {"a": 2.0, "b": 2.0, "c": 0.0})]
@@ -189,8 +189,8 @@ def test_rewards_before_acting_are_reported(caplog: pytest.LogCaptureFixture) ->
         Moment(final=["a", "b"], terminated=["__all__"]),
     ]
     runner = AgentRunner(Settings(env=lambda _: ScriptedEnv([script], "ab"), num_envs_per_env_runner=1), run_seed=3)
-    module = module_for(runner.observation_spaces["a"], runner.action_spaces["a"])
-    runner.set_modules(MultiRLModule({"p": module}), PolicyMap("ab", ["p"]))
+    module = module_for(runner.observation_space["a"], runner.action_space["a"])
+    runner.set_module(MultiRLModule({"p": module}), PolicyMap("ab", ["p"]))
     for count in (1, 2):
         stats = runner.sample(2 * count).stats
         assert stats["rewards_before_acting"] == {"b": 0.5 * count}
@@ -219,8 +219,8 @@ def test_an_env_that_is_restarted_leaves_no_rewards_of_open_rows() -> None:
     ]
     more = {"num_envs_per_env_runner": 1, "restart_failed_sub_environments": True}
     runner = AgentRunner(Settings(env=lambda _: Breaks([script], "ab"), **more), run_seed=3)
-    of = runner.observation_spaces["a"], runner.action_spaces["a"]
-    runner.set_modules(MultiRLModule({"p": module_for(*of)}), PolicyMap("ab", ["p"]))
+    of = runner.observation_space["a"], runner.action_space["a"]
+    runner.set_module(MultiRLModule({"p": module_for(*of)}), PolicyMap("ab", ["p"]))
     got = runner.sample(3)
     rollout = got.modules["p"]
     assert rollout[Columns.REWARDS].tolist() == [[2.0], [3.0]]
