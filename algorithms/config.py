@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import KW_ONLY, replace
 from functools import partial
 from math import gcd
@@ -501,15 +501,14 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
     def make_env(self, **changed: Any) -> Any:
         if not self.is_multi_agent:
             return super().make_env(**changed)
-        from algorithms.run.policies import make_agent_env
+        from rlmodule.agents.make import make_agent_envs  # with much that only several agents need
 
-        return make_agent_env(self, changed)
+        assert self.env is not None
+        return make_agent_envs(self.env, dict(self.env_config) | changed, 1)[0].env
 
     def for_evaluation(self) -> Self:
-        config = super().for_evaluation()
-        if self.evaluation_policy_mapping_fn is None:
-            return config
-        return config.copy().update({"policy_mapping_fn": self.evaluation_policy_mapping_fn}).freeze()
+        mapping_fn = self.evaluation_policy_mapping_fn or self.policy_mapping_fn
+        return super().for_evaluation().copy().update({"policy_mapping_fn": mapping_fn}).freeze()
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
         if not self.is_multi_agent:
@@ -518,12 +517,14 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
 
         return specs_of(self, observation_space, action_space)
 
-    def spaces_of(self, env: gym.Env | VectorEnv | None = None) -> tuple[gym.Space, gym.Space]:
+    def spaces_of(self, env: Any = None) -> Any:
         if not self.is_multi_agent or (env is None and self.env is None):
             return super().spaces_of(env)
-        from algorithms.run.policies import spaces_of
+        from rlmodule.agents.guard import AgentEnvGuard
 
-        return spaces_of(self, env)
+        with closing(self.make_env()) if env is None else nullcontext(env) as made:
+            guard = AgentEnvGuard(made)
+        return guard.observation_spaces, guard.action_spaces
 
     @classmethod
     def _further_hints(cls, data: Mapping[str, Any]) -> dict[str, Any]:

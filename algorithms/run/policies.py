@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +10,7 @@ from gymnasium import Space
 
 from catalog.errors import closest
 from catalog.explain.explain import short_space
-from rlmodule.agents.guard import AgentEnvGuard
-from rlmodule.agents.make import make_agent_envs
-from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
+from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID
@@ -53,7 +50,7 @@ def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_sp
             f"{where}.policies_to_train: expected at least one of {', '.join(specs)}, got none. Train one, or call "
             "evaluate() of an algorithm that was trained."
         )
-    functions = [config.policy_mapping_fn, config.evaluation_policy_mapping_fn or config.policy_mapping_fn]
+    functions = config.policy_mapping_fn, config.for_evaluation().policy_mapping_fn
     maps = [PolicyMap(agents, [*specs], function).static for function in functions]
     filled = {}
     for policy_id, spec in specs.items():
@@ -62,7 +59,12 @@ def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_sp
         spaces = [(observation_spaces[agent], action_spaces[agent]) for agent in mapped or named or agents]
         others = [each for each in spaces if each != spaces[0]]
         if others and (spec.observation_space is None or spec.action_space is None):
-            raise _different_spaces(policy_id, (spaces[0], others[0]))
+            got = " and ".join(f"({', '.join(map(short_space, pair))})" for pair in (spaces[0], others[0]))
+            raise ValueError(
+                f"policy {policy_id!r}: expected agents with the same spaces, got {got}. Map agents with different "
+                "spaces to different policies; with a function policy_mapping_fn, which may map any agent to any "
+                "policy, name the spaces: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
+            )
         filled[policy_id] = spec.filled(config.get_rl_module_spec(*spaces[0]))
     return MultiRLModuleSpec(filled)
 
@@ -74,22 +76,6 @@ def policies_of(algorithm: Algorithm, generator: torch.Generator) -> MultiAgentP
     agents = list(runners.observation_space)
     policy_map = PolicyMap(agents, [*runners.module], config.policy_mapping_fn)
     return MultiAgentPolicy(runners.module, agents, policy_map, generator)
-
-
-def make_agent_env(config: EpisodeLearnerConfig, changed: Mapping[str, Any]) -> MultiAgentEnv:
-    """Make one env from the settings; ``changed`` overrides its ``env_config``."""
-    assert config.env is not None
-    (guard,) = make_agent_envs(config.env, dict(config.env_config) | dict(changed), 1)
-    return guard.env
-
-
-def spaces_of(config: EpisodeLearnerConfig, env: Any = None) -> Any:
-    """Return observation spaces and action spaces by agent, of ``env`` or an env made from the settings."""
-    if env is None:
-        with closing(make_agent_env(config, {})) as made:
-            return spaces_of(config, made)
-    guard = AgentEnvGuard(env)
-    return guard.observation_spaces, guard.action_spaces
 
 
 def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dict[str, RLModuleSpec]:
@@ -111,12 +97,3 @@ def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dic
         got = "none" if not specs else "'timers', a section of the result"
         raise ValueError(f"{where}: expected at least one policy, not named 'timers', got {got}. Choose other ids.")
     return specs
-
-
-def _different_spaces(policy_id: str, spaces: Sequence[tuple[Space[Any], Space[Any]]]) -> ValueError:
-    got = " and ".join(f"({', '.join(map(short_space, pair))})" for pair in spaces)
-    return ValueError(
-        f"policy {policy_id!r}: expected agents with the same spaces, got {got}. Map agents with different spaces to "
-        "different policies; with a function policy_mapping_fn, which may map any agent to any policy, name the spaces "
-        "of each policy: policies={id: RLModuleSpec(observation_space=..., action_space=...)}."
-    )

@@ -82,13 +82,13 @@ def _check_alike(first: AgentEnvGuard, other: AgentEnvGuard) -> None:
 
 
 def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
-    remedy = "Check env_config against the arguments of the env."
+    remedy = "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
     try:
+        if isinstance(source, type):
+            return source(**config)
         if not isinstance(source, str):
-            remedy = (
-                "A class is called as cls(**env_config), a factory with one dict, as in lambda env_config: MyEnv()."
-            )
-            return source(**config) if isinstance(source, type) else source(config)
+            return source(config)
+        remedy = "Check env_config against the arguments of the env."
         if (maker := _maker(source)) is not None:
             return maker(**config)
     except Exception as error:
@@ -123,12 +123,12 @@ def _unknown_name(name: str, where: str) -> ValueError:
     if _is_of_gymnasium(name):
         remedy = "Leave .multi_agent() out: it is for envs of several agents."
         return ValueError(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
-    remedy = "Use an id of pettingzoo.make(), as 'classic/rps-v2', or the path of a module with parallel_env() or env()"
+    remedy = (
+        "Use an id of pettingzoo.make(), as 'classic/rps-v2', or the path of a module with parallel_env() or env(), as "
+        "'mpe2.simple_spread_v3'."
+    )
     hint = ""
     if "/" in name:
         zoo = import_module("pettingzoo")
         hint = closest(name, {**zoo.parallel_registry, **zoo.aec_registry})
-    return ValueError(
-        f"{where}: expected the name of an env of several agents, got an unknown one. {remedy}, as "
-        f"'mpe2.simple_spread_v3'.{hint}"
-    )
+    return ValueError(f"{where}: expected the name of an env of several agents, got an unknown one. {remedy}{hint}")

@@ -7,12 +7,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv, Start, Step
+from rlmodule.agents.multi_agent_env import AgentEnvWrapper, AgentID, Start, Step
 from rlmodule.agents.pettingzoo import adapted
 from rlmodule.envs.mask_wrapper import OBSERVATIONS
 
 
-class AgentMasksFromInfo(MultiAgentEnv):
+class AgentMasksFromInfo(AgentEnvWrapper):
     """Replaces each observation by ``{"observations": obs, "action_mask": infos[agent]["action_mask"]}``. A dict
     observation gets the mask as an additional field. Infos stay as they are.
 
@@ -59,18 +59,8 @@ class AgentMasksFromInfo(MultiAgentEnv):
         for agent, value in obs.items():
             info = infos.get(agent, {})
             if self._key not in info:
-                remedy = "Have the env return it whenever the agent observes, also when it ends."
-                got = f"the fields {[*info]}"
-                raise ValueError(f"info of agent {agent!r}: expected a field {self._key!r}, got {got}. {remedy}")
+                got = f"the fields {[*info]}. Have the env return it whenever the agent observes, also when it ends."
+                raise ValueError(f"info of agent {agent!r}: expected a field {self._key!r}, got {got}")
             own = value if isinstance(self.env.observation_spaces[agent], spaces.Dict) else {OBSERVATIONS: value}
             masked[agent] = {**own, self._key: info[self._key]}
         return masked
-
-    def state(self) -> Any:
-        return self.env.state()
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()

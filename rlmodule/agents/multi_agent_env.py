@@ -84,3 +84,18 @@ class MultiAgentEnv(ABC):
 
     def close(self) -> None:
         """Free what the env holds."""
+
+
+class AgentEnvWrapper(MultiAgentEnv):
+    """Base class of wrappers and adapters, which pass all calls but ``reset`` and ``step`` on to ``env``."""
+
+    env: Any
+
+    def state(self) -> Any:
+        return self.env.state()
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()

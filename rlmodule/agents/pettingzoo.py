@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
-from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv, Start, Step
+from rlmodule.agents.multi_agent_env import AgentEnvWrapper, AgentID, MultiAgentEnv, Start, Step
 
 
 def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
@@ -28,25 +28,24 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
     """
     if isinstance(made, MultiAgentEnv):
         return made
-    names = set(dir(made))
+    names = set(dir(made))  # wrappers of PettingZoo have only what their class defines
+    remedy = "Return a MultiAgentEnv, or a parallel or AEC env of PettingZoo."
+    got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
     if isinstance(made, gym.Env | VectorEnv):
-        kind, remedy = "an env of one agent", "Leave .multi_agent() out: it is for envs of several agents."
+        got = f"an env of one agent ({type(made).__name__})"
+        remedy = "Leave .multi_agent() out: it is for envs of several agents."
         if "possible_agents" in names:  # as RLlib's MultiAgentEnv has
             remedy = (
                 "Derive its class from rlmodule.agents.multi_agent_env.MultiAgentEnv, with the same dicts by agent."
             )
-        raise TypeError(f"{where}: expected an env of several agents, got {kind} ({type(made).__name__}). {remedy}")
-    if "agent_iter" in names:
+    elif "agent_iter" in names:
         return AECAdapter(made)
-    # wrappers of PettingZoo have only what their class defines in dir()
-    if not names.isdisjoint({"possible_agents", "max_num_agents"}):
+    elif not names.isdisjoint({"possible_agents", "max_num_agents"}):
         return ParallelAdapter(made)
-    got = "None" if made is None else f"an object of {type(made).__module__}.{type(made).__qualname__}"
-    remedy = "Return a MultiAgentEnv, or a parallel or AEC env of PettingZoo."
     raise TypeError(f"{where}: expected an env of several agents, got {got}. {remedy}")
 
 
-class _Adapter(MultiAgentEnv):
+class _Adapter(AgentEnvWrapper):
     """Base class of the adapters: agents, spaces and all methods but ``reset`` and ``step``.
 
     Args:
@@ -57,23 +56,18 @@ class _Adapter(MultiAgentEnv):
     """
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        self.env, self._name = env, type(env).__name__
         try:
             self.possible_agents = tuple(env.possible_agents)
         except AttributeError as error:
             remedy = "Set it in __init__ to all agents that may ever be in play."
-            raise ValueError(
-                f"{self._name}: expected the attribute possible_agents, got an env without it. {remedy}"
-            ) from error
+            got = f"an env without it. {remedy}"
+            raise ValueError(f"{self._name}: expected the attribute possible_agents, got {got}") from error
         self.observation_spaces = {agent: self._space("observation_space", agent) for agent in self.possible_agents}
         self.action_spaces = {agent: self._space("action_space", agent) for agent in self.possible_agents}
         # PettingZoo asks for neither
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
-
-    @property
-    def _name(self) -> str:
-        return type(self.env).__name__
 
     def _space(self, method: str, agent: AgentID) -> Space[Any]:
         try:
@@ -89,15 +83,6 @@ class _Adapter(MultiAgentEnv):
 
     def _known(self, values: Mapping[AgentID, Any]) -> dict[AgentID, Any]:
         return {agent: values[agent] for agent in self.possible_agents if agent in values}
-
-    def state(self) -> Any:
-        return self.env.state()
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
 
 class ParallelAdapter(_Adapter):
@@ -187,11 +172,11 @@ class AECAdapter(_Adapter):
         obs, rewards, infos = dict[AgentID, Any](), dict(env.rewards), self._known(env.infos)
         terminated, truncated = dict[AgentID, bool](), dict[AgentID, bool]()
         while True:
-            terminations, truncations = env.terminations, env.truncations
             for agent in env.agents:
-                if (terminations[agent] or truncations[agent]) and agent not in self._ended:
+                flags = env.terminations[agent], env.truncations[agent]
+                if any(flags) and agent not in self._ended:
                     self._ended.add(agent)
-                    terminated[agent], truncated[agent] = terminations[agent], truncations[agent]
+                    terminated[agent], truncated[agent] = flags
                     obs[agent] = env.observe(agent)
             if not env.agents:
                 break
