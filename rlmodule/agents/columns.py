@@ -199,17 +199,21 @@ class AgentColumns:
         self._rows[Columns.TRUNCATEDS][last] = truncated[acted]
         cut = ended[acted & truncated & ~terminated]
         if len(cut):
-            rows = self.cursor[cut]
-            self._finals.append((t, rows - 1, cut, entry_of(self._obs, (rows, cut))))
+            self._keep_finals(t, cut)
 
     def cut(self, t: int, column: int) -> None:
         """End the episode of an agent whose env raised in step ``t``, and drop its open row: the row before is
         truncated, and the last observation the final one. If that row is in the last rollout, so is the observation."""
         self.in_play[column] = False
-        row, who = self.cursor[column], np.array([column])
+        row = self.cursor[column]
         if row > max(self.began[column], 0):
             self._rows[Columns.TRUNCATEDS][row - 1, column] = True
-            self._finals.append((t, np.array([row - 1]), who, entry_of(self._obs, (np.array([row]), who))))
+            self._keep_finals(t, np.array([column]))
+
+    def _keep_finals(self, t: int, who: np.ndarray) -> None:
+        """Keep the current observations of ``who``, whose episodes were truncated in step ``t``."""
+        rows = self.cursor[who]
+        self._finals.append((t, rows - 1, who, entry_of(self._obs, (rows, who))))
 
     def act(self, explore: bool, generator: torch.Generator) -> tuple[list[int], Sequence[Tree]]:
         """Choose the actions of the agents that are ready. Return their columns, and an action of the env for each."""

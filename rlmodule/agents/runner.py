@@ -30,7 +30,7 @@ from rlmodule.envs.infos import own_value
 from rlmodule.envs.restarting import Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
-from rlmodule.modules.rl_module import MultiRLModule, RLModule
+from rlmodule.modules.rl_module import MultiRLModule
 from rlmodule.sampling.env_runner import check_acting
 from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
@@ -62,7 +62,6 @@ class AgentRunner:
         agents: The possible agents of each env.
         observation_space, action_space: Spaces by agent.
         module: The modules that act; set by :meth:`set_module`.
-        episodes: The current episode of each env.
         progress: Number of steps of every env; also grows while :meth:`sample` runs.
         num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
             raised, ``fragment`` all others.
@@ -96,8 +95,8 @@ class AgentRunner:
         self._restarts: list[Restarts] = []
         if settings.restart_failed_sub_environments:
             for guard in self.envs:
-                another = functools.partial(make, 1, first_env_index=guard.env_index, like=guard)
-                self._restarts.append(Restarts(guard, lambda make_one=another: make_one()[0]))
+                make_another = functools.partial(make, 1, first_env_index=guard.env_index, like=guard)
+                self._restarts.append(Restarts(guard, lambda make_another=make_another: make_another()[0]))
         try:
             if on_env is not None:
                 for env in self.envs:
@@ -116,7 +115,7 @@ class AgentRunner:
         self._columns: dict[str, AgentColumns] = {}
         self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
         self._is_running = False  # if not, the next fragment starts new episodes
-        self._first_obs: list[dict[AgentID, Any]] = []  # of a reset, until the next fragment begins
+        self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
         self._steps = 0
         self._num_episodes = [0] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
@@ -125,7 +124,7 @@ class AgentRunner:
         self._warned = False
         self._joined: list[int] = []  # slots of agents that started in this step
         self._routes: list[dict[AgentID, tuple[AgentColumns, int]]] = [{} for _ in envs]  # of the agents in play
-        self.episodes: list[MultiAgentEpisode] = []
+        self._episode_of: dict[int, MultiAgentEpisode] = {}
 
     def set_module(self, module: MultiRLModule, policy_map: PolicyMap | None = None) -> None:
         """Act with the modules in ``module`` from now on, and put them into eval mode. The next call of :meth:`sample`
@@ -144,24 +143,25 @@ class AgentRunner:
         static = self._policy_map.static
         for module_id, one in module.items():
             check_acting(f"module {module_id!r}", one, self.device)
-            fits = [self._fits(agent, one) for agent in self.agents]
+            own = one.observation_space, one.action_space
+            fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
             its = fits if static is None else [static[agent] == module_id for agent in self.agents]
-            for agent, is_own, is_fitting in zip(self.agents, its, fits, strict=True):
-                if is_own and not is_fitting:
-                    raise self._misfit(agent, module_id)
+            if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
+                raise self._misfit(self.agents[misfits[0]], module_id)
             if any(its):
                 slots = self._slots_of_env[:, its].ravel()
                 owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
                 noise, records = self._noise_of(module_id, slots.tolist()), self._settings.records_action_dist
                 self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
 
+    @property
+    def episodes(self) -> list[MultiAgentEpisode]:
+        """The current episode of each env."""
+        return list(self._episode_of.values())
+
     def _place(self, slot: int) -> tuple[int, int]:
         """Return env and agent of a slot, both by their places in this runner."""
         return divmod(slot, len(self.agents))
-
-    def _fits(self, agent: AgentID, module: RLModule) -> bool:
-        spaces = self.observation_space[agent], self.action_space[agent]
-        return spaces == (module.observation_space, module.action_space)
 
     def _misfit(self, agent: AgentID, module_id: str) -> ValueError:
         module = self.module[module_id]
@@ -176,7 +176,7 @@ class AgentRunner:
         """Start a new episode in every env, each with its own next seed."""
         seeds, self._is_running = self._streams.next_seeds(), False
         with torch.set_grad_enabled(torch.is_grad_enabled()):  # restore it, in case an env changes it
-            self._first_obs = [self._reset(e, seed) for e, seed in enumerate(seeds)]
+            self._first_obs = {e: self._reset(e, seed) for e, seed in enumerate(seeds)}
         self._is_running = True
         self._totals.begin(self._steps)
 
@@ -254,15 +254,14 @@ class AgentRunner:
         self._stats: dict[str, Any] = {"episode_agent_returns": [], **{name: {} for name in names}}
         self._faults: list[tuple[int, int]] = []  # step and env
         self._is_complete = False
-        first_obs, self._first_obs = self._first_obs, []
+        first_obs, self._first_obs = self._first_obs, {}
         for columns in self._columns.values():
             if first_obs:
                 columns.clear()
             columns.begin(num_steps)
         if first_obs:
             self._earned[:] = 0.0
-            self.episodes = [self._new_episode(e) for e in range(self.num_envs)]
-            self._start(0, range(self.num_envs), first_obs)
+            self._start(0, first_obs)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -283,11 +282,9 @@ class AgentRunner:
             if np.count_nonzero(self._ended[t]):
                 over = np.flatnonzero(self._ended[t]).tolist()
                 before = perf_counter()
-                observations = [self._reset(e) for e in over]
+                observations = {e: self._reset(e) for e in over}
                 in_env += perf_counter() - before
-                for e in over:
-                    self.episodes[e] = self._new_episode(e)
-                self._start(t + 1, over, observations)
+                self._start(t + 1, observations)
         self._is_complete = True
         return {"env_step": in_env, "forward": in_forward}
 
@@ -326,7 +323,8 @@ class AgentRunner:
         self._joined.clear()
         self._earn(t, [rewards for _, rewards, *_ in results])
         left: list[tuple[int, AgentID]] = []
-        for e, (result, env, episode) in enumerate(zip(results, self.envs, self.episodes, strict=True)):
+        for e, (result, env) in enumerate(zip(results, self.envs, strict=True)):
+            episode = self._episode_of[e]
             episode.length += 1
             if result is _NOTHING:
                 continue
@@ -370,7 +368,7 @@ class AgentRunner:
 
     def _join(self, e: int, agent: AgentID) -> tuple[AgentColumns, int]:
         """Let ``agent`` of env ``e`` start. Return the columns of its module, and which of them is its own."""
-        module_id, slot = self.episodes[e].join(agent), self._slot_of[e][agent]
+        module_id, slot = self._episode_of[e].join(agent), self._slot_of[e][agent]
         columns = self._columns.get(module_id)
         if columns is None or slot not in columns.column_of:
             raise self._misfit(agent, module_id)
@@ -380,10 +378,10 @@ class AgentRunner:
 
     def _leave(self, e: int, agent: AgentID) -> None:
         """Note return and length of the episode of ``agent`` of env ``e``, which has ended."""
-        slot, module_id = self._slot_of[e][agent], self.episodes[e].policy_of(agent)
+        slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
         total, self._returns[slot] = float(self._returns[slot]), 0.0
         length = self._columns[module_id].length_of(slot)
-        self.episodes[e].leave(agent, total)
+        self._episode_of[e].leave(agent, total)
         for name, key, value in (
             ("agent_returns", agent, total),
             ("agent_lengths", agent, length),
@@ -391,19 +389,15 @@ class AgentRunner:
         ):
             self._stats[name].setdefault(key, []).append(value)
 
-    def _new_episode(self, e: int) -> MultiAgentEpisode:
-        """Return a new episode of env ``e``, without agents in play."""
-        slots, number = self._slots_of_env[e], self._num_episodes[e]
-        self._set_aside(slots)
-        self._returns[slots] = 0.0
-        self._num_episodes[e] += 1
-        self._routes[e] = {}
-        returns = self._returns[slots[0] : slots[-1] + 1]
-        return MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
-
-    def _start(self, t: int, envs: Sequence[int], observations: Sequence[Mapping[AgentID, Any]]) -> None:
-        """Begin the new episodes of ``envs``, whose resets returned ``observations`` after ``t`` steps."""
-        for e, obs in zip(envs, observations, strict=True):
+    def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
+        """Begin new episodes of the envs whose resets returned ``observations`` after ``t`` steps."""
+        for e, obs in observations.items():
+            slots, number = self._slots_of_env[e], self._num_episodes[e]
+            self._set_aside(slots)
+            self._returns[slots] = 0.0
+            self._num_episodes[e], self._routes[e] = number + 1, {}
+            returns = self._returns[slots[0] : slots[-1] + 1]
+            self._episode_of[e] = MultiAgentEpisode(self._first + e, number, self.agents, self._policy_map, returns)
             self._observe(e, obs)
         for columns in self._columns.values():
             columns.advance(t, self._earned)

@@ -9,6 +9,7 @@ import itertools
 import warnings
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
@@ -523,7 +524,8 @@ class EpisodeLearner(Learner):
             CollectiveError: If another learner raised, ended or hangs.
         """
         if isinstance(episodes, Mapping) or self._settings_of.get(module_id) is not self.settings:
-            return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
+            data = episodes if isinstance(episodes, Mapping) else {module_id: episodes}
+            return self._update_each(data, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
@@ -567,32 +569,28 @@ class EpisodeLearner(Learner):
 
     def _update_each(
         self,
-        data: ModuleData | Mapping[str, ModuleData],
-        module_id: str,
+        data: Mapping[str, ModuleData],
         env_steps: int | None,
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings. All learn at the same env step."""
-        data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
-        results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
-        each = {module_id: (data[module_id], self.settings_of(module_id)) for module_id in sorted(data)}
+        settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
+        results, timers = dict[str, dict[str, float]](), Counter[str]()
         with self._together:
-            if env_steps is None:
-                env_steps = self._steps_after(num_steps_in(data))
-            for module_id, (episodes, settings) in each.items():
-                with self._using(settings):
+            steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
+            for module_id, own in settings.items():
+                with self._using(own):
                     results |= self.update_from_episodes(
-                        episodes,
-                        env_steps=env_steps,
+                        data[module_id],
+                        env_steps=steps,
                         module_id=module_id,
                         num_epochs=num_epochs,
                         minibatch_size=minibatch_size,
                     )
-                for phase, seconds in results.pop("timers").items():
-                    timers[phase] += seconds
-        return results | {"timers": timers}
+                timers.update(results.pop("timers"))
+        return results | {"timers": dict(timers)}
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
