@@ -543,8 +543,8 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
             if isinstance(ids := values.get(name), set | frozenset):
                 values[name] = sorted(ids)  # sets of strings have another order in each process
         checked, known = super()._checked(values, where, section), settings_of(cls)
-        in_training = [name for name, item in known.items() if item.section == "training"]
-        allowed = [name for name in in_training if name not in cls.settings_of_the_run]
+        of_the_run = cls.settings_of_the_run
+        allowed = [name for name, one in known.items() if one.section == "training" and name not in of_the_run]
         for policy_id, changed in checked.get("policy_overrides", {}).items():
             place = f"{cls.__name__}.policy_overrides[{policy_id!r}]"
             for name in changed:

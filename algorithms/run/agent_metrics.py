@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,38 +21,35 @@ class AgentMetrics(RunMetrics):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-        self._window = window
-        self._returns_of: dict[str, dict[Any, deque[float]]] = {kind: {} for kind in KINDS}
-        self._steps_of: dict[str, Counter[Any]] = {kind: Counter() for kind in KINDS}
+        self._steps_of = {kind: Counter[Any]() for kind in KINDS}
+        self._returns_of = {kind: defaultdict[Any, deque[float]](lambda: deque(maxlen=window)) for kind in KINDS}
 
     def add_rollout(self, rollout: Any) -> None:
         super().add_rollout(rollout)
         for kind in KINDS:
             self._steps_of[kind].update(rollout.stats[f"{kind}_steps"])
             for name, returns in rollout.stats[f"{kind}_returns"].items():
-                self._returns_of[kind].setdefault(name, deque(maxlen=self._window)).extend(returns)
+                self._returns_of[kind][name].extend(returns)
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
         result = super().finish_iteration(seconds, sections)
         for kind in KINDS:
-            returns = self._returns_of[kind]
-            in_order = [name for name in dict.fromkeys([*self._steps_of[kind], *returns]) if name in returns]
-            means = {name: sum(returns[name]) / len(returns[name]) for name in in_order}
-            result["env_runners"] |= {
-                f"{kind}_episode_returns_mean": means,
-                f"num_{kind}_steps_sampled_lifetime": dict(self._steps_of[kind]),
-            }
+            steps, returns = self._steps_of[kind], self._returns_of[kind]
+            means = {name: sum(returns[name]) / len(returns[name]) for name in {**steps, **returns} if name in returns}
+            result["env_runners"][f"{kind}_episode_returns_mean"] = means
+            result["env_runners"][f"num_{kind}_steps_sampled_lifetime"] = dict(steps)
         return result
 
     def get_state(self) -> dict[str, Any]:
         # lists of pairs, since JSON would turn the ids of agents that are numbers into strings
-        returns = {kind: [[name, list(x)] for name, x in self._returns_of[kind].items()] for kind in KINDS}
-        steps = {kind: [list(pair) for pair in self._steps_of[kind].items()] for kind in KINDS}
-        return super().get_state() | {"returns_of": returns, "steps_of": steps}
+        steps = {kind: [[*pair] for pair in self._steps_of[kind].items()] for kind in KINDS}
+        returns = {kind: [[name, [*values]] for name, values in self._returns_of[kind].items()] for kind in KINDS}
+        return super().get_state() | {"steps_of": steps, "returns_of": returns}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
         for kind in KINDS:
             self._steps_of[kind] = Counter(dict(state["steps_of"][kind]))
-            returns = {name: deque(values, maxlen=self._window) for name, values in state["returns_of"][kind]}
-            self._returns_of[kind] = returns
+            self._returns_of[kind].clear()
+            for name, values in state["returns_of"][kind]:
+                self._returns_of[kind][name].extend(values)

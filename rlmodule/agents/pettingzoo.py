@@ -98,10 +98,8 @@ class ParallelAdapter(_Adapter):
 
     def __init__(self, env: Any) -> None:
         if "agent_iter" in dir(env):
-            raise TypeError(
-                f"ParallelAdapter: expected a parallel env, got an AEC env ({type(env).__name__}), whose agents act "
-                "one after the other. Use AECAdapter, or leave the choice to adapted()."
-            )
+            got = f"an AEC env ({type(env).__name__}), whose agents act one after the other"
+            raise TypeError(f"ParallelAdapter: expected a parallel env, got {got}. Use AECAdapter, or adapted().")
         super().__init__(env)
         self._live: list[AgentID] = []
 
@@ -151,10 +149,8 @@ class AECAdapter(_Adapter):
 
     def __init__(self, env: Any) -> None:
         if "agent_iter" not in dir(env):
-            raise TypeError(
-                f"AECAdapter: expected an AEC env, with agent_iter(), got {type(env).__name__}. Use ParallelAdapter, "
-                "or leave the choice to adapted()."
-            )
+            got = f"{type(env).__name__}. Use ParallelAdapter, or adapted()."
+            raise TypeError(f"AECAdapter: expected an AEC env, with agent_iter(), got {got}")
         super().__init__(env)
         self._ended: set[AgentID] = set()
 

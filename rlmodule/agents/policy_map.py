@@ -38,12 +38,9 @@ class PolicyMap:
         mapping_fn: PolicyMappingFn | Mapping[Any, str] | None = None,
     ) -> None:
         self._ids = list(policy_ids)
-        self._function: PolicyMappingFn | None = None
         self.static: dict[AgentID, str] | None = None
-        if mapping_fn is None:
-            mapping_fn = self._by_name(agents)
+        self._mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
-            self._function = mapping_fn
             return
         if unknown := [agent for agent in mapping_fn if agent not in agents]:
             raise ValueError(
@@ -74,10 +71,8 @@ class PolicyMap:
         Raises:
             ValueError: If the function returns no known id.
         """
-        if self._function is None:
-            assert self.static is not None
-            return self.static[agent]
-        return self._checked(agent, self._function(agent, episode))
+        mapping = self._mapping_fn
+        return mapping[agent] if isinstance(mapping, Mapping) else self._checked(agent, mapping(agent, episode))
 
     def _checked(self, agent: AgentID, policy_id: str) -> str:
         if policy_id not in self._ids:

@@ -9,7 +9,6 @@ import itertools
 import warnings
 import zlib
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
@@ -524,8 +523,7 @@ class EpisodeLearner(Learner):
             CollectiveError: If another learner raised, ended or hangs.
         """
         if isinstance(episodes, Mapping) or self._settings_of.get(module_id) is not self.settings:
-            data = episodes if isinstance(episodes, Mapping) else {module_id: episodes}
-            return self._update_each(data, env_steps, num_epochs, minibatch_size)
+            return self._update_each(episodes, module_id, env_steps, num_epochs, minibatch_size)
         rollout = episodes
         if not isinstance(rollout, Rollout):
             check_episodes(rollout, f"{type(self).__name__}.update_from_episodes()")
@@ -569,15 +567,17 @@ class EpisodeLearner(Learner):
 
     def _update_each(
         self,
-        data: Mapping[str, ModuleData],
+        data: ModuleData | Mapping[str, ModuleData],
+        module_id: str,
         env_steps: int | None,
         num_epochs: int | None,
         minibatch_size: int | None,
     ) -> dict[str, dict[str, float]]:
         """Update modules in the order of their ids, each with its own settings. All learn at the same env step."""
+        data = data if isinstance(data, Mapping) else {module_id: data}
         check_episodes(data, f"{type(self).__name__}.update_from_episodes()")
         settings = {module_id: self.settings_of(module_id) for module_id in sorted(data)}
-        results, timers = dict[str, dict[str, float]](), Counter[str]()
+        results, timers = dict[str, dict[str, float]](), {"value_pass": 0.0, "update": 0.0}
         with self._together:
             steps = self._steps_after(num_steps_in(data)) if env_steps is None else env_steps
             for module_id, own in settings.items():
@@ -589,8 +589,8 @@ class EpisodeLearner(Learner):
                         num_epochs=num_epochs,
                         minibatch_size=minibatch_size,
                     )
-                timers.update(results.pop("timers"))
-        return results | {"timers": dict(timers)}
+                timers = {phase: timers[phase] + seconds for phase, seconds in results.pop("timers").items()}
+        return results | {"timers": timers}
 
     @torch.no_grad()
     def _train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
