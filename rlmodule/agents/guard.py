@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,23 +14,20 @@ from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, 
 from rlmodule.envs.checks import (
     LARGEST,
     PLAIN,
+    Guard,
     check_flag,
     check_info,
     check_member,
     describe,
-    env_error,
     is_due,
-    plain,
     real_number,
 )
 from rlmodule.envs.shared_counter import SharedCounter
 
-logger = logging.getLogger("rlmodule.envs.make")
-
 _RESET, _STEP = ("obs", "infos"), ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
-class AgentEnvGuard:
+class AgentEnvGuard(Guard):
     """Checks the values that one env of several agents returns; errors name the env, the step and the agent.
 
     Observations and `possible_agents` are checked as often as observations are by an `EnvGuard`: in the first 100
@@ -245,20 +241,6 @@ class AgentEnvGuard:
             return ValueError(f"{where}: expected {agents}, got one of {agent!r}, which {why}. Leave it out.")
         missing = next(agent for agent in self.acting if agent not in actions)
         return ValueError(f"{where}: expected {agents}, got none of {missing!r}. Add it.")
-
-    def _env_error(
-        self, error: Exception | SystemExit, call: str, when: str, actions: Mapping[AgentID, Any] | None = None
-    ) -> Exception:
-        action = None if actions is None else {agent: plain(action) for agent, action in actions.items()}
-        place = {"env": self.env_index, "call": call, "step": self._steps, "action": action, "seed": self._seed}
-        return env_error(error, place, when)
-
-    def close(self) -> None:
-        """Close the env. An error is only logged, so that the other envs are closed, too."""
-        try:
-            self.env.close()
-        except Exception:
-            logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
 
 def _listed(agents: Iterable[AgentID]) -> str:

@@ -94,8 +94,8 @@ class AgentRunner:
         self.envs = make(num_envs, first_env_index=first_env_index)
         self._restarts: list[Restarts] = []
         if settings.restart_failed_sub_environments:
-            for guard in self.envs:
-                make_another = functools.partial(make, 1, first_env_index=guard.env_index, like=guard)
+            for index, guard in enumerate(self.envs, first_env_index):
+                make_another = functools.partial(make, 1, first_env_index=index, like=guard)
                 self._restarts.append(Restarts(guard, lambda make_another=make_another: make_another()[0]))
         try:
             if on_env is not None:

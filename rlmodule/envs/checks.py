@@ -181,7 +181,36 @@ def is_due(call: int) -> bool:
     return call <= _FULL_CHECKS or call % _CHECK_EVERY == 0
 
 
-class EnvGuard(gym.Wrapper):
+class Guard:
+    """Base class of the guards of single envs: their errors, and how they close."""
+
+    env: Any
+    env_index: int | None
+    _steps: int
+    _seed: int | None
+
+    def close(self) -> None:
+        """Close the env. An error is only logged, so that the other envs are closed, too."""
+        try:
+            self.env.close()
+        except Exception:
+            logger.warning("env %s: close() raised", self.env_index, exc_info=True)
+
+    def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
+        # from traceback, since str(error) may raise
+        message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
+        lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = {"env": self.env_index, "call": call, "step": self._steps, "action": _plain(action), "seed": self._seed}
+        cause = f"last seed {self._seed}" + (f", action {place['action']}" if call == "step()" else "")
+        return EnvError(
+            f"env {self.env_index} raised {type(error).__name__} {when}: {message or '(no message)'} "
+            f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
+            place,
+        )
+
+
+class EnvGuard(Guard, gym.Wrapper):
     """Checks the values that one env returns; errors name the env and the step.
 
     Errors of the env itself, including ``sys.exit()``, are raised again as EnvError. Every call of the env's ``step``
@@ -268,34 +297,11 @@ class EnvGuard(gym.Wrapper):
     def _check_obs(self, obs: Any, where: str) -> None:
         check_member(self.env.observation_space, obs, lambda _: where)
 
-    def close(self) -> None:
-        """Close the env. An error is only logged, so that the other envs are closed, too."""
-        try:
-            self.env.close()
-        except Exception:
-            logger.warning("env %s: close() raised", self.env_index, exc_info=True)
 
-    def _env_error(self, error: Exception | SystemExit, call: str, when: str, action: Any = None) -> EnvError:
-        place = {"env": self.env_index, "call": call, "step": self._steps, "action": plain(action), "seed": self._seed}
-        return env_error(error, place, when)
-
-
-def env_error(error: Exception | SystemExit, place: dict[str, Any], when: str) -> EnvError:
-    """Return an EnvError about an ``error`` of an env, which was raised at ``place`` (see `EnvError`) ``when``."""
-    # from traceback, since str(error) may raise
-    message = traceback.format_exception_only(error)[0].partition(": ")[2].strip()[:_LONGEST_MESSAGE]
-    lines = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    cause = f"last seed {place['seed']}" + (f", action {place['action']}" if place["call"] == "step()" else "")
-    return EnvError(
-        f"env {place['env']} raised {type(error).__name__} {when}: {message or '(no message)'} "
-        f"({frame.filename}:{frame.lineno}); {cause}\n\n" + "\n".join(line[:_LONGEST_LINE] for line in lines),
-        place,
-    )
-
-
-def plain(action: Any) -> Any:
+def _plain(action: Any) -> Any:
     """Convert an action to numbers, lists and dicts; describe large arrays as text."""
+    if isinstance(action, dict):  # by agent: tree sorts keys, which may be numbers and strings
+        return {key: _plain(part) for key, part in action.items()}
     return tree.map_structure(lambda x: np.asarray(x).tolist() if np.size(x) <= _LONGEST_LINE else describe(x), action)
 
 

@@ -363,6 +363,41 @@ def test_errors_name_env_step_and_agent_and_every_step_is_counted(
     assert {one.length for one in runner.episodes} == {1}
 
 
+class Interrupted(torch.inference_mode):
+    """Is left open by the first exit, before which an interrupt comes."""
+
+    exits = 0
+
+    def __exit__(self, *error: Any) -> None:
+        self.exits += 1
+        if self.exits == 1:
+            raise KeyboardInterrupt
+        super().__exit__(*error)
+
+
+def test_an_interrupt_leaves_no_inference_mode() -> None:
+    runner = agent_runner(lambda _: CartPoles(2), module_for)
+    runner._inference_mode = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(3)
+    assert not torch.is_inference_mode_enabled()
+    assert runner.sample(3).num_env_steps == 9
+
+
+def test_modules_that_are_not_trained_act_and_have_no_rollout() -> None:
+    class OneTrained(Settings):
+        def is_trained(self, module_id: str) -> bool:
+            return module_id == "p"
+
+    runner = AgentRunner(OneTrained(env=lambda _: CartPoles(2)), run_seed=1)
+    of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
+    policy_map = PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"})
+    runner.set_module(MultiRLModule({"p": module_for(*of), "q": module_for(*of)}), policy_map)
+    rollout = runner.sample(5)
+    assert [*rollout] == [*rollout.slots] == ["p"]
+    assert rollout.stats["module_steps"] == {"p": 15, "q": 15}
+
+
 def test_a_module_whose_spaces_differ_is_an_error() -> None:
     runner = AgentRunner(Settings(env=lambda _: CartPoles(2)), run_seed=1)
     other = module_for(spaces.Box(-1, 1, (2,)), runner.action_space["cart_0"])

@@ -268,6 +268,18 @@ def test_the_last_observations_can_be_checked_at_any_time() -> None:
         guard.check_last()
 
 
+def test_the_observations_of_the_last_reset_are_called_that() -> None:
+    env = WrongFrom(101)
+    guard = AgentEnvGuard(env)
+    for _ in range(100):
+        guard.reset()
+    guard.step({"a": 0})
+    env._wrong_from = 0
+    guard.reset()
+    with pytest.raises(ValueError, match=r"^env 0, reset after step 1, obs\['a'\]"):
+        guard.check_last()
+
+
 @pytest.mark.parametrize("error", [KeyError("x"), SystemExit(3)])
 def test_errors_of_the_env_say_where_and_with_what(error: BaseException) -> None:
     class Raises(ScriptedEnv):
