@@ -71,7 +71,8 @@ class Algorithm(metaclass=AlgorithmType):
                 self.build_modules_of(runners)
             opened.callback(self._evaluation.stop)
             self._opened = opened.pop_all()
-        self.policies = self._make_policies(torch_stream(self.run_seed, "policy"))
+        self._policy_stream = torch_stream(self.run_seed, "policy")
+        self.policies = self._make_policies()
         threads = Threads(config.torch_num_threads, self.learner_group.module)
         self._threads = self._opened.enter_context(closing(threads))
 
@@ -87,12 +88,12 @@ class Algorithm(metaclass=AlgorithmType):
 
         return AgentMetrics(window)
 
-    def _make_policies(self, generator: torch.Generator) -> Any:
+    def _make_policies(self) -> Any:
         if not self.config.is_multi_agent:
-            return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, generator)}
+            return {DEFAULT_MODULE_ID: Policy(self.env_runner_group.module, self._policy_stream)}
         from algorithms.run.policies import policies_of  # with much that only several agents need
 
-        return policies_of(self, generator)
+        return policies_of(self, self._policy_stream)
 
     def train(self) -> dict[str, Any]:
         """Run one iteration: sample, learn, evaluate if due, report.
@@ -301,10 +302,6 @@ class Algorithm(metaclass=AlgorithmType):
         self.metrics.set_state(state["metrics"])
         self._policy_stream.set_state(state["policy"])
         self._evaluation.set_state(state["evaluation"])
-
-    @property
-    def _policy_stream(self) -> torch.Generator:
-        return next(iter(self.policies.values())).generator  # all share one
 
     def stop(self) -> None:
         """Close envs, workers and loggers (all of them, even if one raises), and restore torch's number of threads."""

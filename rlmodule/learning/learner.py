@@ -47,7 +47,6 @@ from rlmodule.learning.update_data import (
     check_episodes,
     check_preprocessed,
     explain_missing_column,
-    not_trained,
     num_steps_in,
 )
 from rlmodule.modules.apis import ExtraLossAPI, ValueFunctionAPI, check_apis
@@ -191,7 +190,11 @@ class Learner(Hooks, ABC):
         """
         if module_id not in self._settings_of:
             self.module[module_id]  # raises if no module has that id
-            raise not_trained(module_id, self._settings_of)
+            trained = ", ".join(self._settings_of) or "none"
+            raise ValueError(
+                f"module {module_id!r}: expected one that is trained ({trained}), got one that is not. Name it in "
+                "policies_to_train, or leave out its data."
+            )
         return self._settings_of[module_id]
 
     @contextmanager

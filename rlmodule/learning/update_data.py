@@ -53,14 +53,6 @@ def check_episodes(data: Any, where: str) -> None:
     raise TypeError(f"{where}: expected a Rollout or a list of episodes, got {got}. {remedy}")
 
 
-def not_trained(module_id: str, trained: Collection[str]) -> ValueError:
-    """Return the error for the update of a module that is not among the ``trained`` ones."""
-    return ValueError(
-        f"module {module_id!r}: expected one that is trained ({', '.join(trained) or 'none'}), got one that is not. "
-        "Name it in policies_to_train, or leave out its data."
-    )
-
-
 def check_batch(batch: Any, where: str) -> None:
     """Raise unless ``batch`` is a dict of columns of tensors, or None for no data.
 
