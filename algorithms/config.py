@@ -507,8 +507,8 @@ class EpisodeLearnerConfig(EpisodeLearnerSettings, MultiAgent, AlgorithmConfig):
         return make_agent_envs(self.env, dict(self.env_config) | changed, 1)[0].env
 
     def for_evaluation(self) -> Self:
-        mapping_fn = self.evaluation_policy_mapping_fn or self.policy_mapping_fn
-        return super().for_evaluation().copy().update({"policy_mapping_fn": mapping_fn}).freeze()
+        config, mapping_fn = super().for_evaluation(), self.evaluation_policy_mapping_fn
+        return config.copy().update({"policy_mapping_fn": mapping_fn}).freeze() if mapping_fn else config
 
     def get_module_spec(self, observation_space: Any, action_space: Any) -> RLModuleSpec | MultiRLModuleSpec:
         if not self.is_multi_agent:

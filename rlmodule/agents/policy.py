@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ State = Mapping[AgentID, tuple[str, Any]]
 """Of each agent that has acted, the id of its policy and the state of that policy."""
 
 
-class MultiAgentPolicy(Mapping[str, Policy]):
+class MultiAgentPolicy(dict[str, Policy]):
     """Acts for the agents of one env. Maps the id of each module to its :class:`Policy`.
 
     Nothing is stored between calls. Pass the state that one call returns to the next::
@@ -45,7 +45,7 @@ class MultiAgentPolicy(Mapping[str, Policy]):
         generator: torch.Generator | None = None,
     ) -> None:
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self._policies = {module_id: Policy(module, generator) for module_id, module in modules.items()}
+        super().__init__({module_id: Policy(module, generator) for module_id, module in modules.items()})
         self._modules, self._agents, self._policy_map = modules, agents, policy_map
 
     def act(
@@ -89,17 +89,7 @@ class MultiAgentPolicy(Mapping[str, Policy]):
         """Return policies with the same modules that draw from ``generator``."""
         return MultiAgentPolicy(self._modules, self._agents, self._policy_map, generator)
 
-    def __getitem__(self, module_id: str) -> Policy:
-        """Return the policy of the module ``module_id``.
-
-        Raises:
-            KeyError: If no module has that id; names the known ids.
-        """
-        self._modules[module_id]  # raises if no module has that id
-        return self._policies[module_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._policies)
-
-    def __len__(self) -> int:
-        return len(self._policies)
+    def __missing__(self, module_id: str) -> Policy:
+        """Raise the KeyError of the modules, which names the known ids."""
+        self._modules[module_id]
+        raise AssertionError("every module has a policy")
