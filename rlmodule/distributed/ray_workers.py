@@ -142,13 +142,12 @@ class _State:
         incarnation: How often it was restarted; -1 before it is first started.
         calls: References to the replies of its unanswered calls, oldest first.
         is_made: Whether the worker object was built. If not, its only call is the one that builds it.
-        placed: Reference to the place of its process (pid, node, address); None once that was read.
         process: Its process; None if that runs on another machine.
-        address: Address of its machine.
+        address: Address of its machine; empty until its process reports it.
         failures: Failures in a row, without an answer in between.
         restart_at: Time at which it is restarted; None if no restart is planned.
         is_gone: Whether it failed and will not be restarted.
-        asked: Reference to the progress it was asked for; None if it was not asked.
+        asked: Reference to the report that its process was asked for; None if it was not asked.
         progress: The last progress it reported; None before the first report.
         sign_of_life_at: When the progress last changed.
         crash_report: The file in which its process reports how it ended.
@@ -159,7 +158,6 @@ class _State:
     incarnation: int = -1
     calls: deque[Any] = field(default_factory=deque)
     is_made: bool = False
-    placed: Any = None
     process: psutil.Process | None = None
     address: str = ""
     failures: int = 0
@@ -460,21 +458,22 @@ class RayWorkers:
         The reply to the call that built the worker is no answer.
         """
         state = self._states[worker]
-        value, failure, made_progress = self._unpacked(state, state.calls[0])
+        failure, made_progress, value = self._unpacked(state, state.calls[0])
         if failure is not None and (failure.kind == "died" or not state.is_made):
             return self._lose(worker, failure)
         state.calls.popleft()
         state.sign_of_life_at = time.monotonic()
         if not state.is_made:
-            self._note_place(state)
+            if not state.address:
+                self._read_report(state)
             state.is_made = True
             return []
         if made_progress:
             state.failures = 0
         return [Answer(worker, value, failure)]
 
-    def _unpacked(self, state: _State, reply: Any) -> tuple[Any, Failure | None, bool]:
-        """Return the value of a call, the failure if it has none, and whether the worker made progress."""
+    def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
+        """Return why a call failed or None, whether the worker made progress, and the value of the call."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
@@ -488,23 +487,29 @@ class RayWorkers:
                 message = str(error)
             elif isinstance(error, RayActorError):
                 message = state.how_it_died(error)
-            return None, Failure("died", type(error).__name__, message), False
+            return Failure("died", type(error).__name__, message), False, None
         try:
-            failure, made_progress, value = unpack(packed)
-            return value, failure, made_progress
+            return unpack(packed)
         except Exception as error:  # for example, a class that cannot be unpickled here
-            return None, failure_of(error), False
+            return failure_of(error), False, None
 
-    def _note_place(self, state: _State) -> None:
-        """Read the place of a process that has started."""
+    def _ask(self, state: _State) -> None:
+        """Ask the process of a worker for a report, which its second thread gives at any time."""
+        assert state.crash_report is not None
+        report = state.actor.report.options(concurrency_group="control")
+        state.asked = report.remote(state.crash_report.path, _place)
+
+    def _read_report(self, state: _State) -> None:
+        """Read the report of a process: the progress of its worker and, at first, where the process is."""
         import ray
 
-        if state.placed is not None:
-            pid, node, state.address = ray.get(state.placed)
+        progress, pid, node, address = ray.get(state.asked)
+        if not state.address or state.progress not in (None, progress):
+            state.sign_of_life_at = time.monotonic()
+        if not state.address and node == self._here:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended
-                state.process = psutil.Process(pid) if node == self._here else None
-            state.placed = None
-        state.sign_of_life_at = time.monotonic()
+                state.process = psutil.Process(pid)
+        state.address, state.progress, state.asked = address, progress, None
 
     def _give_up_hung(self) -> list[Answer]:
         """End the workers that made no progress or got no room for too long; ask busy workers for their progress.
@@ -519,28 +524,18 @@ class RayWorkers:
         for worker, state in enumerate(self._states):
             if not state.calls:
                 continue
-            now, waited = time.monotonic(), time.monotonic() - state.sign_of_life_at
-            if state.placed is not None:
-                if ray.wait([state.placed], timeout=0)[0]:
-                    with contextlib.suppress(RayError):  # the call that builds it fails too, and reports why
-                        self._note_place(state)
-                        waited = 0.0
-                elif waited > PLACING_TIMEOUT_S and not self._has_room(state):
-                    message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
-                    answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
-                    continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
-                with contextlib.suppress(RayError):  # the call itself fails too, and reports why
-                    progress: Any = ray.get(state.asked)
-                    if state.progress not in (None, progress):
-                        state.sign_of_life_at, waited = now, 0.0
-                    state.progress = progress
-                state.asked = None
+                with contextlib.suppress(RayError):  # its calls fail too, and report why
+                    self._read_report(state)
+            waited = time.monotonic() - state.sign_of_life_at
             timeout_s = self._timeout_s if state.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)
-            if waited > timeout_s:
+            if not state.address and waited > PLACING_TIMEOUT_S and not self._has_room(state):
+                message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
+                answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
+            elif waited > timeout_s:
                 answers += self._lose(worker, state.hang(timeout_s))
             elif state.asked is None and state.is_made and waited > self._poll_s / 2:
-                state.asked = state.actor.progress.options(concurrency_group="control").remote()
+                self._ask(state)
         return answers
 
     def _has_room(self, state: _State) -> bool:
@@ -565,8 +560,7 @@ class RayWorkers:
             where = "DEFAULT" if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
             state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
-            settle = state.actor.settle.options(concurrency_group="control")
-            state.placed = settle.remote(state.crash_report.path, _place)
+            self._ask(state)
         state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
 
     def _set_aside(self) -> Any:
@@ -641,7 +635,7 @@ class RayWorkers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 state.process.kill()  # a process that is stopped or never returns to Python ignores ray.kill()
             psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # from then on, its step counter does not change
-        state.actor, state.is_made, state.placed, state.asked, state.process = None, False, None, None, None
+        state.actor, state.is_made, state.asked, state.process, state.address = None, False, None, None, ""
         state.calls.clear()
         if state.crash_report is not None:
             state.crash_report.close()
