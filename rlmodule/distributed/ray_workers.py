@@ -259,7 +259,6 @@ class RayWorkers:
         self._states = [_State() for _ in range(size)]
         self._kept: list[Answer] = []  # for collect(): they arrived during call() or wait_until_up()
         self._watched_at = time.monotonic()
-        self._is_stopped = False
         self._is_built = False
         remove_leftovers()
         logger.info("starting %d %s%s on Ray", size, name, "s" if size > 1 else "")
@@ -645,21 +644,17 @@ class RayWorkers:
         """Call ``stop()`` of every worker and end the processes. A second call does nothing."""
         import ray
 
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        if not ray.is_initialized():  # ray.shutdown() has ended the processes
-            return
-        closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
-        processes = [state.process for state in self._states if state.process is not None]
-        for state in self._states:
-            self._end(state)
-        for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._give_back()
+        if self._give_back.alive and ray.is_initialized():  # ray.shutdown() ends the processes, too
+            closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
+            processes = [state.process for state in self._states if state.process is not None]
+            for state in self._states:
+                self._end(state)
+            for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._give_back()  # does nothing if it was called before
 
 
 def _place() -> tuple[str, str]:

@@ -175,8 +175,16 @@ class EnvRunnerGroup:
         for :meth:`get_state`. Rollouts that runners have begun are dropped.
         """
         self._keep_the_rest(state, 1)
-        envs = map(str, range(self._settings.num_envs_per_env_runner))
-        self._runner.set_state({env: dict(state[env]) for env in envs if env in state})
+        self._runner.set_state(self._part_of(state, 0))
+
+    def _envs_of(self, worker: int) -> list[str]:
+        """Return the global indices of the envs of a runner, as text."""
+        num_envs = self._settings.num_envs_per_env_runner
+        return [str(env) for env in range(worker * num_envs, (worker + 1) * num_envs)]
+
+    def _part_of(self, state: State, worker: int) -> State:
+        """Return the part of ``state`` that belongs to the envs of a runner."""
+        return {env: dict(state[env]) for env in self._envs_of(worker) if env in state}
 
     def _keep_the_rest(self, state: State, num_runners: int) -> None:
         """Keep the part of ``state`` that none of ``num_runners`` runners continues.

@@ -151,19 +151,18 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._shared = self.workers.share(self.module.get_state())
             self.seconds_sending += perf_counter() - start
         self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
-        runners, asked = range(self.workers.size), False
+        runners = range(self.workers.size)
         # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
         # call returns at least one; runners that are restarted meanwhile are asked then too.
         while True:
-            busy = any(map(self.workers.in_flight, runners))
-            if asked and rollouts and not busy:
-                return
-            if not asked or not busy:
-                for worker in runners:
-                    if self.workers.is_up(worker) and not self.workers.in_flight(worker):
-                        self._ask(worker, num_steps, explore, policy_version)
-                asked = True
+            for worker in runners:
+                if self.workers.is_up(worker) and not self.workers.in_flight(worker):
+                    self._ask(worker, num_steps, explore, policy_version)
             self._add_rollouts(rollouts)
+            while any(map(self.workers.in_flight, runners)):
+                self._add_rollouts(rollouts)
+            if rollouts:
+                return
 
     def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
         """Add the rollouts that arrive to ``rollouts``, and restart the runners that failed."""
@@ -260,7 +259,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        self._call_all("reset", dict.fromkeys(range(self.workers.size), ()))
+        self._call_all("reset")
 
     def report(self) -> dict[str, Any]:
         return self._lost_steps() | {
@@ -276,17 +275,12 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         """Number of runners that can be called."""
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
-    def _envs_of(self, worker: int) -> range:
-        """Return the global indices of the envs of a runner."""
-        num_envs = self._settings.num_envs_per_env_runner
-        return range(worker * num_envs, (worker + 1) * num_envs)
-
     def get_state(self) -> State:
-        known = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
+        known = self._call_all("get_state")
         state: State = {}
         for worker in range(self.workers.size):
             # A runner that is gone has lost its state. The next incarnation must not repeat its random streams.
-            gone = {str(env): {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
+            gone = {env: {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
             state |= known.get(worker, gone)
         return self._with_the_rest(state)
 
@@ -295,8 +289,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.workers.wait_until_up()
         args: dict[int, tuple[State]] = {}
         for worker in range(self.workers.size):
-            envs = [str(env) for env in self._envs_of(worker) if str(env) in state]
-            part, known = {env: dict(state[env]) for env in envs}, self._known_of(worker)
+            part, known = self._part_of(state, worker), self._known_of(worker)
             known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
@@ -310,12 +303,12 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         for known in self._known.values():
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
-    def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
         """Call the runners in ``args``, except those that are gone; call a runner that dies again after its restart.
 
         Args:
             method: Name of the method.
-            args: Its arguments, by runner.
+            args: Its arguments, by runner; None calls all runners without any.
 
         Returns:
             The values, by runner.
@@ -324,6 +317,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             WorkerFailed: If a runner raises, or fails for good; see :meth:`sample`.
         """
         values: dict[int, Any] = {}
+        args = dict.fromkeys(range(self.workers.size), ()) if args is None else args
         while True:
             self.workers.wait_until_up()
             missing = {i: args[i] for i in args if i not in values and not self.workers.is_gone(i)}
