@@ -59,11 +59,10 @@ class RestartingEnv(gym.Wrapper):
                 if self._failed:
                     seed = self._restart()
                 result = self._guard.reset(seed=seed, options=options)
-            except RuntimeError as error:  # from the env, or from making one; both texts name the cause
-                self._note(error)
-            else:
                 self._failed = False
                 return result
+            except RuntimeError as error:  # from the env, or from making one; both texts name the cause
+                self._note(error)
 
     def _note(self, error: RuntimeError) -> None:
         self._failures = 0 if self._has_stepped else self._failures + 1

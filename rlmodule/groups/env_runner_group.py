@@ -116,9 +116,8 @@ class EnvRunnerGroup:
         """
         if self._runner is None:
             raise RuntimeError(
-                "EnvRunnerGroup.local_runner: expected a runner in this process, got "
-                f"{self._settings.num_env_runners} runners in other processes. "
-                "Set num_env_runners=0, for example to debug an env."
+                f"EnvRunnerGroup.local_runner: expected a runner in this process, got {self._settings.num_env_runners} "
+                "runners in other processes. Set num_env_runners=0, for example to debug an env."
             )
         return self._runner
 

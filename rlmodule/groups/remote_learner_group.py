@@ -353,10 +353,8 @@ class _LearnerActor:
 
     def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
         """Connect to the other learners, to train together from now on."""
-        learner = self.learner
-        learner.connect(
-            ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device)
-        )
+        device = self.learner.device
+        self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
         """Call :meth:`serve`, :meth:`connect` or a method of the learner.
