@@ -173,33 +173,28 @@ class EnvRunnerGroup:
         Each env continues its random streams, and a new env begins its own. States of envs that no runner has are kept
         for :meth:`get_state`. Rollouts that runners have begun are dropped.
         """
-        self._keep_the_rest(state, 1)
-        self._runner.set_state(self._part_of(state, 0))
+        (part,) = self._split(state, 1)
+        self._runner.set_state(part)
 
-    def _envs_of(self, worker: int) -> list[str]:
-        """Return the global indices of the envs of a runner, as text."""
-        num_envs = self._settings.num_envs_per_env_runner
-        return [str(env) for env in range(worker * num_envs, (worker + 1) * num_envs)]
-
-    def _part_of(self, state: State, worker: int) -> State:
-        """Return the part of ``state`` that belongs to the envs of a runner."""
-        return {env: dict(state[env]) for env in self._envs_of(worker) if env in state}
-
-    def _keep_the_rest(self, state: State, num_runners: int) -> None:
-        """Keep the part of ``state`` that none of ``num_runners`` runners continues.
+    def _split(self, state: State, num_runners: int) -> list[State]:
+        """Return the part of ``state`` of each runner, and keep the part that none of them continues.
 
         That is the whole state of an env that no runner has, and the generator of an env that is not the first of its
         runner: a runner uses the generator of its first env alone.
         """
-        num_envs, self._at_rest = self._settings.num_envs_per_env_runner, {}
+        self._at_rest, parts = {}, [State() for _ in range(num_runners)]
         for env, one in state.items():
-            if int(env) >= num_runners * num_envs:
+            runner, slot = divmod(int(env), self._settings.num_envs_per_env_runner)
+            if runner >= num_runners:
                 self._at_rest[env] = dict(one)
-            elif int(env) % num_envs and "generator" in one:
+                continue
+            parts[runner][env] = dict(one)
+            if slot and "generator" in one:
                 self._at_rest[env] = {"generator": one["generator"]}
+        return parts
 
     def _with_the_rest(self, state: State) -> State:
-        """Return ``state`` of the runners together with what :meth:`_keep_the_rest` kept."""
+        """Return ``state`` of the runners together with what :meth:`_split` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:

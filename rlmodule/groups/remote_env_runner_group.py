@@ -276,25 +276,24 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
     def get_state(self) -> State:
-        known = self._call_all("get_state")
+        known, num_envs = self._call_all("get_state"), self._settings.num_envs_per_env_runner
         state: State = {}
         for worker in range(self.workers.size):
             # A runner that is gone has lost its state. The next incarnation must not repeat its random streams.
-            gone = {env: {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
-            state |= known.get(worker, gone)
+            gone = {"incarnation": self.workers.incarnation(worker) + 1}
+            envs = range(worker * num_envs, (worker + 1) * num_envs)
+            state |= known.get(worker) or {str(env): gone for env in envs}
         return self._with_the_rest(state)
 
     def set_state(self, state: State) -> None:
-        self._keep_the_rest(state, self.workers.size)
         self.workers.wait_until_up()
-        args: dict[int, tuple[State]] = {}
-        for worker in range(self.workers.size):
-            part, known = self._part_of(state, worker), self._known_of(worker)
-            known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
+        parts = self._split(state, self.workers.size)
+        for worker, part in enumerate(parts):
+            last = last_incarnation(part.values())
+            self._known_of(worker).incarnation = self.workers.raise_incarnation(worker, last)
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
-            args[worker] = (part,)
-        self._call_all("set_state", args)
+        self._call_all("set_state", {worker: (part,) for worker, part in enumerate(parts)})
         self._lost_for_good = None
         # Each runner answers in order, so all earlier calls have been answered by now.
         for answer in self.workers.collect(0.0):
