@@ -88,13 +88,8 @@ class MultiDistribution(Distribution):
             }
         chosen = tuple(children[key] for key in parts)
         widths = tuple(child.required_input_dim(part) for child, part in zip(chosen, parts.values(), strict=True))
-        return bound(
-            cls,
-            keys=tuple(parts),
-            as_tuple=isinstance(space, spaces.Tuple),
-            widths=widths,
-            **_of_children(chosen, widths),
-        )
+        layout = {"keys": tuple(parts), "as_tuple": isinstance(space, spaces.Tuple), "widths": widths}
+        return bound(cls, **layout, **_of_children(chosen, widths))
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[MultiDistribution]:
