@@ -92,9 +92,6 @@ class Catalog(Hooks):
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
     action_embeddings: ActionEmbeddings | None = None
-    encoder_node: Node[ModelConfig]
-    action_node: Node[type[Distribution]]
-    converter_node: Node[ActionConverter]
 
     @refuses_foreign
     def __init__(
@@ -115,16 +112,13 @@ class Catalog(Hooks):
         self.observation_space = observation_space
         self.action_space = action_space
         self._whole_config = self.model_config = self.model_config_class.from_any(model_config)
-        self._mask_field, self._embeddings_field = action_fields(observation_space, self.model_config)
-        fields = (self._mask_field, self._embeddings_field)
+        self._mask_field, self._embeddings_field = fields = action_fields(observation_space, self.model_config)
         self._action_fields = tuple(key for key, _ in filter(None, fields))  # encoders do not read them
         self._can_normalize = can_normalize(observation_space, self._action_fields)
         self._check_model_config()
-        open_settings = self._open_settings()
-        self.setting_reasons = {
-            name: reason for name, (_, reason) in open_settings.items() if getattr(self.model_config, name) is None
-        }
-        chosen = {name: open_settings[name][0] for name in self.setting_reasons}
+        given, chosen = vars(self.model_config), self._open_settings().items()
+        self.setting_reasons = {name: reason for name, (_, reason) in chosen if given[name] is None}
+        chosen = {name: value for name, (value, _) in chosen if given[name] is None}
         self._whole_config = dataclasses.replace(self.model_config, **chosen)
         self.model_config = self._whole_config.for_function(self.functions[0]) if self.functions else self._whole_config
         self.past_view = (past_view or PastView()).with_settings(self.model_config)
@@ -195,7 +189,7 @@ class Catalog(Hooks):
         if self._feeds_own_encoder:
             assert isinstance(self.input_space, Dict)
             space = Dict({**self.input_space.spaces, OBS: space})
-        self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
+        self.encoder_node.space = space
         decided = self.encoder_node.run()
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
         if self._sees_more and not self._feeds_own_encoder:
@@ -219,10 +213,10 @@ class Catalog(Hooks):
         """
         assert isinstance(self.input_space, Dict)
         streams: dict[str | int, ModelConfig] = {OBS: decided}
-        config, steps = self.model_config, self.past_view.steps
-        for key in steps:
+        config = self.model_config
+        for key, steps in self.past_view.steps.items():
             if key == PREV_OBS:
-                past = stacked_space(space, steps[key])
+                past = stacked_space(space, steps)
                 streams[key] = Node(past, config, f"observation_space[{key!r}]", self._ask_for_encoder).run()
             else:
                 streams[key] = MLPEncoderConfig(input_space=self.input_space.spaces[key], hidden_layer_dims=())
@@ -263,8 +257,7 @@ class Catalog(Hooks):
         return self._get_encoder_config(observation_space, model_config)
 
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
-        given = self.model_config.custom_action_dist
-        custom = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
+        custom = self.custom_dist(node)
         if custom is None:
             found = self._ask(node, self._get_dist_cls_from_action_space, node.space)
             if found is not None and found is node.result:  # a rule chose and bound it
@@ -274,6 +267,11 @@ class Catalog(Hooks):
             where = "model_config.custom_action_dist"
             found = distributions.find(custom, where)
         return _bound(found, node.space, where, node.path)
+
+    def custom_dist(self, node: Node[Any]) -> Any:
+        """Return what ``custom_action_dist`` names for the part ``node`` of an action; None if nothing."""
+        given = self.model_config.custom_action_dist
+        return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
 
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         """Return the distribution class for an action space or a part of one; by default, ask the table."""

@@ -285,9 +285,8 @@ def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]
 
 def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[Line]:
     depth = 2 + 2 * len(node.keys)
-    given = catalog.model_config.custom_action_dist
-    mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
-    decider = "" if mine is None else f"custom_action_dist = {mine!r} (set)"
+    custom = catalog.custom_dist(node)
+    decider = "" if custom is None else f"custom_action_dist = {custom!r} (set)"
     dist_cls, label = node.result, "distribution"
     if not node.keys:
         dist_cls, label = catalog.bound_dist_cls, "action distribution"
