@@ -525,10 +525,10 @@ class Catalog(Hooks):
 
     def build_action_model(self) -> ActionModel | None:
         """Build the net that conditions later parts of an action on earlier ones; return None for independent parts."""
-        dist_cls, space = self.bound_dist_cls, self.action_space
+        dist_cls = self.bound_dist_cls
         if not issubclass(dist_cls, AutoregressiveDistribution):
             return None
-        return MADE.of(dist_cls, space, self.model_config)
+        return MADE.of(dist_cls, self.action_space, self.model_config)
 
     def build_action_converter(self) -> ActionConverter:
         """Build the module that maps sampled actions into the action space."""

@@ -21,13 +21,13 @@ Size = int | tuple[int, int]
 Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
+# annotations that messages show in another form
 _TEXTS = {
     Filters: "[[channels, kernel, stride], [channels, kernel, stride, 'same' | 'valid'], ...]",
     NoneType: "None",
     None: "None",
     Ellipsis: "...",
 }
-"""Annotations that messages show in another form."""
 
 _RELATIONS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 
@@ -178,12 +178,11 @@ def _fit_number(value: Any, hint: type) -> int | float:
 def _fit_items(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
     if not isinstance(value, list | tuple):
         raise _MisfitError
-    if kind is tuple and args and args[-1] is not Ellipsis:
-        if len(value) != len(args):
-            raise _MisfitError
-        return tuple(_fit(item, arg) for item, arg in zip(value, args, strict=True))
-    element = args[0] if args else Any
-    return kind(_fit(item, element) for item in value)
+    is_fixed = kind is tuple and args and args[-1] is not Ellipsis
+    hints = args if is_fixed else (args[0] if args else Any,) * len(value)
+    if len(value) != len(hints):
+        raise _MisfitError
+    return kind(map(_fit, value, hints))
 
 
 def _numbers(value: Any) -> Iterator[float]:

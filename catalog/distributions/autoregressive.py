@@ -90,21 +90,25 @@ class AutoregressiveDistribution(Distribution):
     generator. The estimates are unbiased, and so are their gradients (by the score function), but they have variance.
 
     :meth:`to_deterministic` takes the most likely value part by part, which is not always the most likely action.
+
+    Attributes:
+        independent: The distribution of independent parts.
+        parts: The parts, in the order of the space.
+        context_dim: Number of further inputs, for the action model.
+        width: Number of inputs of the independent parts.
+        num_prefixes: Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``.
+        code_dim: Width of the code of an action.
+        model: The action model; None before :meth:`for_module`.
     """
 
     inputs_suffice = False
     independent: ClassVar[type[Distribution]]
-    """The distribution of independent parts."""
     parts: ClassVar[tuple[Part, ...]] = ()
     context_dim: ClassVar[int] = 0
     width: ClassVar[int] = 0
-    """Number of inputs of the independent parts."""
     num_prefixes: ClassVar[int | None] = None
-    """Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``."""
     code_dim: ClassVar[int] = 0
-    """Width of the code of an action."""
     model: ClassVar[ActionModel | None] = None
-    """The action model; None before :meth:`for_module`."""
 
     def __init__(self, logits: Tensor) -> None:
         if self.model is None:
@@ -210,13 +214,10 @@ class AutoregressiveDistribution(Distribution):
             _write(part, value, code)
             is_choice = part.nvec and part.component is not None
             leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
-        joined = []
-        for part in {part.leaf: part for part in self.parts}.values():
-            whole, *others = leaves[part.leaf]
-            if part.component is not None:
-                whole = torch.cat([whole, *others], -1).reshape(*leading, *part.shape)
-            joined.append(whole)
-        return _nested(self.independent, iter(joined))
+        for part in self.parts:
+            if part.component == 0:  # the parts are the components of a leaf
+                leaves[part.leaf] = [torch.cat(leaves[part.leaf], -1).reshape(*leading, *part.shape)]
+        return _nested(self.independent, (leaf for [leaf] in leaves.values()))
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
         return self._draw(lambda dist, part: dist.sample(generator))

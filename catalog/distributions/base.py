@@ -199,15 +199,19 @@ def incomparable(mine: Distribution, other: Any, expected: str = "another one of
 
 
 class ArrayDistribution(Distribution):
-    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape."""
+    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape.
+
+    Attributes:
+        expected: The spaces it is for, in words, for messages.
+        space_type: The class of these spaces.
+        shape: Shape of one action; None fits any vector.
+        inputs_per_entry: Number of inputs for each number of an action.
+    """
 
     expected: ClassVar[str]
-    """The spaces it is for, in words, for messages."""
     space_type: ClassVar[type[Space]] = Space
     shape: ClassVar[tuple[int, ...] | None] = None
-    """Shape of one action; None fits any vector."""
     inputs_per_entry: ClassVar[int] = 1
-    """Number of inputs for each number of an action."""
 
     @classmethod
     def fits(cls, space: Space) -> bool:

@@ -22,8 +22,8 @@ from catalog.registry import register_distribution
 
 MOST_CHOICES = 10_000
 """How many numbers an integer Box may hold in all."""
+# lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN
 _TINY = float(np.finfo(np.float32).tiny)
-"""Lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN."""
 
 
 class Scored(ArrayDistribution):

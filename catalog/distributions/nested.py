@@ -35,16 +35,20 @@ class MultiDistribution(Distribution):
     space. :meth:`bind` sets the space and the classes of the parts.
 
     Actions are dicts or tuples. Log-probabilities, entropies and KL are sums over the parts.
+
+    Attributes:
+        keys: Keys of a Dict, or indices of a Tuple.
+        as_tuple: Whether actions are tuples.
+        children: The distribution of each part.
+        widths: Number of inputs of each part.
+        noise_widths: Width of the noise of each part; 0 if it cannot sample from noise.
     """
 
     keys: ClassVar[tuple[Any, ...]] = ()
-    """Keys of a Dict, or indices of a Tuple."""
     as_tuple: ClassVar[bool] = False
     children: ClassVar[tuple[type[Distribution], ...]] = ()
     widths: ClassVar[tuple[int, ...]] = ()
-    """Number of inputs of each part."""
     noise_widths: ClassVar[tuple[int, ...]] = ()
-    """Width of the noise of each part; 0 if it cannot sample from noise."""
 
     def __init__(self, logits: Tensor) -> None:
         inputs = logits.split(self.widths, dim=-1)

@@ -12,8 +12,8 @@ from catalog.base import EncoderOutput, ModelConfig, Tree
 from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
 from catalog.model_config import DefaultModelConfig
 
+# minimum number of steps per block: a matrix product of fewer steps takes as long
 _SHORTEST_BLOCK = 16
-"""Minimum number of steps per block: a matrix product of fewer steps takes as long."""
 
 
 @dataclass(frozen=True, kw_only=True)

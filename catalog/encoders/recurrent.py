@@ -18,8 +18,8 @@ from catalog.rules import Node, of_rank
 Hidden = tuple[Tensor, ...]
 """State of one layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
 
+# input that opens a gate to the last bit, or closes it if negative; float16 can hold it
 _SATURATING = 1e4
-"""Input that opens a gate to the last bit, or closes it if negative; float16 can hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)

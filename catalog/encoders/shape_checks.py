@@ -15,11 +15,11 @@ from catalog.spaces import zero_batch
 
 T = TypeVar("T")
 
+# remedy for a net that does not take observations
 _OF_SAMPLES = (
     "Samples come as batches of tensors, in the structure and the dtypes of the space: convert images of bytes with "
     "x.float() / 255, and move channels from last to first with x.movedim(-1, -3)."
 )
-"""Remedy for a net that does not take observations."""
 
 
 def check_encoder(

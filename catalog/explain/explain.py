@@ -197,11 +197,9 @@ def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
 def _standardised(catalog: Catalog, built: Built) -> Line:
     done = "no" if built.normalizer is None else "by running mean and std"
     reason = overrider(catalog, "build_observation_normalizer")
-    differs = (built.normalizer is None) == catalog.normalizes_observations
-    if not reason and differs and built.module is not None:
-        reason = f"{type(built.module).__name__} decides it"
-    reason = reason or _setting(catalog, "normalize_observations")
-    return Line(2, "standardised", f"{done}: {reason}")
+    if built.module is not None and (built.normalizer is None) == catalog.normalizes_observations:
+        reason = reason or f"{type(built.module).__name__} decides it"
+    return Line(2, "standardised", f"{done}: {reason or _setting(catalog, 'normalize_observations')}")
 
 
 def _memory(catalog: Catalog) -> str:
