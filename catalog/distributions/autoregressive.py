@@ -333,15 +333,14 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
             num_values = nvec[0] if issubclass(dist_cls, Categorical) else MOST_PREFIXES + 1
             factors = [(None, name, dist_cls, widths, nvec, num_values)]
         else:  # one input, one number of noise and one of the code for each choice or bit
-            sizes, num_bits = nvec or (1,) * width, () if nvec else (2,) * width
             factors = [
-                (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], (num_bits or nvec)[i])
-                for i, size in enumerate(sizes)
+                (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], size if nvec else 2)
+                for i, size in enumerate(nvec or (1,) * width)
             ]
         for component, its_name, its_cls, widths, sizes, num_values in factors:
-            spans = [Span(start, width) for start, width in zip(starts, widths, strict=True)]
-            yield Part(keys, shape, component, its_name, its_cls, spans[0], spans[1], spans[2], sizes, num_values)
-            starts = [sum(span) for span in spans]
+            inputs, noise, code = map(Span, starts, widths)
+            yield Part(keys, shape, component, its_name, its_cls, inputs, noise, code, sizes, num_values)
+            starts = [sum(inputs), sum(noise), sum(code)]
 
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:

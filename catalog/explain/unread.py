@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.hooks import overrider
-from catalog.model_config import ENCODER, MEMORIES, DefaultModelConfig, settings_about
+from catalog.model_config import MEMORIES, DefaultModelConfig, settings_about
 from catalog.rules import Node
 from catalog.settings import settings_of
 
@@ -64,10 +64,9 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
     A custom hook may read any of the settings of the part that it decides.
     """
-    config = catalog.model_config
+    config, known = catalog.model_config, settings_of(type(catalog.model_config))
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
     every = [catalog, *views.values()]
-    known = settings_of(type(config))
     read = {*catalog.setting_reasons}.union(*(_read_by(view, every) for view in every))
     values = {name: getattr(config, name) for name in known if name not in read}
     unread = {name: value for name, value in values.items() if value != known[name].default}
@@ -101,10 +100,9 @@ def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
     """Return the settings that affect what ``view`` builds; ``views`` are those of all functions."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
-    items = settings_of(type(config)).values()
-    read = {item.name for item in items}
+    read = {*settings_of(type(config))}
     if not _decides_all(view):
-        read -= {item.name for item in items if item.part == ENCODER}
+        read -= config.encoder_settings().keys()
         read |= {*memory_settings(config), *MEMORIES, "leaf_overrides", *_named_by_rules(view.encoder_node.walk())}
         if view.past_view.steps and not config.is_recurrent:
             read |= {*FUSION}
