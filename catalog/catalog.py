@@ -66,6 +66,8 @@ class Catalog(Hooks):
             have their own nets.
 
     Attributes:
+        functions: Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder.
+        model_config_class: Class of ``model_config``. A catalog with further settings sets a subclass here.
         encoder_config: Config of the encoder; None if ``_determine_components_hook`` sets none, or if the tree has no
             rule for the space and the nets may be custom.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
@@ -81,11 +83,7 @@ class Catalog(Hooks):
     """
 
     functions: ClassVar[tuple[str, ...]] = ()
-    """Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder."""
-
     model_config_class: ClassVar[type[DefaultModelConfig]] = DefaultModelConfig
-    """Class of ``model_config``. A catalog with further settings sets a subclass here."""
-
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
     _refusal: ValueError | None = None
@@ -550,8 +548,7 @@ class Catalog(Hooks):
 
     def _explain_further_parts(self) -> dict[str, nn.Module]:
         """Build the nets that a module may have in addition to encoder and heads."""
-        embeddings, action_model = self.build_action_embeddings(), self.build_action_model()
-        return further_nets(embeddings, action_model, self.build_extra_outputs())
+        return further_nets(self.build_action_embeddings(), self.build_action_model(), self.build_extra_outputs())
 
     # --- checking -----------------------------------------------------------------------------------------------------
 

@@ -202,25 +202,29 @@ class AutoregressiveDistribution(Distribution):
     # --- sampling -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
-        """Make an action part by part: ``choose`` picks the value of a part from its distribution given earlier
-        parts."""
+    def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> tuple[Tree, list[Tensor]]:
+        """Make an action part by part, and return it with the value of each part.
+
+        ``choose`` picks the value of a part from its distribution given earlier parts.
+        """
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((*leading, self.code_dim))
         leaves: dict[tuple[Any, ...], list[Tensor]] = {part.leaf: [] for part in self.parts}
+        values = []
         for part in self.parts:
             inputs = self._model(self.inputs, self.context, code)
             value = choose(part.dist_cls.from_logits(part.inputs.of(inputs)), part)
             _write(part, value, code)
+            values.append(value)
             is_choice = part.nvec and part.component is not None
             leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
         for part in self.parts:
             if part.component == 0:  # the parts are the components of a leaf
                 leaves[part.leaf] = [torch.cat(leaves[part.leaf], -1).reshape(*leading, *part.shape)]
-        return _nested(self.independent, (leaf for [leaf] in leaves.values()))
+        return _nested(self.independent, (leaf for [leaf] in leaves.values())), values
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        return self._draw(lambda dist, part: dist.sample(generator))
+        return self._draw(lambda dist, part: dist.sample(generator))[0]
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
@@ -228,10 +232,10 @@ class AutoregressiveDistribution(Distribution):
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
-        return self._draw(lambda dist, part: dist.sample_from(part.noise.of(noise)))
+        return self._draw(lambda dist, part: dist.sample_from(part.noise.of(noise)))[0]
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample()))
+        return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample())[0])
 
     # --- densities ----------------------------------------------------------------------------------------------------
 
@@ -250,9 +254,9 @@ class AutoregressiveDistribution(Distribution):
             # H = Σ p(prefix) (H(last | prefix) - log p(prefix)); the clamp makes 0 · -inf a 0 instead of NaN
             terms = last.entropy() - logp.clamp_min(torch.finfo(logp.dtype).min)
             return (logp.exp() * terms).sum(0)
-        drawn = self.sample()
+        drawn, values = self._draw(lambda dist, part: dist.sample())
         given = self._conditionals(self._given(drawn))
-        return self._mean_over_prefixes([dist.entropy() for dist in given], given, drawn)
+        return _mean_over_prefixes([dist.entropy() for dist in given], given, values)
 
     def kl(self, other: Self) -> Tensor:
         """Return KL(self ‖ other). ``other`` may belong to another module; the class docstring says when it is
@@ -264,9 +268,9 @@ class AutoregressiveDistribution(Distribution):
             (p, p_last), (q, q_last) = self._along(prefixes, code), other._along(prefixes, code)
             probs = p.exp()
             return (probs * (p - q + p_last.kl(q_last)).masked_fill(probs == 0, 0.0)).sum(0)
-        drawn = self.sample()
+        drawn, values = self._draw(lambda dist, part: dist.sample())
         given, theirs = self._conditionals(self._given(drawn)), other._conditionals(other._given(drawn))
-        return self._mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, drawn)
+        return _mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, values)
 
     def _conditionals(self, inputs: Tensor) -> list[Distribution]:
         """Make the distributions of the parts from the inputs that :meth:`_given` returns."""
@@ -291,33 +295,22 @@ class AutoregressiveDistribution(Distribution):
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
 
-    def _mean_over_prefixes(self, terms: list[Tensor], given: list[Distribution], drawn: Tree) -> Tensor:
-        """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
 
-        Args:
-            terms: One term of each part, given the earlier parts of ``drawn``.
-            given: The distributions of the parts, given the earlier parts of ``drawn``.
-            drawn: One sampled action.
-        """
-        # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
-        # minus itself detached is 0 in value and leaves only the gradient.
-        values = self._values(drawn)
-        later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
-        for i in range(len(terms) - 1, 0, -1):
-            later = later + terms[i].detach()
-            score = score + given[i - 1].logp(values[i - 1]) * later
-        return total(terms) + (score - score.detach())
+def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: list[Tensor]) -> Tensor:
+    """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
 
-    def _values(self, actions: Tree) -> list[Tensor]:
-        """Return the value of each part of ``actions``."""
-        values = []
-        for part in self.parts:
-            value, i = at(actions, part.leaf), part.component
-            if i is not None:
-                flat = _flat(value, self.inputs.dim())
-                value = flat[..., i] if part.nvec else flat[..., i : i + 1]
-            values.append(value)
-        return values
+    Args:
+        terms: One term of each part, given the earlier parts of a sampled action.
+        given: The distributions of the parts, given these.
+        values: The sampled value of each part.
+    """
+    # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
+    # minus itself detached is 0 in value and leaves only the gradient.
+    later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
+    for i in range(len(terms) - 1, 0, -1):
+        later = later + terms[i].detach()
+        score = score + given[i - 1].logp(values[i - 1]) * later
+    return total(terms) + (score - score.detach())
 
 
 def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:

@@ -30,15 +30,17 @@ class Distribution(Hooks, ABC):
         ``bind``: in classes that need to know their space.
         ``for_module``: in classes that need the module that acts.
         ``from_logits``: in classes that do not store the logits as they are.
+
+    Attributes:
+        inputs_suffice: Whether the inputs alone determine the distribution. If it also depends on parameters of a
+            module, stored inputs do not restore it after an update: algorithms that compare with an older policy refuse
+            such a class.
+        bounded: Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so
+            the catalog refuses ``normalize_actions=False`` unless the bounds are -1 and 1.
     """
 
     inputs_suffice: ClassVar[bool] = True
-    """Whether the inputs alone determine the distribution. If it also depends on parameters of a module, stored inputs
-    do not restore it after an update: algorithms that compare with an older policy refuse such a class."""
-
     bounded: ClassVar[bool] = False
-    """Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so the catalog
-    refuses ``normalize_actions=False`` unless the bounds are -1 and 1."""
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:

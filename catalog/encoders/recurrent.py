@@ -105,9 +105,8 @@ class RecurrentEncoder(MemoryEncoder):
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
         """Run steps ``[T, B, D]`` one by one: slow except in a CUDA graph, but without synchronisation."""
         outputs = []
-        for t, (tokens, fresh) in enumerate(zip(x.split(1), starts.unsqueeze(-1), strict=True)):
-            if t > 0:
-                hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
+        for tokens, fresh in zip(x.split(1), starts.unsqueeze(-1), strict=True):
+            hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
             y, hidden = self._step(tokens, hidden)
             outputs.append(y)
         return torch.cat(outputs), hidden
