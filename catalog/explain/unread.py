@@ -108,17 +108,16 @@ def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
             read |= {*FUSION}
     if not any(_decides_all(v) or v.model_config.is_recurrent or v.model_config.has_custom_model for v in views):
         read -= {"max_seq_len"}
-    heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
-    in_parts = issubclass(dist_cls, AutoregressiveDistribution)
-    if not in_parts:
+    if not issubclass(dist_cls, AutoregressiveDistribution):
         read -= {"autoregressive_hiddens", "autoregressive_context_dim"}
-    if not in_parts and not any(overrider(view, hook) for hook in heads):
-        if config.free_log_std or not dist_cls.log_std_indices(view.action_space):
-            read -= {"log_std_clip_param"}
-        if not dist_cls.log_std_indices(view.action_space):
-            read -= {"free_log_std"}
-        if not config.head_fcnet_hiddens:
-            read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
+        heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
+        if not any(overrider(view, hook) for hook in heads):
+            if not dist_cls.log_std_indices(view.action_space):
+                read -= {"free_log_std", "log_std_clip_param"}
+            elif config.free_log_std:
+                read -= {"log_std_clip_param"}
+            if not config.head_fcnet_hiddens:
+                read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
     view.converter_node.run()  # records the decisions in the nodes
     own_converter = overrider(view, "build_action_converter")
     if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):
