@@ -59,8 +59,7 @@ def find_action_embeddings(
     shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
     if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
         expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
-        is_mask = shape == (count,)
-        hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if is_mask else ""
+        hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if shape == (count,) else ""
         raise _misfit(key, expected, field, "Change its space", hint)
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
