@@ -255,7 +255,7 @@ class Catalog(Hooks):
         return self._get_encoder_config(observation_space, model_config)
 
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
-        custom = self.custom_dist(node)
+        custom = self._custom_dist(node)
         if custom is None:
             found = self._ask(node, self._get_dist_cls_from_action_space, node.space)
             if found is not None and found is node.result:  # a rule chose and bound it
@@ -266,7 +266,7 @@ class Catalog(Hooks):
             found = distributions.find(custom, where)
         return _bound(found, node.space, where, node.path)
 
-    def custom_dist(self, node: Node[Any]) -> Any:
+    def _custom_dist(self, node: Node[Any]) -> Any:
         """Return what ``custom_action_dist`` names for the part ``node`` of an action; None if nothing."""
         given = self.model_config.custom_action_dist
         return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given

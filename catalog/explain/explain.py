@@ -283,7 +283,7 @@ def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]
 
 def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[Line]:
     depth = 2 + 2 * len(node.keys)
-    custom = catalog.custom_dist(node)
+    custom = catalog._custom_dist(node)
     decider = "" if custom is None else f"custom_action_dist = {custom!r} (set)"
     dist_cls, label = node.result, "distribution"
     if not node.keys:
