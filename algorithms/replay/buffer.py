@@ -114,9 +114,7 @@ class ReplayBuffer:
         self._per_row: dict[str, np.ndarray] = {n: np.zeros(shape, kind) for n, kind in kinds.items()}
         self.rewards, self.terminateds, self.starts, self.cuts = self._per_row.values()
         self.cuts[:] = True
-        self._anchors = None
-        if sequences is not None:
-            self._anchors = Anchors(sequences, layout, self.max_steps, prioritized)
+        self._anchors = None if sequences is None else Anchors(sequences, layout, self.max_steps)
         # Rows are tracked for sequences too: a sequence trains those of its rows that are sampleable.
         self._transitions = Candidates(*shape, prioritized if sequences is None else None)
         self._candidates = self._anchors or self._transitions

@@ -21,11 +21,9 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
         One or two pairs of slices: of the ring, and of the ``count`` rows that lie there.
     """
     begin %= size
-    end = begin + count
-    if end <= size:
-        return [(slice(begin, end), slice(0, count))]
-    first = size - begin
-    return [(slice(begin, size), slice(0, first)), (slice(0, end - size), slice(first, count))]
+    first = min(count, size - begin)
+    until_end = (slice(begin, begin + first), slice(0, first))
+    return [until_end] if first == count else [until_end, (slice(0, count - first), slice(first, count))]
 
 
 class Candidates:
@@ -94,15 +92,10 @@ class Candidates:
             return self.priorities.sample(num, beta, rng)
         # Draw among all entries and reject those that are not drawable: nearly all are, and listing them costs more.
         flags, total = self.sampleable.reshape(-1), rows_in_use * self.sampleable.shape[1]
-        numbers = (rng.random(num) * total).astype(np.int64)
-        good = flags.take(numbers)
-        if np.count_nonzero(good) == num:
-            return numbers, None
-        drawn = [numbers[good]]
-        missing = num - len(drawn[0])
+        drawn, missing, tries = list[np.ndarray](), num, num
         while missing:
-            tries = min(_MAX_DRAWS, missing * total // self.num + 8)
             numbers = (rng.random(tries) * total).astype(np.int64)
             drawn.append(numbers[flags.take(numbers)][:missing])
             missing -= len(drawn[-1])
+            tries = min(_MAX_DRAWS, missing * total // self.num + 8)
         return np.concatenate(drawn), None

@@ -113,6 +113,7 @@ class ReplayLayout:
     Attributes:
         capacity: Transitions in all.
         num_envs: Columns of the ring.
+        prioritized: Settings of draws by priority; None for uniform draws.
         rows: Rows of the ring.
         row_unit: The length of sequences, of which ``rows`` is a multiple. 1 if samples are rows.
         kept_rows: Rows that hold transitions.
@@ -135,7 +136,8 @@ class ReplayLayout:
         check_value("ReplayBuffer(num_envs)", num_envs, int, Bounds(ge=1), "Envs in all.")
         self.obs = stored_leaves(observation_space, frame_stack_axis)
         self.actions = stored_leaves(sampled_space(action_space))
-        self.capacity, self.num_envs, self.kept_rows = capacity, num_envs, -(-capacity // num_envs)
+        self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
+        self.kept_rows = -(-capacity // num_envs)
         self.row_unit = unit = 1 if sequences is None else sequences.length
         # The rows for transitions are followed by one for the newest observation, and preceded by those that hold the
         # older frames of the oldest stack. Rows are rounded up to whole sequences, so that anchors stay on multiples.

@@ -134,8 +134,7 @@ class SparseRows:
         while len(self._free) < len(places):
             size = len(self.tables[0])
             more = max(8, size)
-            rooms = [np.zeros((more, *table.shape[1:]), table.dtype) for table in self.tables]
-            self.tables = [np.concatenate(pair) for pair in zip(self.tables, rooms, strict=True)]
+            self.tables = [np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]) for x in self.tables]
             self._free += range(size, size + more)
         kept = len(self._free) - len(places)
         slots = self._free[kept:]
@@ -157,10 +156,8 @@ class SparseRows:
         """Return the places that have values, and these values."""
         places = np.flatnonzero(self._flat_index >= 0)
         slots = self._flat_index[places]
-        return {
-            "places": torch.from_numpy(places),
-            "values": [torch.from_numpy(table[slots]) for table in self.tables],
-        }
+        values = [torch.from_numpy(table[slots]) for table in self.tables]
+        return {"places": torch.from_numpy(places), "values": values}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` to empty tables."""

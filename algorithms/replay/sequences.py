@@ -19,7 +19,6 @@ import tree
 from torch import Tensor
 
 from algorithms.replay.candidates import Candidates
-from algorithms.replay.prioritized import PrioritizedReplay
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from rlmodule.data.columns import Batch, Columns
@@ -74,23 +73,16 @@ class Anchors(Candidates):
 
     Args:
         settings: Length, burn-in and initial state.
-        layout: Layout of the ring, whose rows are a multiple of the length.
+        layout: Layout of the ring, whose rows are a multiple of the length, with the settings of prioritized draws.
         n_step: The greatest number of steps in a window.
-        prioritized: Draw by priority. None draws uniformly.
 
     Raises:
         ValueError: If the ring is too short to hold a complete sequence at all times once it is full.
     """
 
-    def __init__(
-        self,
-        settings: SequenceReplay,
-        layout: ReplayLayout,
-        n_step: int,
-        prioritized: PrioritizedReplay | None,
-    ) -> None:
+    def __init__(self, settings: SequenceReplay, layout: ReplayLayout, n_step: int) -> None:
         num_envs, kept_rows = layout.num_envs, layout.kept_rows
-        super().__init__(layout.rows // settings.length, num_envs, prioritized)
+        super().__init__(layout.rows // settings.length, num_envs, layout.prioritized)
         self.settings = settings
         self._rows, self._kept_rows, self._num_envs = layout.rows, kept_rows, num_envs
         self._reach = settings.reach(n_step)
@@ -145,12 +137,7 @@ class Anchors(Candidates):
         return states
 
     def advance(
-        self,
-        head: int,
-        steps: int,
-        columns: slice,
-        states: Sequence[Tensor] | None,
-        trained: np.ndarray,
+        self, head: int, steps: int, columns: slice, states: Sequence[Tensor] | None, trained: np.ndarray
     ) -> None:
         """Update the anchors after rows were written: offer complete sequences, withdraw overwritten ones.
 

@@ -51,10 +51,9 @@ class RunMetrics:
         steps, stats = rollout.num_env_steps, rollout.stats
         self._steps_now += steps
         self.env_steps += steps
-        if finished := len(stats["episode_returns"]):
-            self.episodes += finished
-            self._returns.extend(stats["episode_returns"].tolist())
-            self._lengths.extend(stats["episode_lengths"].tolist())
+        self.episodes += len(stats["episode_returns"])
+        self._returns.extend(stats["episode_returns"].tolist())
+        self._lengths.extend(stats["episode_lengths"].tolist())
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 

@@ -167,11 +167,9 @@ class TrainingSession:
 @contextmanager
 def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them. Other threads cannot set handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, handler) for each in heard}
+    heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    listening = [each for each in heard if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handler) for each in listening}
     try:
         yield
     finally:

@@ -50,17 +50,15 @@ def encode(value: Any) -> Any:
         if all(type(key) is str and not key.startswith("__") for key in value):
             return {key: encode(item) for key, item in value.items()}
         return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
-    if isinstance(value, type | FunctionType | BuiltinFunctionType):
-        path = _import_path(value)
-        return {"__import__": path} if path is not None else _pass_again(value)
     if type(value) in _SPACES.values():
         return _encode_space(value)
-    if is_dataclass(value):
-        path = _import_path(type(value))
-        if path is not None:
-            names = [item.name for item in fields(value) if item.init]
-            given = value.given() if isinstance(value, DefaultModelConfig) else names
-            return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
+    if (path := _import_path(value)) is not None:
+        return {"__import__": path}
+    path = _import_path(type(value))
+    if path is not None and is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in fields(value) if item.init]
+        given = value.given() if isinstance(value, DefaultModelConfig) else names
+        return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
     return _pass_again(value)
 
 
@@ -237,14 +235,12 @@ class Decoder:
 
     def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
         """Import the class or function at ``path``; if that is not allowed, note it as missing and return None."""
-        allowed = self._is_allowed(path)
-        if not allowed and not (_is_ours(path) or path.startswith(_ACTIVATIONS)):
-            self._missing.append((place, path, True))
-            return None
-        found = self._imported(path, place)
-        kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        found, kinds, allowed = None, [], self._is_allowed(path)
+        if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
+            found = self._imported(path, place)
+            kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
         if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
-            # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
             self._missing.append((place, path, True))
             return None
         is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
@@ -273,7 +269,7 @@ class Decoder:
         return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
 
     def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
-        """Call ``make``, and raise a readable error if ``data`` is malformed."""
+        """Call ``build``, and raise a readable error if ``data`` is malformed."""
         try:
             return build()
         except Exception as error:
