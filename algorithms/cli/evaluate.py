@@ -17,15 +17,8 @@ from algorithms.run.video import watch
 from catalog.settings import setting, settings_of
 from rlmodule.seeding import int_seed
 
-_OF_TRAINING: dict[str, Any] = {
-    **dict.fromkeys(CALLBACK_SETTINGS),
-    "loggers": None,
-    "run_dir": None,
-    "evaluation_interval": None,
-    "evaluation_num_videos": 0,
-    "checkpoint_interval": None,
-    "replay_in_checkpoints": False,
-}
+_UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
+_OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
 """Settings that do not affect how a policy acts. They are replaced, so that code they name is not needed."""
 
 

@@ -234,12 +234,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 @contextmanager
-def needed_package(name: str, remedy: str) -> Iterator[None]:
+def needed_package(where: str, name: str, remedy: str) -> Iterator[None]:
     """Replace an ``ImportError`` inside the block by one that names the package, and ends with ``remedy``."""
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"loggers: {name!r}: expected the package {name}, got {error}. {remedy}") from error
+        raise ImportError(f"{where}: expected the package {name}, got {error}. {remedy}") from error
 
 
 class ServiceRun:

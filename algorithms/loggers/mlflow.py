@@ -33,7 +33,7 @@ class MlflowLogger(Logger):
 
     def __init__(self, run: LoggedRun, *, tracking_uri: str | None = None, experiment: str | None = None) -> None:
         super().__init__(run)
-        with needed_package("mlflow", 'Install it: pip install "catalog-rl[mlflow]".'):
+        with needed_package("loggers: 'mlflow'", "mlflow", 'Install it: pip install "catalog-rl[mlflow]".'):
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException

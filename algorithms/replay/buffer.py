@@ -1,6 +1,7 @@
 """ReplayBuffer: store transitions in a ring, and sample n-step batches of them.
 
-The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``.
+The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``, which
+``take()`` of an array ``[R, N]`` expects.
 Adding a rollout copies whole arrays into consecutive rows. The observation after its last step goes into the next row,
 where the next rollout begins. So the observation after a step is always in the next row, and none is stored twice.
 """
@@ -322,24 +323,24 @@ class ReplayBuffer:
             Four arrays ``[B]``: the places of their last rows and their numbers of steps, int64; their discounted sums
             of rewards and the discounts of what follows them, float32.
         """
-        most, flat_rewards = self.max_steps, self.rewards.reshape(-1)
+        most = self.max_steps
         if most == 1:
             last, steps, power = places, np.ones_like(places), self._powers[1]
-            rewards = flat_rewards.take(places)
+            rewards = self.rewards.take(places)
         else:
             window = (places[:, None] + self._offsets * self.num_envs) % self._num_places
             if self._min_steps < most:
                 most = self._rng.integers(self._min_steps, most + 1, len(places))
-            cuts = self.cuts.reshape(-1).take(window)
+            cuts = self.cuts.take(window)
             cuts[:, -1] = True  # so that argmax finds one in every window
             steps = np.minimum(self.newest_distance(places) + 1, most)
             np.minimum(steps, cuts.argmax(1) + 1, out=steps)
             last = (places + (steps - 1) * self.num_envs) % self._num_places
-            rewards = flat_rewards.take(window)
+            rewards = self.rewards.take(window)
             rewards *= self._powers[:-1]
             rewards *= self._offsets < steps[:, None]
             rewards, power = rewards.sum(1), self._powers.take(steps)
-        going = ~self.terminateds.reshape(-1).take(last)
+        going = ~self.terminateds.take(last)
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
 
     def observations(self, places: np.ndarray) -> Tree:
@@ -359,7 +360,7 @@ class ReplayBuffer:
 
     def has_final(self, places: np.ndarray) -> np.ndarray:
         """Return which steps at ``places`` were truncated, bool of the same shape."""
-        return self._obs.finals.index.reshape(-1).take(places) >= 0
+        return self._obs.finals.index.take(places) >= 0
 
     # -------------------------------------------------------------------------------------------------- state
 

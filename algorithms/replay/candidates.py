@@ -91,11 +91,11 @@ class Candidates:
         if self.priorities is not None:
             return self.priorities.sample(num, beta, rng)
         # Draw among all entries and reject those that are not drawable: nearly all are, and listing them costs more.
-        flags, total = self.sampleable.reshape(-1), rows_in_use * self.sampleable.shape[1]
+        total = rows_in_use * self.sampleable.shape[1]
         drawn, missing, tries = list[np.ndarray](), num, num
         while missing:
             numbers = (rng.random(tries) * total).astype(np.int64)
-            drawn.append(numbers[flags.take(numbers)][:missing])
+            drawn.append(numbers[self.sampleable.take(numbers)][:missing])
             missing -= len(drawn[-1])
             tries = min(_MAX_DRAWS, missing * total // self.num + 8)
         return np.concatenate(drawn), None

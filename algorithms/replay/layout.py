@@ -86,10 +86,8 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
     for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
         path = ".".join(map(str, keys))
         leaves[path] = StoredLeaf(path, array.shape[1:], array.dtype)
-    if frame_stack_axis is None:
-        frame_stack_axis = {}
-    elif not isinstance(frame_stack_axis, Mapping):
-        frame_stack_axis = {"": frame_stack_axis}
+    if not isinstance(frame_stack_axis, Mapping):
+        frame_stack_axis = {} if frame_stack_axis is None else {"": frame_stack_axis}
     for path, axis in frame_stack_axis.items():
         where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
         if path not in leaves:

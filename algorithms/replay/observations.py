@@ -118,7 +118,6 @@ class SparseRows:
     def __init__(self, rows: int, num_envs: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         self.index = np.full((rows, num_envs), -1, np.int32)
         self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
-        self._flat_index = self.index.reshape(-1)
         self._free: list[int] = []
 
     def __len__(self) -> int:
@@ -139,7 +138,7 @@ class SparseRows:
         kept = len(self._free) - len(places)
         slots = self._free[kept:]
         del self._free[kept:]
-        self._flat_index[places] = slots
+        self.index.put(places, slots)
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
 
@@ -154,8 +153,8 @@ class SparseRows:
 
     def get_state(self) -> dict[str, Any]:
         """Return the places that have values, and these values."""
-        places = np.flatnonzero(self._flat_index >= 0)
-        slots = self._flat_index[places]
+        places = np.flatnonzero(self.index >= 0)
+        slots = self.index.take(places)
         values = [torch.from_numpy(table[slots]) for table in self.tables]
         return {"places": torch.from_numpy(places), "values": values}
 
@@ -228,7 +227,7 @@ class ObservationRows(TreeRows):
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
         frames = flat.take(window, 0, mode="wrap")
         if last and len(self.older):
-            entries = self.older.index.reshape(-1).take(window[:, 1:], mode="wrap")
+            entries = self.older.index.take(window[:, 1:], mode="wrap")
             begins = entries >= 0
             rows = np.flatnonzero(begins.any(1))
             since = begins[rows, ::-1].argmax(1)  # steps since the stack's start, which has `last` older frames
@@ -244,7 +243,7 @@ class ObservationRows(TreeRows):
         That is the true final observation after a truncated step, and else the observation in the next row.
         """
         following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
-        entries = self.finals.index.reshape(-1).take(places)
+        entries = self.finals.index.take(places)
         found = np.flatnonzero(entries >= 0)
         if len(found):
             for values, finals in zip(following, self.finals.tables, strict=True):

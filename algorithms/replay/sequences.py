@@ -253,14 +253,13 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         column[rows] = values
         return torch.from_numpy(column.reshape(*shape, *values.shape[1:]))
 
-    trained = ring.sampleable.reshape(-1).take(places[: settings.length]).reshape(-1).nonzero()[0]
-    own = places.reshape(-1)[trained]
-    rows = positions.reshape(-1)[trained]
+    trained = np.flatnonzero(ring.sampleable.take(places[: settings.length]))
+    own, rows = places.take(trained), positions.take(trained)
     _, steps, rewards, discounts = ring.windows(own)
     # one row after the window's last step, which is an inserted row if that step was truncated
-    following = positions.reshape(-1)[trained + (steps - 1) * batch_size] + batch_size
+    following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
-    starts = ring.starts.reshape(-1).take(places[:-1].reshape(-1))
+    starts = ring.starts.take(places[:-1].reshape(-1))
     batch = {
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
@@ -275,7 +274,7 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         obs = ring.observations(before.reshape(-1))
         batch[Columns.BURN_IN] = {
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
-            Columns.STARTS: torch.from_numpy(ring.starts.reshape(-1).take(before)),
+            Columns.STARTS: torch.from_numpy(ring.starts.take(before)),
         }
     return batch, rows % batch_size
 
@@ -300,6 +299,6 @@ def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray,
     positions += (until - truncated) * batch
     spread = np.repeat(places[-1:], steps + int(until[-1].max()), 0)
     inserted = positions[truncated] + batch
-    spread.reshape(-1)[positions] = places
-    spread.reshape(-1)[inserted] = places[truncated]
+    spread.put(positions, places)
+    spread.put(inserted, places[truncated])
     return spread, positions, inserted

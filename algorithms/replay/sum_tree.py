@@ -75,6 +75,6 @@ class SumTree:
             nodes = nodes * _BRANCH + child
             if level is not self._levels[0]:
                 places = offsets + child
-                mass -= ends.reshape(-1).take(places) - children.reshape(-1).take(places)
+                mass -= ends.take(places) - children.take(places)
                 np.maximum(mass, 0, out=mass)
         return nodes

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import HumanRendering
 
+from algorithms.loggers.base import needed_package
 from algorithms.run.run_folder import env_name
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
@@ -124,12 +125,8 @@ def never_ends(where: str, got: str, instead: str) -> RuntimeError:
 
 def _writer() -> Any:
     """Return the class that makes a video from a list of frames."""
-    try:
+    with needed_package("videos", "moviepy", 'Run: pip install "catalog-rl[video]"'):
         from moviepy import ImageSequenceClip
-    except ImportError as error:
-        raise ImportError(
-            'videos: expected the package moviepy, got none. Run: pip install "catalog-rl[video]"'
-        ) from error
     return ImageSequenceClip
 
 

@@ -108,8 +108,8 @@ class _Place:
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
-        inner = [get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping)]
-        return replace(self, path=path, hint=inner[0] if inner else Any)
+        inner = (get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping))
+        return replace(self, path=path, hint=next(inner, Any))
 
 
 class Decoder:

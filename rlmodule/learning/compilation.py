@@ -35,6 +35,7 @@ _MOST_RECAPTURES = 8
 """Most graphs discarded because a number that they froze has changed; after that capturing stops."""
 _WARM_UP = 3
 """Number of trial runs before a capture, as torch recommends."""
+_STOPPED = "%s: the loss of module %r is computed without: %s"
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
@@ -218,16 +219,13 @@ class _Accelerated:
     def _stop_compiling(self, reason: str) -> None:
         if self._compiles:
             self._compiles, self._fast = False, self._plain
-            self._warn("torch_compile_learner", reason)
+            logger.warning(_STOPPED, "torch_compile_learner", self._module_id, reason)
 
     def _stop_capturing(self, reason: str) -> None:
         if self._captures:
             self._captures = False
             self._graphs.clear()
-            self._warn("torch_cuda_graphs", reason)
-
-    def _warn(self, setting: str, reason: str) -> None:
-        logger.warning("%s: the loss of module %r is computed without: %s", setting, self._module_id, reason)
+            logger.warning(_STOPPED, "torch_cuda_graphs", self._module_id, reason)
 
 
 def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:

@@ -103,21 +103,10 @@ class FlatAdam(torch.optim.Adam):
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
         state["step"].add_(1.0).sub_(skip)
+        tensors = [parameters], [parameters.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
+        rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-            [parameters],
-            [parameters.grad],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-            found_inf=skip,
+            *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
         )
 
 

@@ -35,7 +35,6 @@ from rlmodule.learning.reports import (
     Metrics,
     add_extra_losses,
     check_names,
-    count_in_a_row,
     name_taken,
     too_many_skipped,
     wrong_loss,
@@ -323,15 +322,15 @@ class Learner(Hooks, ABC):
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
         """Return the numbers to report: those of :meth:`summarize`, ``more``, the learning rate, and the means of the
         metrics of the module's own losses. Raise FloatingPointError if too many updates in a row were not finite."""
-        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED)
-        before, limit = self._skipped_in_a_row[module_id], self.settings.max_nonfinite_updates_in_a_row
-        num_skipped = float(skipped.sum())
-        self._skipped_in_a_row[module_id] = in_a_row = count_in_a_row(skipped, before, limit) if num_skipped else 0
-        if in_a_row >= limit:
-            raise too_many_skipped(limit, module_id, self.module[module_id])
+        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
+        limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
+        for one in skipped:
+            in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
+            if in_a_row[module_id] >= limit:
+                raise too_many_skipped(limit, module_id, self.module[module_id])
         lr = float(self.optimizers[module_id].param_groups[0]["lr"])
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
-        results |= {**more, "learning_rate": lr, "num_updates_skipped": num_skipped}
+        results |= {**more, "learning_rate": lr, "num_updates_skipped": sum(skipped)}
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}

@@ -71,21 +71,6 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
 
 
-def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
-    """Return how many updates in a row were skipped, at the end of ``skipped``; stop early once it is ``limit``.
-
-    Args:
-        skipped: Nonzero for each skipped update, oldest first, ``[M]``.
-        before: Number of updates in a row that were skipped right before the first entry.
-        limit: The count at which to stop.
-    """
-    for one in skipped.tolist():
-        before = before + 1 if one else 0
-        if before >= limit:
-            break
-    return before
-
-
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
     """Return the error to raise after ``limit`` consecutive updates with a non-finite loss or gradient.
 
