@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from algorithms.run.threads import Threads, building, computing_on
 from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
 from catalog.explain.explain import Format
 from catalog.hooks import explain_unknown, refuses_foreign
+from rlmodule.checkpoint import StrPath
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
@@ -173,7 +173,7 @@ class Algorithm(metaclass=AlgorithmType):
         num_env_steps: int | None = None,
         explore: bool | None = None,
         num_videos: int | None = None,
-        video_dir: str | os.PathLike[str] | None = None,
+        video_dir: StrPath | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
         """Evaluate the current weights in separate envs. An argument that is None takes its ``evaluation`` setting.
@@ -212,14 +212,14 @@ class Algorithm(metaclass=AlgorithmType):
         """Describe the networks and the catalog's decisions that led to them; see :meth:`RLModule.explain`."""
         return self.get_module().explain(format)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: StrPath) -> Path:
         """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""
         written = save_algorithm(self, path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 
     @staticmethod
-    def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
+    def from_checkpoint(path: StrPath, *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
         """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:

@@ -15,6 +15,7 @@ from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, record_videos
 from algorithms.run.wrong_calls import already_stopped
 from catalog.settings import settings_of
+from rlmodule.checkpoint import StrPath
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.seeding import int_seed
 
@@ -32,7 +33,7 @@ def evaluation_config(
     num_env_steps: int | None,
     explore: bool | None,
     num_videos: int | None,
-    video_dir: str | os.PathLike[str] | None,
+    video_dir: StrPath | None,
 ) -> AlgorithmConfig:
     """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` are settings.
 
@@ -95,7 +96,7 @@ class Evaluation:
                 self._made.build_modules(algorithm.module_spec, algorithm.get_module())
         return self._made
 
-    def run(self, config: AlgorithmConfig, video_dir: str | os.PathLike[str] | None, progress: bool) -> dict[str, Any]:
+    def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
         """Record videos and play episodes, as ``config`` asks.
 
         Returns:
@@ -113,9 +114,7 @@ class Evaluation:
             algorithm.metrics.add_logged(evaluation)
         return evaluation
 
-    def _record(
-        self, config: AlgorithmConfig, folder: str | os.PathLike[str] | None, progress: bool
-    ) -> list[dict[str, Any]]:
+    def _record(self, config: AlgorithmConfig, folder: StrPath | None, progress: bool) -> list[dict[str, Any]]:
         algorithm, count = self._algorithm, config.evaluation_num_videos
         if folder is None:
             assert config.run_dir is not None

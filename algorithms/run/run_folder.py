@@ -34,6 +34,7 @@ from algorithms.registry import name_of
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
+from rlmodule.checkpoint import StrPath
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -47,7 +48,7 @@ MOST_FAILED_IN_A_ROW = 3
 logger = logging.getLogger(__name__)
 
 
-def checkpoint_in(path: str | os.PathLike[str], *, best_first: bool = False) -> Path:
+def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
     """Return the checkpoint in ``path`` if that is a run folder, else ``path``.
 
     Args:
@@ -114,7 +115,7 @@ class RunFolder:
         BlockingIOError: If a run is training in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, env_steps: int, run: str = "") -> None:
+    def __init__(self, path: StrPath, *, env_steps: int, run: str = "") -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from catalog.errors import closest
-from rlmodule.checkpoint import load_checkpoint
+from rlmodule.checkpoint import StrPath, load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.data.episode import Episode
 from rlmodule.data.rollout import Rollout
@@ -305,10 +304,10 @@ class LearnerGroup:
 
     def load_modules(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: StrPath | None = None,
         *,
         module_ids: Sequence[str] | None = None,
-        paths: Mapping[str, str | os.PathLike[str]] | None = None,
+        paths: Mapping[str, StrPath] | None = None,
     ) -> None:
         """Load the weights of modules from checkpoints; optimizers keep their state. An error changes no weights.
 
