@@ -59,7 +59,9 @@ def encode(value: Any) -> Any:
         names = [item.name for item in fields(value) if item.init]
         given = value.given() if isinstance(value, DefaultModelConfig) else names
         return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
-    return _pass_again(value)
+    named = value if isinstance(value, _CODE) else type(value)
+    kind = "" if named is value else "an instance of "
+    return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
 class NotReadable(ValueError):
@@ -284,6 +286,7 @@ class Decoder:
 
 
 _ACTIVATIONS = "torch.nn.modules.activation:"
+_CODE = (type, FunctionType, BuiltinFunctionType)
 
 
 def _is_ours(path: str) -> bool:
@@ -306,18 +309,12 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 
 def _import_path(thing: Any) -> str | None:
     """Return ``module:qualname`` of a class or function; None if that path does not lead to it, as for a lambda."""
-    if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
+    if not isinstance(thing, _CODE):
         return None
     found: Any = sys.modules.get(str(thing.__module__))
     for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
     return f"{thing.__module__}:{thing.__qualname__}" if found is thing else None
-
-
-def _pass_again(value: Any) -> dict[str, str]:
-    named = value if isinstance(value, type | FunctionType | BuiltinFunctionType) else type(value)
-    kind = "" if named is value else "an instance of "
-    return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
 _SPACES: dict[str, type[gym.Space]] = {

@@ -172,17 +172,13 @@ class _Accelerated:
             return self._plain(batch)  # raises again if compiling was not the cause
 
     def _replay(self, shape: Any, batch: Batch) -> tuple[Tensor, Metrics]:
-        values, graph = self._frozen_values(), self._graphs.get(shape)
+        # A graph of the loss freezes the values of the learner's attributes, and the addresses of its tensors.
+        found, graph = _plain_values(self._learner), self._graphs.get(shape)
+        found |= {name: x.data_ptr() for name, x in vars(self._learner).items() if isinstance(x, Tensor)}
+        values = {name: found[name] for name in self._reads & found.keys()}
         if graph is None or graph.values != values:
             graph = self._capture(shape, batch, values)
         return self._plain(batch) if graph is None else graph.replay(batch)
-
-    def _frozen_values(self) -> dict[str, Any]:
-        """Return what a graph of the loss would freeze: values of the learner's attributes, and addresses of its
-        tensors."""
-        kept, values = vars(self._learner), _plain_values(self._learner)
-        values |= {name: x.data_ptr() for name, x in kept.items() if isinstance(x, Tensor)}
-        return {name: values[name] for name in self._reads & values.keys()}
 
     def _capture(self, shape: Any, batch: Batch, values: dict[str, Any]) -> _Graph | None:
         """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.

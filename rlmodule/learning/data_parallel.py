@@ -87,7 +87,14 @@ class DataParallel:
         here = 0 if rollout is None else rollout.shape[1]
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
         everywhere = self._each(torch.tensor([here, *state]))
-        _check_alike(everywhere[:, 1:])
+        names = ("the random numbers of `generator`", "num_updates", "env_steps")
+        for rank, differs in enumerate((everywhere != everywhere[0])[:, 1:].tolist()):
+            if any(differs):
+                raise RuntimeError(
+                    f"an update together: expected learners with the same state, got learner {rank} differs from "
+                    f"learner 0 in {names[differs.index(True)]}. Give all the same state, and draw from `generator` "
+                    "in what all of them run."
+                )
         num_slots = everywhere[:, 0].tolist()
         if all(num_slots) or not any(num_slots):
             return rollout
@@ -170,18 +177,6 @@ def _exploration_buffers(module: nn.Module) -> set[str]:
     versions = {name: buffer._version for name, buffer in copied.named_buffers()}
     copied.set_epsilon(0.0)
     return {name for name, buffer in copied.named_buffers() if buffer._version != versions[name]}
-
-
-def _check_alike(states: Tensor) -> None:
-    """Raise unless all learners have the same state: ``[size, (random numbers, updates, env steps)]``."""
-    names = ("the random numbers of `generator`", "num_updates", "env_steps")
-    for rank, differs in enumerate((states != states[0]).tolist()):
-        if any(differs):
-            raise RuntimeError(
-                "an update together: expected learners with the same state, got learner "
-                f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the same "
-                "state, and draw from `generator` in what all of them run."
-            )
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:
