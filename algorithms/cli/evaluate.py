@@ -76,9 +76,8 @@ def evaluate(args: Sequence[str]) -> int:
         print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
         return OK
     played = result["env_runners"]
-    print(
-        f"\nreturn       {return_text(played['episode_return_mean'])}, the mean of {played['num_episodes']:,} episodes"
-    )
+    mean, episodes = return_text(played["episode_return_mean"]), played["num_episodes"]
+    print(f"\nreturn       {mean}, the mean of {episodes:,} episodes")
     print(f"  from       {return_text(played['episode_return_min'])}")
     print(f"  to         {return_text(played['episode_return_max'])}")
     print(f"length       {played['episode_len_mean']:,.1f} steps")

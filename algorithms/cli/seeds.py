@@ -73,10 +73,8 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
             _draw(Path(config.run_dir), plan)
             if runs.best is not None:
                 best, allow = str(Path(config.run_dir, f"seed-{runs.best}")), allow_flag(config)
-                again = commands(
-                    ["plot", config.run_dir], ["evaluate", best, *allow], ["train", "--load", best, *allow]
-                )
-                say(f"\nNext:\n\n{again}")
+                plot, evaluate = ["plot", config.run_dir], ["evaluate", best, *allow]
+                say(f"\nNext:\n\n{commands(plot, evaluate, ['train', '--load', best, *allow])}")
     return runs.exit_code
 
 

@@ -224,8 +224,7 @@ def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, 
         ValueError, TypeError: If it is no positive number, no pair ``(least, greatest)``, or greater than
             ``kept_rows``.
     """
-    where = "ReplayBuffer(n_step)"
-    doc = "Steps of a window; 3 is usual."
+    where, doc = "ReplayBuffer(n_step)", "Steps of a window; 3 is usual."
     fitted = check_value(where, n_step, int | tuple[int, int], Bounds(ge=1), doc)
     low, high = fitted if isinstance(fitted, tuple) else (fitted, fitted)
     if not low <= high <= kept_rows:

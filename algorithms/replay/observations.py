@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import tree
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
@@ -89,12 +88,12 @@ class TreeRows:
     def build(self, arrays: Arrays) -> Tree:
         """Return the tree of tensors whose leaves are ``arrays``."""
         if isinstance(self._template, np.ndarray):
-            return torch.from_numpy(arrays[0])
-        return tree.unflatten_as(self._template, [torch.from_numpy(array) for array in arrays])
+            return from_numpy(arrays[0])
+        return tree.unflatten_as(self._template, [from_numpy(array) for array in arrays])
 
     def get_rows(self, rows: int) -> list[Tensor]:
         """Return the first ``rows`` of each leaf, as tensors that share the memory of the ring."""
-        return [torch.from_numpy(array[:rows]) for array in self.arrays]
+        return [from_numpy(array[:rows]) for array in self.arrays]
 
     def set_rows(self, state: Sequence[Tensor]) -> None:
         """Restore rows from :meth:`get_rows`."""
@@ -146,17 +145,15 @@ class SparseRows:
         """Remove the values of these places."""
         if len(self):
             index = self.index[rows, columns]
-            slots = index[index >= 0]
-            if len(slots):
-                self._free += slots.tolist()
-                index[:] = -1
+            self._free += index[index >= 0].tolist()
+            index[:] = -1
 
     def get_state(self) -> dict[str, Any]:
         """Return the places that have values, and these values."""
         places = np.flatnonzero(self.index >= 0)
         slots = self.index.take(places)
-        values = [torch.from_numpy(table[slots]) for table in self.tables]
-        return {"places": torch.from_numpy(places), "values": values}
+        values = [from_numpy(table[slots]) for table in self.tables]
+        return {"places": from_numpy(places), "values": values}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` to empty tables."""
@@ -213,8 +210,7 @@ class ObservationRows(TreeRows):
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         """Return the observations at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf."""
-        kept = zip(self.leaves, self.flat, self.older.tables, strict=True)
-        return [self._stacks(places, leaf, flat, older) for leaf, flat, older in kept]
+        return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
         """Return one leaf at ``places``; rebuild stacks from the newest frames of the rows before.
@@ -290,7 +286,7 @@ class ObservationRows(TreeRows):
             "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),
             "older": self.older.get_state() if self._has_stacks else None,
-            "checked": torch.from_numpy(self._checked),
+            "checked": from_numpy(self._checked),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:

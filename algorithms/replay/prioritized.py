@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
+from torch import from_numpy
 
 from algorithms.replay.sum_tree import SumTree
 from catalog.settings import Settings, setting
@@ -112,7 +112,7 @@ class Priorities:
     def get_state(self) -> dict[str, Any]:
         """Return the priorities up to the last drawable leaf, and the greatest priority so far."""
         values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
-        return {"values": torch.from_numpy(values), "greatest": self._greatest}
+        return {"values": from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`. Draws from an equal generator are then equal."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import tree
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from algorithms.replay.candidates import Candidates
 from catalog.base import Tree
@@ -152,7 +151,7 @@ class Anchors(Candidates):
         if states is not None:
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
-                kept[torch.from_numpy(rows), columns] = new
+                kept[from_numpy(rows), columns] = new
         # Rows are counted on beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
         # anchors that became incomplete or complete with these rows, so none is offered twice.
         gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
@@ -183,7 +182,7 @@ class Anchors(Candidates):
 
     def states(self, anchors: np.ndarray) -> Tree:
         """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
-        index = torch.from_numpy(anchors)
+        index = from_numpy(anchors)
         found = [kept.flatten(0, 1).index_select(0, index) for kept in self._states]
         return tree.unflatten_as(self.settings.initial_state, found)
 
@@ -200,8 +199,8 @@ class Anchors(Candidates):
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],
-            "sampleable": torch.from_numpy(self.sampleable[:used]),
-            "written": torch.from_numpy(self._written),
+            "sampleable": from_numpy(self.sampleable[:used]),
+            "written": from_numpy(self._written),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -244,14 +243,14 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
     shape, spread = spread.shape, spread.reshape(-1)
     obs = ring.observations(spread)
     if len(inserted):
-        index, finals = torch.from_numpy(inserted), ring.following_observations(spread[inserted])
+        index, finals = from_numpy(inserted), ring.following_observations(spread[inserted])
         obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
 
     # `places` and `trained` count ring rows; `positions` translates them to rows of the batch, with inserted ones.
     def lay_out(rows: np.ndarray, values: np.ndarray) -> Tensor:
         column = np.zeros((len(spread), *values.shape[1:]), values.dtype)
         column[rows] = values
-        return torch.from_numpy(column.reshape(*shape, *values.shape[1:]))
+        return from_numpy(column.reshape(*shape, *values.shape[1:]))
 
     trained = np.flatnonzero(ring.sampleable.take(places[: settings.length]))
     own, rows = places.take(trained), positions.take(trained)
@@ -267,14 +266,14 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(own)),
         Columns.REWARDS: lay_out(rows, rewards),
         Columns.DISCOUNTS: lay_out(rows, discounts),
-        Columns.VALID_ROWS: torch.from_numpy(rows),
-        Columns.NEXT_ROWS: torch.from_numpy(following),
+        Columns.VALID_ROWS: from_numpy(rows),
+        Columns.NEXT_ROWS: from_numpy(following),
     }
     if settings.burn_in:
         obs = ring.observations(before.reshape(-1))
         batch[Columns.BURN_IN] = {
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
-            Columns.STARTS: torch.from_numpy(ring.starts.take(before)),
+            Columns.STARTS: from_numpy(ring.starts.take(before)),
         }
     return batch, rows % batch_size
 

@@ -48,14 +48,12 @@ def learner_device(settings: LearnerSettings) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    built_for = torch.version.cuda
-    got = f"torch {torch.__version__}, " + (
-        f"built for CUDA {built_for}, which finds none here" if built_for else "built without CUDA"
-    )
+    cuda = torch.version.cuda
+    built = f"built for CUDA {cuda}, which finds none here" if cuda else "built without CUDA"
     raise ValueError(
         "num_gpus_per_learner: expected a GPU that torch can use, since it is "
-        f"{settings.num_gpus_per_learner}, got {got}. Set num_gpus_per_learner to 0, or install "
-        "torch for CUDA where the driver lists a GPU (nvidia-smi)."
+        f"{settings.num_gpus_per_learner}, got torch {torch.__version__}, {built}. Set it to 0, or "
+        "install torch for CUDA where the driver lists a GPU (nvidia-smi)."
     )
 
 

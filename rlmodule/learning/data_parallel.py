@@ -91,9 +91,9 @@ class DataParallel:
         for rank, differs in enumerate((everywhere != everywhere[0])[:, 1:].tolist()):
             if any(differs):
                 raise RuntimeError(
-                    f"an update together: expected learners with the same state, got learner {rank} differs from "
-                    f"learner 0 in {names[differs.index(True)]}. Give all the same state, and draw from `generator` "
-                    "in what all of them run."
+                    "an update together: expected learners with the same state, got learner "
+                    f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the "
+                    "same state, and draw from `generator` in what all of them run."
                 )
         num_slots = everywhere[:, 0].tolist()
         if all(num_slots) or not any(num_slots):

@@ -77,13 +77,12 @@ def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingP
     Its message lists the parameters whose current gradients are not finite.
     """
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
-    got = f"{limit} in a row that are not; in the last one " + (
-        f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
-    )
+    last = f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
     return FloatingPointError(
-        f"updates of module {module_id!r}: expected finite losses and gradients, got {got}. The "
-        "weights are as they were before these. Lower lr, check the scale of rewards and your "
-        "own losses, or allow more with max_nonfinite_updates_in_a_row."
+        f"updates of module {module_id!r}: expected finite losses and gradients, got {limit} in a "
+        f"row that are not; in the last one {last}. The weights are as they were before these. "
+        "Lower lr, check the scale of rewards and your own losses, or allow more with "
+        "max_nonfinite_updates_in_a_row."
     )
 
 
