@@ -276,8 +276,7 @@ def _on_flags(hint: str) -> str:
     """Turn a hint about Python into one about flags: ``.training(lr=...)`` becomes ``--lr``."""
 
     def flags(call: re.Match[str]) -> str:
-        names = re.findall(r"(\w+)=", call[1])
-        return " and ".join(f"--{kebab(name)}" for name in names)
+        return " and ".join(f"--{kebab(name)}" for name in re.findall(r"(\w+)=", call[1]))
 
     text = re.sub(r"\.\w+\(((?:\w+=[^()]*)+)\)", flags, hint)
     return re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", text)

@@ -292,11 +292,6 @@ class ReplayBuffer:
             errors = torch.as_tensor(td_errors).detach().cpu().numpy()
             self.priorities.update(sample.indices, errors, sample.owners)
 
-    def newest_distance(self, places: np.ndarray) -> np.ndarray:
-        """Return how many rows ``places`` are behind the newest row of their columns, int64; 0 for the newest."""
-        rows, columns = np.divmod(places, self.num_envs)
-        return (self.heads.take(columns) - 1 - rows) % self.rows
-
     def gather_rows(self, places: np.ndarray) -> Batch:
         """Return the n-step transitions that begin at ``places`` ``[B]``, which must be ``sampleable``.
 
@@ -333,8 +328,9 @@ class ReplayBuffer:
                 most = self._rng.integers(self._min_steps, most + 1, len(places))
             cuts = self.cuts.take(window)
             cuts[:, -1] = True  # so that argmax finds one in every window
-            steps = np.minimum(self.newest_distance(places) + 1, most)
-            np.minimum(steps, cuts.argmax(1) + 1, out=steps)
+            rows, columns = np.divmod(places, self.num_envs)
+            behind = (self.heads.take(columns) - 1 - rows) % self.rows  # the newest row of the column
+            steps = np.minimum(np.minimum(behind, cuts.argmax(1)) + 1, most)
             last = (places + (steps - 1) * self.num_envs) % self._num_places
             rewards = self.rewards.take(window)
             rewards *= self._powers[:-1]

@@ -47,9 +47,8 @@ class SequenceReplay:
     initial_state: Tree
 
     def __post_init__(self) -> None:
-        doc = "Count it in steps."
-        check_value("SequenceReplay.length", self.length, int, Bounds(ge=1), doc)
-        check_value("SequenceReplay.burn_in", self.burn_in, int, Bounds(ge=0), doc)
+        for name, value, least in (("length", self.length, 1), ("burn_in", self.burn_in, 0)):
+            check_value(f"SequenceReplay.{name}", value, int, Bounds(ge=least), "Count it in steps.")
 
     def reach(self, n_step: int) -> int:
         """Return the rows that must be written after an anchor before its sequence can be sampled.
