@@ -172,7 +172,7 @@ class RunFolder:
             title: Title of the picture.
             target_return: A return to mark; None marks none.
         """
-        if self.progress.exists() and (rows := read_rows(self.progress)):
+        if rows := read_rows(self.progress):
             draw_run(rows, self.learning_curve, title, target_return)
 
 
