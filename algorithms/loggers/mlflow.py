@@ -64,11 +64,8 @@ class MlflowLogger(Logger):
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Log each number as a metric at ``env_steps``."""
-        now = int(time.time() * 1000)
-        metrics = [
-            self._metric(_name(path), value, timestamp=now, step=env_steps)
-            for path, value in numbers_of(values).items()
-        ]
+        now, numbers = int(time.time() * 1000), numbers_of(values).items()
+        metrics = [self._metric(_name(path), value, timestamp=now, step=env_steps) for path, value in numbers]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self) -> None:
