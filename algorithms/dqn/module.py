@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -198,10 +198,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms
-        self.af_head = self._checked_head(catalog.build_af_head, "q", width)
+        self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
         self.vf_head: nn.Module | None = None
         if config.dueling:
-            self.vf_head = self._checked_head(catalog.build_vf_head, "state_value", self.num_atoms)
+            self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
         support = None
         if config.v_min is not None and config.v_max is not None:
@@ -211,14 +211,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         # The greedy action's logit if all actions are allowed, computed once for each epsilon and not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
-    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
-        head = super()._checked_head(build, function, width)
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             raise TypeError(
-                f"{type(self.catalog).__name__}.{build.__name__}(): expected a NoisyHead, since noisy=True, "
-                f"got {type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
+                f"{type(self.catalog).__name__}.{hook}: expected a NoisyHead, since noisy=True, got "
+                f"{type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
             )
-        return head
+        return super()._probed(head, function, width, hook)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]

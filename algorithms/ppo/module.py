@@ -98,8 +98,9 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
                 "override build_encoder(); this hook joins an actor's encoder and a critic's."
             )
         self.critic_reads_raw = catalog.reads_raw("value")
-        self.pi_head = self._checked_head(catalog.build_pi_head, "policy", catalog.action_head_dim)
-        self.vf_head = self._checked_head(catalog.build_vf_head, "value", 1)
+        width = catalog.action_head_dim
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", width, "build_pi_head()")
+        self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
         normalize_values = catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None

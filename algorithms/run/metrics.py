@@ -44,7 +44,7 @@ class RunMetrics:
 
     def _begin(self) -> None:
         self._steps_now = 0
-        self._timers = dict.fromkeys(RUNNER_PHASES, 0.0)
+        self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
     def add_rollout(self, rollout: Rollout) -> None:
         """Add the steps, episodes and seconds of ``rollout``."""

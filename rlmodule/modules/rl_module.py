@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -141,14 +141,11 @@ class RLModule(Hooks, nn.Module, ABC):
         if type(self) is owner:
             check_settings_are_read(self.catalog)
 
-    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
-        """Return the head that the catalog's hook ``build`` builds.
-
-        Raises:
-            ValueError, TypeError: Unless the head maps the latent of ``function`` to ``width`` outputs.
-        """
-        where = f"{type(self.catalog).__name__}.{build.__name__}()"
-        return check_head(build(), self.catalog.for_function(function).latent_dims, width, where)
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
+        """Return ``head``, or raise unless it maps the latent of ``function`` to ``width`` outputs; ``hook`` names it
+        in errors."""
+        where = f"{type(self.catalog).__name__}.{hook}"
+        return check_head(head, self.catalog.for_function(function).latent_dims, width, where)
 
     @abstractmethod
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
