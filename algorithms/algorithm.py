@@ -56,7 +56,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
-            from rlmodule.distributed.ray_workers import check_resources_of  # with much that only workers need
+            from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
 
             check_resources_of(config, config)
         with ExitStack() as opened:
@@ -118,7 +118,7 @@ class Algorithm(metaclass=AlgorithmType):
         return Rollout.concat(self.sample_rollouts())
 
     def sample_rollouts(self) -> list[Rollout]:
-        """Sample one rollout from each env runner, in order of their envs; fewer if runners fail.
+        """Sample one rollout from each env runner, in order of their envs; runners that fail return none.
 
         Metrics and callbacks see the rewards before ``clip_rewards`` clips them. If a callback raises, all envs start
         new episodes."""
@@ -248,7 +248,7 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` returned. Envs start new episodes."""
+        """Restore a state from :meth:`get_state`. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.set_counters(state["workers"])

@@ -61,7 +61,7 @@ class Catalog(Hooks):
         observation_space: Space of one observation.
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
-        past_view: Earlier steps that a module sees, in addition to those that the settings ask for.
+        past_view: Earlier steps that a module sees, in addition to the steps that the settings ask for.
         may_lack_encoder: Delay errors about the observation space until an encoder is built, for modules that may
             have their own nets.
 
@@ -136,8 +136,8 @@ class Catalog(Hooks):
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:
-        """Run the tree through its hook. Its ``encoder_config`` determines ``latent_dims``, except for custom
-        encoders."""
+        """Run the decision tree by ``_determine_components_hook``. The encoder config it chooses sets ``latent_dims``,
+        except for custom encoders."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
@@ -279,7 +279,7 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
-        """Return the class whose instances ``from_logits(head_output)`` makes."""
+        """Return the class of the action distribution; ``from_logits(head_output)`` makes an instance."""
         return self.action_dist_cls
 
     @property
@@ -287,8 +287,8 @@ class Catalog(Hooks):
         """The distribution class of :meth:`get_action_dist_cls`, bound to the action space.
 
         Raises:
-            TypeError: If it does not derive from :class:`Distribution`, or lacks methods, which the message lists.
-            ValueError: If it does not support the action space.
+            TypeError: If the class does not derive from :class:`Distribution`, or lacks methods; lists these.
+            ValueError: If the class does not support the action space.
         """
         found = self.get_action_dist_cls()
         if found is vars(self).get("action_dist_cls"):
@@ -375,7 +375,7 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` can build one: a hook may leave all nets to the module."""
+        """Whether :meth:`build_encoder` can build an encoder: a hook may leave all nets to the module."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
@@ -498,8 +498,8 @@ class Catalog(Hooks):
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
-        """Return whether the encoder of ``function`` reads raw observations though that of the first reads
-        standardised."""
+        """Return whether the encoder of ``function`` reads raw observations while the first function's encoder reads
+        standardised observations."""
         return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
@@ -508,7 +508,7 @@ class Catalog(Hooks):
         return bool(self.model_config.normalize_observations) and self._can_normalize
 
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
-        """Build an :class:`ObservationNormalizer`; return None if the settings or the space do not ask for one."""
+        """Build an :class:`ObservationNormalizer`; return None if observations are not standardised."""
         if not self.normalizes_observations:
             return None
         return ObservationNormalizer(self.observation_space, self._action_fields)
@@ -606,14 +606,14 @@ class Catalog(Hooks):
 def further_nets(
     embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
 ) -> dict[str, nn.Module]:
-    """Return by name the nets in addition to encoder and heads, as far as they have parameters."""
+    """Return, by name, the nets other than encoder and heads that have parameters."""
     nets = {"action embeddings": embeddings, "action model": action_model}
     found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
     return found if extra_outputs is None else found | extra_outputs.parts()
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
-    """Check the class ``found``, which ``where`` chose, and bind it to ``space``."""
+    """Check the class ``found``, chosen by the hook ``where``, and bind it to ``space``."""
     if not (isinstance(found, type) and issubclass(found, Distribution)):
         raise TypeError(
             f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "

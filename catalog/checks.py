@@ -53,7 +53,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
 
     Args:
         where: The setting, as the error names it.
-        value: What the user gave.
+        value: The value that the user gave.
         hint: The resolved annotation.
         bounds: Range of every number in ``value``; in a schedule, of the values but not of the steps.
         doc: The setting's sentence, repeated in the error.
@@ -96,7 +96,7 @@ def is_schedule(hint: Any) -> bool:
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union; of any other annotation, the annotation alone."""
+    """Return the members of ``hint`` if it is a union, else ``hint`` alone."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -120,7 +120,7 @@ def type_text(hint: Any) -> str:
 
 
 class _MisfitError(Exception):
-    """A value does not fit its annotation. ``check_value`` raises the error that users see."""
+    """Raised if a value does not fit its annotation. ``check_value`` turns it into the error that users see."""
 
 
 def _fit(value: Any, hint: Any) -> Any:

@@ -150,7 +150,7 @@ class Settings:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[str], where: str, section: str | None = None) -> None:
-        """Raise ``TypeError`` for a name that is not a setting; of ``section``, unless that is None."""
+        """Raise ``TypeError`` unless all ``names`` are settings, of ``section`` if it is given."""
         known = settings_of(cls)
         here = [name for name, item in known.items() if section in (None, item.section)]
         for name in names:

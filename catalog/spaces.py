@@ -1,4 +1,4 @@
-"""The leaves of nested spaces, and observations as batched tensors."""
+"""Find the leaves of nested spaces, and convert observations to batched tensors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -109,14 +109,14 @@ def load_checkpoint(path: StrPath) -> dict[str, Any]:
 
 
 class _Damaged(Exception):
-    """A checkpoint cannot be read. The message says why, in a few words."""
+    """Raised if a checkpoint cannot be read. The message says why, in a few words."""
 
 
 def _read(folder: Path) -> dict[str, Any]:
     """Return the state in ``folder``.
 
     Raises:
-        _Damaged: If it cannot be read.
+        _Damaged: If the checkpoint cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

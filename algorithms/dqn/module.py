@@ -41,7 +41,7 @@ class DQNNetSettings(Settings):
 
 
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
-    """Settings of DQN's nets: those of all nets, and those of the nets of Rainbow (Hessel et al. 2018).
+    """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
 
     Weights start with torch's defaults, which are smaller than orthogonal ones. Values that bootstrap from themselves
     diverge from large weights more easily than a policy does.
@@ -112,7 +112,7 @@ class DQNCatalog(Catalog):
         """Build the head of actions, from the latent to ``[..., num_actions · num_atoms]``.
 
         It outputs advantages if ``dueling``, and else action values; with several atoms, their logits, action by
-        action. With action embeddings, it outputs one intent per atom, ``[..., action_head_dim · num_atoms]``.
+        action. With :class:`ActionEmbeddings`, it outputs one intent per atom, ``[..., action_head_dim·num_atoms]``.
         """
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
@@ -414,7 +414,7 @@ def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int)
 
     Args:
         value: The state's value, of size 1 along ``dim``.
-        advantages: Of the actions, along ``dim``.
+        advantages: Advantages of the actions, along ``dim``.
         allowed: bool, broadcast with ``advantages``: the actions to average over; None for all.
         dim: The dimension of the actions.
     """

@@ -55,7 +55,7 @@ class PPOCatalog(Catalog):
     def build_pi_head(self) -> nn.Module:
         """Build the policy head, from the actor's latent to the inputs of the action distribution.
 
-        With action embeddings it outputs an intent instead, from which these inputs are computed.
+        With action embeddings it outputs a vector instead, the intent: its dot product with an embedding is a logit.
         """
         dist_cls, config = self.bound_dist_cls, self.for_function("policy").model_config
         log_stds = dist_cls.log_std_indices(self.action_space)
@@ -122,7 +122,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
         Args:
             batch: Columns, of which the observations are read.
-            inputs: Output of the policy head: these inputs, or the intent of action embeddings.
+            inputs: Output of the policy head: the distribution's inputs, or the intent for action embeddings.
             state: The recurrent state after the batch, None without one.
         """
         if (embeddings := self.action_embeddings) is not None:

@@ -13,7 +13,7 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
     """Split ``count <= size`` consecutive rows of a ring of ``size`` rows where the ring ends.
 
     Args:
-        begin: First row, counted beyond the ends of the ring if need be.
+        begin: First row; may lie before 0 or beyond ``size``, as the ring is periodic.
         count: Number of rows.
         size: Rows of the ring.
 
@@ -27,16 +27,16 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
 
 
 class Candidates:
-    """Draws entries of a ring ``[R, N]``, uniformly or by priority. Entry ``row * N + column`` is at that place.
+    """Draws entries of a ring ``[R, N]``, uniformly or by priority. The place of an entry is ``row * N + column``.
 
     Args:
         rows: ``R``.
         num_envs: ``N``.
-        prioritized: Draw by priority. None draws uniformly.
+        prioritized: Settings for drawing by priority; None draws uniformly.
 
     Attributes:
         sampleable: bool ``[R, N]``: the entries that can be drawn.
-        num: Number of these.
+        num: Number of entries that can be drawn.
         priorities: The priority of each entry. None for uniform draws.
     """
 
@@ -46,7 +46,7 @@ class Candidates:
         self.priorities = None if prioritized is None else Priorities(prioritized, self.sampleable.size)
 
     def offer(self, begin: int, columns: slice, block: np.ndarray) -> None:
-        """Make entries drawable, in rows where none was.
+        """Make entries drawable, in rows that had no drawable entry.
 
         Args:
             begin: First row.
@@ -70,7 +70,7 @@ class Candidates:
                 block[:] = False
 
     def _places(self, rows: slice, columns: slice, block: np.ndarray) -> np.ndarray:
-        """Return the places ``[K]`` of the ``K`` True entries of ``block``, which lies in these rows and columns."""
+        """Return the places ``[K]`` of the ``K`` True entries of ``block``, which covers ``rows`` and ``columns``."""
         row, column = block.nonzero()
         return (row + rows.start) * self.sampleable.shape[1] + (column + columns.start)
 
@@ -80,9 +80,9 @@ class Candidates:
         """Draw ``num`` entries with replacement. At least one must be drawable.
 
         Args:
-            num: How many.
+            num: Number of entries.
             beta: Exponent of the importance weights; see :meth:`Priorities.sample`.
-            rows_in_use: A row after all drawable ones.
+            rows_in_use: Number of the first rows that are searched; all drawable entries must be in them.
             rng: Random stream of the draws.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The layout of a replay buffer: what a row holds, the number of rows, and the bytes they take."""
+"""The layout of a replay buffer: the contents of a row, the number of rows, and the bytes they take."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ReplayLayout:
         row_unit: The length of sequences, of which ``rows`` is a multiple. 1 if samples are rows.
         kept_rows: Rows that hold transitions.
         obs: How a row stores the leaves of an observation.
-        actions: How it stores those of an action.
+        actions: How a row stores the leaves of an action.
         num_bytes: Bytes of the arrays that the buffer allocates when it is built.
     """
 
@@ -173,7 +173,7 @@ class ReplayLayout:
 
 
 def memory_limit() -> int:
-    """Return the most bytes this process can use: those of the machine, or of its control group if that has fewer."""
+    """Return the most bytes this process can use: the machine's memory, or the limit of its control group if lower."""
     limits = [psutil.virtual_memory().total]
     for file in _limit_files():
         with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
@@ -221,8 +221,8 @@ def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, 
     """Return ``n_step`` as the least and the greatest number of steps of a window.
 
     Raises:
-        ValueError, TypeError: If it is no positive number, no pair ``(least, greatest)``, or greater than
-            ``kept_rows``.
+        ValueError, TypeError: If ``n_step`` is neither a positive int nor a pair ``(least, greatest)`` of them, or
+            exceeds ``kept_rows``.
     """
     where, doc = "ReplayBuffer(n_step)", "Steps of a window; 3 is usual."
     fitted = check_value(where, n_step, int | tuple[int, int], Bounds(ge=1), doc)

@@ -1,7 +1,7 @@
 """Storage of observations and actions in a ring ``[R, N]``: nested spaces, stacked frames, true final observations.
 
-A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. Of an
-observation that stacks frames, only the newest frame is stored; its older frames are in the rows before. Two things are
+A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. If
+observations stack frames, only the newest frame is stored; the older frames are in the rows before. Two things are
 in no row, and are kept in tables for the few places that need them: the older frames of an observation that begins a
 stack, such as the first of an episode; and the true final observation after a truncated step.
 """
@@ -53,7 +53,7 @@ class TreeRows:
             leading: Its leading dimensions.
 
         Raises:
-            ValueError: If the structure, a shape or a dtype is not that of the space.
+            ValueError: If the structure, a shape or a dtype differs from the space.
         """
         remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
         columns = [column]
@@ -77,11 +77,11 @@ class TreeRows:
         return arrays
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return what the ring holds at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
+        """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: slice | int, columns: slice, values: Arrays, part: slice) -> None:
-        """Write the slice ``part`` of ``values``, along their first axis, to these rows and columns of the ring."""
+        """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
@@ -142,7 +142,7 @@ class SparseRows:
             table[slots] = value
 
     def release(self, rows: slice, columns: slice) -> None:
-        """Remove the values of these places."""
+        """Remove the values of all places in ``rows`` and ``columns``."""
         if len(self):
             index = self.index[rows, columns]
             self._free += index[index >= 0].tolist()
@@ -184,7 +184,7 @@ class ObservationRows(TreeRows):
         self._checked = np.zeros(num_envs, np.int64)
 
     def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
-        """Store the older frames of observations whose row before holds another episode.
+        """Store the older frames of observations that begin a stack, as the row before holds another episode.
 
         Args:
             head: Row of the first observation.
@@ -236,7 +236,7 @@ class ObservationRows(TreeRows):
     def take_following(self, places: np.ndarray) -> list[np.ndarray]:
         """Return the observations after the steps at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf.
 
-        That is the true final observation after a truncated step, and else the observation in the next row.
+        After a truncated step, the result is the true final observation, else the observation in the next row.
         """
         following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
         entries = self.finals.index.take(places)

@@ -105,7 +105,7 @@ class Priorities:
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 
     def copy_from(self, other: Priorities, theirs: np.ndarray, leaves: np.ndarray) -> None:
-        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to ``leaves`` ``[B]`` of this one."""
+        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to this object's ``leaves`` ``[B]``."""
         self._tree.set(leaves, other._tree.get(theirs))
         self._greatest = other._greatest
 

@@ -55,7 +55,7 @@ def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts:
         old: The buffer to read.
         places: ``[T, N]``, in the columns of the new buffer.
         goes_on: bool ``[T, N]``: the next row continues the episode.
-        starts: bool ``[T, N]``: the row before does not continue into this one.
+        starts: bool ``[T, N]``: the row begins an episode, or does not continue the row before it.
     """
     terminateds = old.terminateds.take(places)
     truncateds = ~goes_on & ~terminateds

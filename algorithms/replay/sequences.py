@@ -2,7 +2,7 @@
 
 A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the sequence length, and whose
 recurrent state is stored. It has ``burn_in`` rows that only warm up the state, then ``length`` rows that are trained
-on, and then the rows that their n-step windows reach. A module runs over all of these, and zeroes its state where an
+on, and then the rows that their n-step windows reach. A module runs over all these rows, and zeroes its state where an
 episode starts. The observation after a row must therefore be in the next row. After a truncated step, an extra row is
 inserted for the true final observation.
 """
@@ -51,10 +51,7 @@ class SequenceReplay:
             check_value(f"SequenceReplay.{name}", value, int, Bounds(ge=least), "Count it in steps.")
 
     def reach(self, n_step: int) -> int:
-        """Return the rows that must be written after an anchor before its sequence can be sampled.
-
-        They end with the last row of the last window; the observation after it is then in the ring as well.
-        """
+        """Return the number of rows that must be written from an anchor on before its sequence can be sampled."""
         return self.burn_in + self.length + n_step - 1
 
     @property
@@ -100,7 +97,7 @@ class Anchors(Candidates):
         """Return the recurrent states at the anchors in ``rollout``, one tensor ``[anchors, n, ...]`` per leaf.
 
         Args:
-            rollout: To be written from row ``head`` on. Without recorded states, the initial state is used.
+            rollout: The rollout to write from row ``head`` on. If it has no recorded states, the initial state is used.
             head: Row of the rollout's first step.
 
         Returns:
@@ -194,7 +191,7 @@ class Anchors(Candidates):
         )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors share the memory."""
+        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors are not copied."""
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],

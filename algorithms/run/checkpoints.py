@@ -53,11 +53,11 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read what :meth:`algorithms.Algorithm.save` wrote.
+    """Read the state that :meth:`algorithms.Algorithm.save` wrote to ``folder``.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, or is not the checkpoint of an algorithm.
+        ValueError: If the checkpoint is damaged, or does not hold an algorithm.
     """
     content = load_checkpoint(folder)
     if missing := {"algorithm", "run_seed", "config", "modules", "state"} - content.keys():

@@ -39,7 +39,8 @@ def evaluation_config(
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of range, both lengths are given, or only one of videos and their folder is.
+        ValueError: If an argument is out of range, ``num_episodes`` and ``num_env_steps`` are both given, or only one
+            of videos and their folder is asked for.
     """
     changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
@@ -133,8 +134,8 @@ class Evaluation:
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, float]:
         """Play a number of episodes, or of steps, and return the summary of the finished episodes.
 
-        Of episodes, every env counts an equal share, its first ones: counting whichever ends first would favour short
-        episodes. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
+        Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
+        ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
 
         Raises:
             RuntimeError: If an episode does not end.
@@ -175,7 +176,7 @@ class Evaluation:
         return None if self._made is None else self._made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore what :meth:`get_state` returned; the number of envs may differ."""
+        """Restore a state from :meth:`get_state`; the number of envs may differ."""
         if state is not None:
             self._group.set_state(state)
         else:

@@ -281,7 +281,7 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
 
 
 def _series(rows: Rows, by: By, metric: str) -> Series | None:
-    """Return a run's values of ``metric``; None if it has none yet. Of several at one step, the last counts."""
+    """Return a run's values of ``metric``; None if it has none yet. If a step has several values, the last counts."""
     points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if isinstance(row.get(metric), int | float)}
     if not points:
         return None

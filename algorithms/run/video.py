@@ -50,7 +50,7 @@ def record_videos(
 
     Args:
         policy: The policy to play; its random generator is not used.
-        config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory finds that in its
+        config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory gets it in its
             ``env_config``.
         num_episodes: Episodes to record.
         seed: Seed of the videos; each episode derives its own from it.
@@ -116,7 +116,7 @@ def check_recording(config: AlgorithmConfig) -> None:
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """Return the error for episodes that do not end; ``instead`` is the remedy other than to limit their length."""
+    """Return the error at ``where`` for episodes that do not end; ``instead`` is a remedy other than a time limit."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."

@@ -33,7 +33,7 @@ from catalog_rl import PACKAGES
 
 
 def encode(value: Any) -> Any:
-    """Convert ``value`` to what ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
+    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
     if isinstance(value, np.generic):
         value = value.item()
     # Exact types only: a subclass, such as an IntEnum, may hold more than its JSON form.
@@ -96,17 +96,17 @@ class _Place:
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The members of the annotation if that is a union, else the annotation itself."""
+        """The members of ``hint`` if it is a union, else ``hint`` alone."""
         return union_members(self.hint)
 
     @property
     def bases(self) -> list[type]:
-        """The classes in ``type[...]``: a value may be a subclass of one of them."""
+        """The classes that ``hint`` has in ``type[...]``: a value may be a subclass of one of them."""
         named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
         return [object if base is Any else get_origin(base) or base for base in named]
 
     def item(self, key: Any = None) -> _Place:
-        """Return the place of an item of this list or dict."""
+        """Return the place of an item of the value here: a list (``key`` is None), or the entry ``key`` of a dict."""
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
@@ -115,7 +115,7 @@ class _Place:
 
 
 class Decoder:
-    """Decodes what :func:`encode` wrote.
+    """Decodes values that :func:`encode` wrote.
 
     A file must not run arbitrary code, so the annotation of each setting limits what the file may name there. A setting
     of type ``type[Learner]`` takes this library's learners. Any other class needs an entry in ``allow``, and must be a
@@ -209,7 +209,8 @@ class Decoder:
         return None
 
     def _text(self, text: str, place: _Place) -> str:
-        """Return ``text`` after checking what it imports: a network, a distribution, or the module of an env id."""
+        """Return ``text`` after checking the import that it names: a net, a distribution, or the module of an env
+        id."""
         if self._allow is None:
             return text
         if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
@@ -271,7 +272,7 @@ class Decoder:
         return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
 
     def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
-        """Call ``build``, and raise a readable error if ``data`` is malformed."""
+        """Return ``build()``; raise a readable error if ``data``, from which it builds, is malformed."""
         try:
             return build()
         except Exception as error:

@@ -42,7 +42,7 @@ class Span(NamedTuple):
     width: int
 
     def of(self, x: Tensor) -> Tensor:
-        """Return the entries as a view, ``[..., W] → [..., width]``."""
+        """Return this range of the last dim of ``x`` as a view, ``[..., W] → [..., width]``."""
         return x.narrow(-1, self.start, self.width)
 
 
@@ -171,7 +171,7 @@ class AutoregressiveDistribution(Distribution):
         """Return a subclass that uses ``module.action_model``.
 
         Raises:
-            TypeError: If that is not an :class:`ActionModel`.
+            TypeError: If ``module.action_model`` is not an :class:`ActionModel`.
         """
         from catalog.distributions.action_models import ActionModel  # a cycle: it needs this class
 
@@ -228,7 +228,7 @@ class AutoregressiveDistribution(Distribution):
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw the noise of the independent parts: without dependence, it selects the same actions."""
+        """Draw noise as for independent parts: if no part depends on others, it gives the same actions."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
@@ -290,7 +290,7 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
+        """Return for each prefix its log-probability ``[K, ...]`` and the distribution of the last part."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
@@ -337,7 +337,7 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
 
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
-    """Return the distribution of one component of a leaf; None if the leaf is one part."""
+    """Return the distribution of one choice or bit of a leaf with ``dist_cls``; None if the leaf is not split."""
     # only these exact classes: a custom subclass may be no product of its components
     unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
     return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)

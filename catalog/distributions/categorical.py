@@ -150,7 +150,7 @@ class MultiCategorical(Choices):
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
 
     def _split(self, x: Tensor) -> list[Tensor]:
-        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run."""
+        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run of parts of equal size."""
         if len(self.runs) == 1:
             return [x.unflatten(-1, self.runs[0])]
         pieces = x.split([count * size for count, size in self.runs], dim=-1)

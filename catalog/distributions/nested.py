@@ -165,7 +165,7 @@ def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]
 
 
 def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
-    """Return the width of the noise of ``dist_cls``; 0 if it cannot sample from noise."""
+    """Return the width of the noise that ``dist_cls`` draws for ``input_dim`` inputs; 0 if it uses no noise."""
     noise = dist_cls.draw_noise(np.random.default_rng(0), 1, input_dim)
     return 0 if noise is None else noise.shape[-1]
 

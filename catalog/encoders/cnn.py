@@ -138,7 +138,7 @@ def _guessed_channels(dims: tuple[int, ...]) -> Literal["first", "last"]:
 class ImageEncoder(Encoder):
     """Base of image encoders: converts observations to float images, and features to a latent.
 
-    Takes any leading dims. Images are channels-last in memory, for which the convolutions of CPUs are faster.
+    Takes any leading dims. Images are channels-last in memory, which makes convolutions on CPUs faster.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -275,7 +275,7 @@ class CNNEncoder(ImageEncoder):
 
 
 def _pads(size: int, kernel: int, stride: int, padding: str) -> Pair:
-    """Return the zeros before and after one side; none for "valid" padding."""
+    """Return the number of zeros to add before and after one side; (0, 0) for "valid" padding."""
     total = max((_shrunk(size, kernel, stride, padding) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 

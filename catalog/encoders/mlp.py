@@ -214,7 +214,7 @@ def require_width(config: Any) -> None:
     """Raise unless ``config.input_dims`` is one positive width.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If ``input_dims`` is anything else.
     """
     if len(config.input_dims) != 1 or config.input_dims[0] < 1:
         raise ValueError(

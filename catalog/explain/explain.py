@@ -228,7 +228,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """Describe the encoders of functions whose settings differ from those of the first function."""
+    """Describe the encoders of functions whose settings differ from the first function's."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -252,7 +252,7 @@ def _decision(
     Args:
         catalog: The catalog.
         table: The table of rules for this kind of node.
-        node: What was decided.
+        node: The decision.
         depth: Indentation of the first line.
         label: Label of the first line.
         hooks: Hooks that are asked before the table.
@@ -378,7 +378,7 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; of an encoder with
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; for an encoder with
     several streams, their names and the layers that join them."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features

@@ -98,7 +98,7 @@ def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """Return the settings that affect what ``view`` builds; ``views`` are those of all functions."""
+    """Return the settings that affect what ``view`` builds; ``views`` are the views of all functions."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
     read = {*settings_of(type(config))}
     if not _decides_all(view):

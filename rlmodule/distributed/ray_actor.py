@@ -29,13 +29,13 @@ class RayActor:
         return self._name
 
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
-        """Build the worker; stop an earlier one of this process, which raised, first."""
+        """Build the worker. If an earlier worker of this process raised, stop it first."""
         torch.set_num_threads(num_threads)
         try:
             if self._worker is not None:
                 failed, self._worker = self._worker, None
                 failed.stop()
-                del failed  # its memory is free before the next worker needs as much
+                del failed  # free its memory before the next worker needs as much
             self._worker = unpack(factory)(index, incarnation)
         except BaseException as error:
             return pack((failure_of(error), False, None))

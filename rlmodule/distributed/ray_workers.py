@@ -95,7 +95,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
 
     Args:
         settings: The settings that ask for the workers; they begin the error.
-        *workers: For each kind of worker, how many and the resources of one, which one node must have.
+        *workers: For each kind of worker, their number and the resources of one, which a single node must have.
 
     Raises:
         ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
@@ -181,7 +181,7 @@ class _State:
         return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
 
     def hang(self, timeout_s: float) -> Failure:
-        """Describe the failure of a worker that made no progress, and the calls it is in if its process can say so."""
+        """Describe the failure of a worker without progress for ``timeout_s``, with the calls it is in if known."""
         where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
         message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
         calls = "".join(f"\n  {call}" for call in where)
@@ -274,7 +274,7 @@ class RayWorkers:
         """Wait until all workers are built.
 
         Raises:
-            WorkerFailed: If one cannot be built.
+            WorkerFailed: If a worker cannot be built.
         """
         while not all(state.is_up for state in self._states):
             for answer in self._collect(None):
@@ -308,7 +308,7 @@ class RayWorkers:
     def raise_incarnation(self, worker: int, least: int) -> int:
         """Raise the worker's count of restarts to ``least`` if it is lower, and return it.
 
-        A run that continues from a checkpoint does so: streams of earlier incarnations are not drawn again.
+        A run that continues from a checkpoint calls it, so as not to repeat the random streams of earlier incarnations.
         """
         state = self._states[worker]
         state.incarnation = max(state.incarnation, least)
@@ -410,9 +410,9 @@ class RayWorkers:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float | None) -> list[Answer]:
-        """Do what :meth:`collect` does, without the answers that were kept.
+        """Implement :meth:`collect`, without the answers that :meth:`keep` stored.
 
-        Ctrl-C interrupts the wait alone, in which no answer has been removed from a worker's calls yet.
+        Ctrl-C can interrupt only the wait; no answer has been removed from a worker's calls by then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -429,7 +429,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Leave out of every worker's time without progress the time in which the caller did not ask for it."""
+        """Do not count as time without progress the time in which the caller did not collect answers."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
@@ -452,7 +452,7 @@ class RayWorkers:
         return [oldest[ref] for ref in ready]
 
     def _take_reply(self, worker: int) -> list[Answer]:
-        """Return the answer to the worker's oldest call, or one to each call if its process ended.
+        """Return the answer to the worker's oldest call; if its process ended, an answer to each of its calls.
 
         The reply to the call that built the worker is no answer.
         """
@@ -538,7 +538,7 @@ class RayWorkers:
         return answers
 
     def _has_room(self, state: _State) -> bool:
-        """Return whether Ray has reserved the worker's CPUs and GPUs, and only its process has yet to start."""
+        """Return whether Ray has reserved the worker's CPUs and GPUs, even if its process has not started yet."""
         from ray.util import placement_group_table
 
         return state.room is None or placement_group_table(state.room)["state"] == "CREATED"
@@ -598,7 +598,7 @@ class RayWorkers:
             return self._lose(worker, failure)[0].failure or failure
 
     def _lose(self, worker: int, failure: Failure) -> list[Answer]:
-        """End a worker that failed, and plan its restart if it has one left.
+        """End a worker that failed, and plan its restart if it has restarts left.
 
         Returns:
             An answer with the failure for each of its calls, at least one.

@@ -41,7 +41,7 @@ class RestartingEnv(gym.Wrapper):
         self._has_stepped = self._failed = False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env. If it raises, end its episode."""
+        """Step the env. If the env raises, end its episode."""
         try:
             result = self._guard.step(action)
         except EnvError as error:
@@ -73,7 +73,7 @@ class RestartingEnv(gym.Wrapper):
             raise EnvError(f"env {index} failed in {TRIES} tries, each with a new env: {error}", place) from error
 
     def _restart(self) -> int | None:
-        """Replace the env, after 0, 0.1, 0.4 seconds. Return the seed for its reset."""
+        """Replace the env, after a delay from the second failure in a row on. Return the seed for the reset."""
         if self._failures:
             time.sleep(0.1 * 4 ** (self._failures - 1))
         close_in_time(self._guard, f"env {self._guard.env_index}")

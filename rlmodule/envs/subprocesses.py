@@ -60,7 +60,7 @@ def is_broken(env: AsyncVectorEnv) -> bool:
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
     """Return the error for a process of ``env`` that ended without sending one: names the env and the exit code or
-    signal. Return None if none ended so.
+    signal. Return None if no process ended that way.
 
     Args:
         env: A vector env that a message could not reach.

@@ -32,7 +32,7 @@ class EnvRunnerGroup:
         settings, run_seed, role, on_env: See :meth:`create`.
 
     Raises:
-        ValueError: If the settings ask for runners in other processes; call :meth:`create` for those.
+        ValueError: If the settings ask for runners in other processes; call :meth:`create` instead.
 
     Attributes:
         observation_space, action_space: Spaces of one env.
@@ -96,7 +96,7 @@ class EnvRunnerGroup:
         self._act_with(spec)
 
     def _act_with(self, spec: RLModuleSpec) -> None:
-        """Let the runners act with the weights of :attr:`module`."""
+        """Let the runners act with the weights of :attr:`module`, which ``spec`` describes."""
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
@@ -128,7 +128,8 @@ class EnvRunnerGroup:
         rollouts that are ready count as lost, and new episodes start. For the arguments, see :meth:`EnvRunner.sample`.
 
         Raises:
-            WorkerFailed: If a runner in another process fails for good, unless that is ignored and others are left.
+            WorkerFailed: If a runner in another process fails for good, unless the settings ignore that and others are
+                left.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
@@ -194,7 +195,7 @@ class EnvRunnerGroup:
         return parts
 
     def _with_the_rest(self, state: State) -> State:
-        """Return ``state`` of the runners together with what :meth:`_split` kept."""
+        """Return ``state`` of the runners joined with the states that :meth:`_split` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:

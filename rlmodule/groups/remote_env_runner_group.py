@@ -50,7 +50,7 @@ class _Known:
     version: tuple[int, ...] = ()
 
     def take_lost(self) -> int:
-        """Return the number of lost steps since the last call, at most so many if the runner is on another machine."""
+        """Return the number of steps lost since the last call; an upper bound if the runner is on another machine."""
         if self.counter is None:
             lost, self.most = self.most, 0
         else:
@@ -91,7 +91,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
-        """Start the runners, once everything that their processes need can be pickled."""
+        """Start the processes of the runners; arguments as for :meth:`create`. Raise if a setting cannot be pickled."""
         settings = self._settings
         env_spec = None if settings.env is None else spec_to_send(settings.env)
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
@@ -135,7 +135,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         try:
             with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
                 self._sample(rollouts, num_steps, explore, policy_version)
-            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they arrived in any order
+            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # rollouts arrive in any order
         except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
@@ -174,7 +174,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 if (rollout := self._rollout_of(answer)) is not None:
                     rollouts.append(rollout)
         finally:
-            self.workers.keep(answers)  # those that follow an answer for which an error is raised
+            self.workers.keep(answers)  # answers after one for which an error is raised
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
         """Ask a runner for a rollout, and send the weights if it does not have them yet."""
@@ -187,7 +187,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
-        """Return the rollout of an answer, None if it has none; account for its steps, and for those of a failure."""
+        """Return the rollout in ``answer``, or None after a failure; account for its env steps in both cases."""
         known = self._known[answer.worker]
         if answer.failure is not None:
             if steps := known.take_lost():
@@ -207,7 +207,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         :class:`RayWorkers` itself restarts a worker whose process died or hung.
 
         Raises:
-            WorkerFailed: If the run ends with this failure, or with an error that the settings do not allow.
+            WorkerFailed: If the settings do not allow the run to continue.
         """
         settings, name = self._settings, f"env runner {worker}"
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
@@ -336,7 +336,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._remove_counters()
 
     def _remove_counters(self) -> None:
-        """Remove the step counters that were not attached, which removes them as well."""
+        """Remove the files of step counters that were not attached; attaching a counter also removes its file."""
         for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
 
@@ -399,8 +399,8 @@ class _RunnerActor:
 
         Args:
             num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
-            spec: Describes the module; passed with the first call alone.
-            weights: New weights of the module; None keeps those it has.
+            spec: Describes the module; passed with the first call only, else None.
+            weights: New weights of the module; None keeps the current weights.
 
         Raises:
             ModuleFailed: If the module cannot be built, or the weights do not fit.

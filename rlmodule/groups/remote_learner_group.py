@@ -87,7 +87,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
         self._restarts_in_a_row = 0
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
-        self._tasks: list[_Task] = []  # those since the learners last returned their state, in order
+        self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
         self._failed: dict[int, Failure] = {}  # by rank, until the failure that caused the others is found
         self._must_restart = False
@@ -160,7 +160,7 @@ class RemoteLearnerGroup(LearnerGroup):
             return self._state | {"module": self.module.get_state()}
         task = _Task("get_state", [()] * self.workers.size)
         state = self._results_of(task)[0]
-        self._tasks.remove(task)  # it changed nothing, so a restart need not repeat it
+        self._tasks.remove(task)  # reading the state changed nothing, so a restart need not repeat it
         return state
 
     def _keep_state(self, state: State) -> None:
@@ -217,7 +217,7 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._submit_tasks()
 
     def _submit_tasks(self) -> None:
-        """Submit the tasks that the learners have room for: those of a restart first, one at a time."""
+        """Submit as many tasks as the learners have room for; the tasks of a restart come first, one at a time."""
         if not all(self.workers.is_up(rank) for rank in self._ranks):
             return
         if self._setup_task is not None and self._setup_task.results is not None:
@@ -237,7 +237,7 @@ class RemoteLearnerGroup(LearnerGroup):
             task.is_submitted = True
 
     def _take(self, answer: Answer) -> None:
-        """Record an answer in its task; finish the task if it is the last one."""
+        """Record an answer in its task; finish the task if no other answer is missing."""
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
         # A learner answers in order, so the answer belongs to the first task that lacks one from it.
         task = next(task for task in tasks if answer.worker not in task.answers)
@@ -306,10 +306,10 @@ class RemoteLearnerGroup(LearnerGroup):
     def _begin_setup(self) -> None:
         """Let the tasks of :meth:`_setup_tasks` precede all others."""
         self._setup = self._setup_tasks()
-        self._setup_task: _Task | None = _Task("start", [], results=[])  # it is done; the next follows once all are up
+        self._setup_task: _Task | None = _Task("start", [], results=[])  # done; the next follows once all are up
 
     def _setup_tasks(self) -> Iterator[_Task]:
-        """Yield the tasks that connect new learners and restore the last state, each once the one before is done."""
+        """Yield the tasks that connect new learners and restore the last state, each after the previous one is done."""
         size = self.workers.size
         if size > 1:
             serve = _Task("serve", [(self.workers.address,)])
@@ -371,5 +371,5 @@ class _LearnerActor:
 
 
 def _merged(batch: Batch, results: list[Any]) -> Any:
-    """Return the metrics of all learners merged into those of one, by module id."""
+    """Merge the metrics of all learners, by module id, into the metrics that one learner would return for ``batch``."""
     return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}

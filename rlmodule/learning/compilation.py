@@ -42,7 +42,7 @@ def learner_device(settings: LearnerSettings) -> torch.device:
     """Return torch's current GPU if the settings assign one to the learner, else the CPU.
 
     Raises:
-        ValueError: If they assign one and torch cannot use it.
+        ValueError: If the settings assign a GPU that torch cannot use.
     """
     if not settings.num_gpus_per_learner:
         return torch.device("cpu")
@@ -98,8 +98,8 @@ def _widened(tensors: Any) -> Any:
 class _Accelerated:
     """Runs a gradient pass compiled, captured in a CUDA graph, or both.
 
-    The first minibatch of each shape, and those of rare shapes, run plainly. If compiling or capturing fails, the
-    reason is logged once and all later minibatches run without it.
+    The first minibatch of each shape, and all minibatches of rare shapes, run plainly. If compiling or capturing fails,
+    the reason is logged once and all later minibatches run without it.
     """
 
     def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:
@@ -229,7 +229,7 @@ def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Graph:
-    """A CUDA graph of the gradient pass of minibatches of one shape. The constructor does the trial runs.
+    """A CUDA graph of a gradient pass, for minibatches of one shape. The constructor does trial runs without a graph.
 
     Args:
         run: The gradient pass.

@@ -44,7 +44,7 @@ class DataParallel:
             self.register(module_id, module)
 
     def register(self, module_id: str, module: nn.Module) -> None:
-        """Take the running moments of a module over the rows of all learners, and note its other buffers."""
+        """Compute a module's running moments over the rows of all learners from now on, and note its other buffers."""
         pooled = set[int]()
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
@@ -82,7 +82,7 @@ class DataParallel:
             has data.
 
         Raises:
-            RuntimeError: If the learners differ in the other arguments.
+            RuntimeError: If ``generator``, ``num_updates`` or ``env_steps`` differ between learners.
         """
         here = 0 if rollout is None else rollout.shape[1]
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
@@ -111,7 +111,7 @@ class DataParallel:
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: Batch) -> Share:
-        """Find out which rows or sequences of all learners are in the train batch. Removes the column for it."""
+        """Find out which rows or sequences of all learners are in ``batch``. Removes the column of :meth:`number`."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)

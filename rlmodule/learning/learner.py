@@ -88,7 +88,7 @@ class GlobalStream:
         self._swap()
 
     def get_state(self) -> Tensor:
-        """Return the state of the CPU generator, followed by that of the GPU generator if there is one."""
+        """Return the state of the CPU generator, followed by the state of the GPU generator if this stream has one."""
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
@@ -320,8 +320,8 @@ class Learner(Hooks, ABC):
             self._data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report: those of :meth:`summarize`, ``more``, the learning rate, and the means of the
-        metrics of the module's own losses. Raise FloatingPointError if too many updates in a row were not finite."""
+        """Return the numbers to report: ``more``, the results of :meth:`summarize`, the learning rate, and the means of
+        the module's own losses and metrics. Raise FloatingPointError if too many updates in a row were not finite."""
         extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
         limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
         for one in skipped:
@@ -344,7 +344,7 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update whose caller passes none: all its data counts as new."""
+        """Return the count of env steps after an update with ``num_new`` steps, if the caller passes none."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
@@ -412,13 +412,13 @@ class EpisodeLearner(Learner):
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
 
-        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as those of the rollout do.
+        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as the rollout's own columns do.
         """
         return rollout
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return the batch for the loss, made by :meth:`pack` from columns of the rollout and new ones, and numbers to
+        """Return the batch for the loss, which :meth:`pack` makes from the rollout and new columns, and numbers to
         report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -473,7 +473,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data. With several learners, the part of this one, which may be None.
+            episodes: The data. With several learners, this learner's part of it, which may be None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:

@@ -1,5 +1,5 @@
-"""Checks on the losses and metrics of an algorithm and of a module (:class:`ExtraLossAPI`), and functions that join the
-metrics of the minibatches of an update and of several learners."""
+"""Functions that check the losses and metrics of algorithms and of modules (:class:`ExtraLossAPI`), and that join
+metrics over minibatches and over learners."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -102,7 +102,7 @@ def add_extra_losses(
     """Add the weighted losses of ``module`` to ``loss``. Return the sum, and the metrics of these losses.
 
     Raises:
-        TypeError, ValueError: If they are not scalar losses by name, or a metric has a name that is already in use.
+        TypeError, ValueError: If the losses are not scalars by name, or a metric has a name that is already in use.
     """
     where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
     if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):

@@ -1,7 +1,7 @@
-"""Sharding: divides data among learners that train together, and finds the part of each minibatch that one has.
+"""Sharding: divides data among learners that train together, and finds each learner's part of a minibatch.
 
-Several learners use the minibatches of a single one that has all the data: the same permutation, cut at the same
-places. Each learner takes the rows of a minibatch that it has.
+Several learners use the minibatches that a single learner with all the data would use: the same permutation, cut at the
+same places. Each learner takes those rows of a minibatch that it has.
 """
 
 import dataclasses

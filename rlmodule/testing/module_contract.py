@@ -242,5 +242,5 @@ class RLModuleContract(ABC):
 
 
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
-    """Return whether ``fwd_out``, the output of ``forward_train``, leaves Q-values to be computed from embeddings."""
+    """Return whether ``forward_train`` returned embeddings, from which Q-values are computed, and no Q-values."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
