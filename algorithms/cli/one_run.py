@@ -133,8 +133,7 @@ def train_once(plan: TrainPlan) -> int:
         say(f"  parameters  {parameters:,}")
         say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
         outcome = carry_out(plan, algorithm)
-        folder = algorithm.report.folder
-        if folder is not None:
+        if (folder := algorithm.report.folder) is not None:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():

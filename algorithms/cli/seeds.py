@@ -112,8 +112,7 @@ class Runs:
             stop_requests(self._on_signal),
             ThreadPoolExecutor(self.plan.flags.jobs, initializer=signal.pthread_sigmask, initargs=blocked) as pool,
         ):
-            for _ in pool.map(self._run, self.plan.seeds):
-                pass
+            list(pool.map(self._run, self.plan.seeds))  # raises what one of them raised
 
     @property
     def exit_code(self) -> int:

@@ -39,8 +39,7 @@ class CsvLogger(Logger):
             file.write(self._lines([row]))
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        header = {name: name for name in self._columns}
-        replace_file(self.path, self._lines([header, *rows]))
+        replace_file(self.path, self._lines([{name: name for name in self._columns}, *rows]))
 
     def _lines(self, rows: Iterable[Mapping[str, Any]]) -> str:
         text = io.StringIO(newline="")
