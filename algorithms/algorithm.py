@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from algorithms.run.threads import Threads, building, computing_on
 from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
 from catalog.explain.explain import Format
 from catalog.hooks import explain_unknown, refuses_foreign
+from rlmodule.checkpoint import StrPath
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
@@ -56,7 +56,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._writes = config.run_dir is not None or bool(config.loggers)
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
-            from rlmodule.distributed.ray_workers import check_resources_of  # with much that only workers need
+            from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
 
             check_resources_of(config, config)
         with ExitStack() as opened:
@@ -139,7 +139,7 @@ class Algorithm(metaclass=AlgorithmType):
         return (rollouts := self.sample_rollouts())[0].concat(rollouts)
 
     def sample_rollouts(self) -> list[Rollout]:
-        """Sample one rollout from each env runner, in order of their envs; fewer if runners fail.
+        """Sample one rollout from each env runner, in order of their envs; runners that fail return none.
 
         Metrics and callbacks see the rewards before ``clip_rewards`` clips them. If a callback raises, all envs start
         new episodes."""
@@ -194,7 +194,7 @@ class Algorithm(metaclass=AlgorithmType):
         num_env_steps: int | None = None,
         explore: bool | None = None,
         num_videos: int | None = None,
-        video_dir: str | os.PathLike[str] | None = None,
+        video_dir: StrPath | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
         """Evaluate the current weights in separate envs. An argument that is None takes its ``evaluation`` setting.
@@ -258,14 +258,14 @@ class Algorithm(metaclass=AlgorithmType):
             )
         return "\n\n".join(f"{name}\n{module.explain()}" for name, module in modules.items())
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: StrPath) -> Path:
         """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""
         written = save_algorithm(self, path)
         self._callbacks.call("on_checkpoint", algorithm=self, path=written)
         return written
 
     @staticmethod
-    def from_checkpoint(path: str | os.PathLike[str], *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
+    def from_checkpoint(path: StrPath, *, allow: Sequence[str] = (), **objects: Any) -> Algorithm:
         """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:
@@ -294,7 +294,7 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`get_state` returned. Envs start new episodes."""
+        """Restore a state from :meth:`get_state`. Envs start new episodes."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.set_counters(state["workers"])

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Learners(LearnerResources):
-    """Where and with what the networks are updated."""
+    """The learners that update the networks, and their resources."""
 
     learner_class: type[Learner] | None = setting(
         None, "What computes the loss; None takes the algorithm's own, from which yours should derive."
@@ -122,7 +122,7 @@ class Evaluation(Settings):
 
 
 class CallbackFunctions(Settings, kw_only=False):
-    """Your code, which a run calls at certain events."""
+    """Your code that a run calls at certain events."""
 
     callbacks_class: type[Callbacks] | None = setting(
         None,
@@ -150,7 +150,7 @@ class CallbackFunctions(Settings, kw_only=False):
 
 
 class Reporting(Settings):
-    """What a run reports, and where."""
+    """The metrics of a run, and where it writes its files and logs."""
 
     metrics_num_episodes_for_smoothing: int = setting(
         100, "Most recent episodes over which returns and lengths are averaged.", ge=1
@@ -328,8 +328,8 @@ class AlgorithmConfig(
         spaces: tuple[gym.Space, gym.Space] | None = None,
         rl_module_spec: RLModuleSpec | None = None,
     ) -> LearnerGroup:
-        """Build only the learners, for your own training loop. With the same ``seed``, their weights equal those of
-        ``build()``.
+        """Build only the learners, for your own training loop. With the same ``seed``, ``build()`` makes the same
+        weights.
 
         Args:
             env: Environment that defines the spaces; None makes one from the settings, and closes it.
@@ -351,7 +351,7 @@ class AlgorithmConfig(
             return config.learner_group_for(config.get_module_spec(*spaces), run_seed)
 
     def learner_group_for(self, spec: RLModuleSpec | MultiRLModuleSpec, run_seed: int) -> LearnerGroup:
-        """Build the learners of ``spec``; the config must be frozen."""
+        """Build the learners of what ``spec`` describes, with seed ``run_seed``; the config must be frozen."""
         learner_class = self.learner_class or self.default_learner_class()
         specs = spec if isinstance(spec, MultiRLModuleSpec) else spec.as_multi()
         settings = self.for_learners() if self.num_learners else self
@@ -410,7 +410,7 @@ class AlgorithmConfig(
         return self.train_batch_size_per_learner * max(1, self.num_learners)
 
     def get_rollout_fragment_length(self) -> int:
-        """Return the steps of each environment per rollout, with which all environments fill the train batch exactly.
+        """Return the number of steps per rollout with which all environments together fill the train batch exactly.
 
         Raises:
             ValueError: If no number of steps does; suggests the nearest batch size that works.

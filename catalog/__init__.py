@@ -1,4 +1,4 @@
-"""From spaces and a model config to encoders, heads and action distributions. Needs torch and gymnasium only."""
+"""Builds encoders, heads and action distributions from spaces and a model config. Needs only torch and gymnasium."""
 
 from catalog_rl import check_siblings
 

@@ -81,7 +81,7 @@ def activation_by_name(activation: Activation, where: str = "activation") -> Cal
 
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
-    """Return what :func:`activation_by_name` returns, or an identity for "linear"."""
+    """Return the result of :func:`activation_by_name`, or an identity for "linear"."""
     return activation_by_name(activation) or nn.Identity()
 
 
@@ -119,7 +119,7 @@ class Init:
     def of(cls, settings: str, model_config: Any, gain: float = math.sqrt(2)) -> "Init":
         """Make the initialisers from the model settings that begin with ``settings``, such as "fcnet".
 
-        Keywords of None stand for ``gain`` if the kernel is ``orthogonal_``, else for no keywords.
+        If the settings give no keywords, ``orthogonal_`` gets ``gain``, and other initialisers get none.
         """
         given = vars(model_config)
         kernel, bias = given[f"{settings}_kernel_initializer"], given[f"{settings}_bias_initializer"]

@@ -17,7 +17,7 @@ Tree = Any
 
 
 def _item(output: Any, index: Any) -> Any:
-    """Return ``output[index]``; refuse text keys, as RLlib uses, with the attribute to use instead."""
+    """Return ``output[index]``; for a text key, as in RLlib, raise an error that names the attribute to use."""
     if isinstance(index, str):
         remedy = remedy_for("encoder", index) or f"Use one of {', '.join(output._fields)}."
         raise TypeError(f"{type(output).__name__}[{index!r}]: expected an attribute, got a key. {remedy}")

@@ -61,11 +61,13 @@ class Catalog(Hooks):
         observation_space: Space of one observation.
         action_space: Space of one action.
         model_config: A :class:`DefaultModelConfig`, a partial dict of its fields, or None for the defaults.
-        past_view: Earlier steps that a module sees, in addition to those that the settings ask for.
+        past_view: Earlier steps that a module sees, in addition to the steps that the settings ask for.
         may_lack_encoder: Delay errors about the observation space until an encoder is built, for modules that may
             have their own nets.
 
     Attributes:
+        functions: Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder.
+        model_config_class: Class of ``model_config``. A catalog with further settings sets a subclass here.
         encoder_config: Config of the encoder; None if ``_determine_components_hook`` sets none, or if the tree has no
             rule for the space and the nets may be custom.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
@@ -81,20 +83,13 @@ class Catalog(Hooks):
     """
 
     functions: ClassVar[tuple[str, ...]] = ()
-    """Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder."""
-
     model_config_class: ClassVar[type[DefaultModelConfig]] = DefaultModelConfig
-    """Class of ``model_config``. A catalog with further settings sets a subclass here."""
-
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
     _refusal: ValueError | None = None
     action_dist_cls: type[Distribution]
     action_mask: ActionMask | None = None
     action_embeddings: ActionEmbeddings | None = None
-    encoder_node: Node[ModelConfig]
-    action_node: Node[type[Distribution]]
-    converter_node: Node[ActionConverter]
 
     @refuses_foreign
     def __init__(
@@ -115,16 +110,13 @@ class Catalog(Hooks):
         self.observation_space = observation_space
         self.action_space = action_space
         self._whole_config = self.model_config = self.model_config_class.from_any(model_config)
-        self._mask_field, self._embeddings_field = action_fields(observation_space, self.model_config)
-        fields = (self._mask_field, self._embeddings_field)
+        self._mask_field, self._embeddings_field = fields = action_fields(observation_space, self.model_config)
         self._action_fields = tuple(key for key, _ in filter(None, fields))  # encoders do not read them
         self._can_normalize = can_normalize(observation_space, self._action_fields)
         self._check_model_config()
-        open_settings = self._open_settings()
-        self.setting_reasons = {
-            name: reason for name, (_, reason) in open_settings.items() if getattr(self.model_config, name) is None
-        }
-        chosen = {name: open_settings[name][0] for name in self.setting_reasons}
+        given, chosen = vars(self.model_config), self._open_settings().items()
+        self.setting_reasons = {name: reason for name, (_, reason) in chosen if given[name] is None}
+        chosen = {name: value for name, (value, _) in chosen if given[name] is None}
         self._whole_config = dataclasses.replace(self.model_config, **chosen)
         self.model_config = self._whole_config.for_function(self.functions[0]) if self.functions else self._whole_config
         self.past_view = (past_view or PastView()).with_settings(self.model_config)
@@ -144,8 +136,8 @@ class Catalog(Hooks):
         return {"vf_share_layers": (False, "the default"), "normalize_observations": (False, "the default")}
 
     def _decide(self) -> None:
-        """Run the tree through its hook. Its ``encoder_config`` determines ``latent_dims``, except for custom
-        encoders."""
+        """Run the decision tree by ``_determine_components_hook``. The encoder config it chooses sets ``latent_dims``,
+        except for custom encoders."""
         self.action_node = Node(self.action_space, self.model_config, "action_space", self._ask_for_distribution)
         self.converter_node = action_converter_rules.root(self.action_space, self.model_config, "action_space")
         self.encoder_node = Node(self.observation_space, self.model_config, "observation_space", self._ask_for_encoder)
@@ -195,7 +187,7 @@ class Catalog(Hooks):
         if self._feeds_own_encoder:
             assert isinstance(self.input_space, Dict)
             space = Dict({**self.input_space.spaces, OBS: space})
-        self.encoder_node = Node(space, config, "observation_space", self._ask_for_encoder)
+        self.encoder_node.space = space
         decided = self.encoder_node.run()
         self._check_paths("leaf_overrides", config.leaf_overrides, self.encoder_node)
         if self._sees_more and not self._feeds_own_encoder:
@@ -219,10 +211,10 @@ class Catalog(Hooks):
         """
         assert isinstance(self.input_space, Dict)
         streams: dict[str | int, ModelConfig] = {OBS: decided}
-        config, steps = self.model_config, self.past_view.steps
-        for key in steps:
+        config = self.model_config
+        for key, steps in self.past_view.steps.items():
             if key == PREV_OBS:
-                past = stacked_space(space, steps[key])
+                past = stacked_space(space, steps)
                 streams[key] = Node(past, config, f"observation_space[{key!r}]", self._ask_for_encoder).run()
             else:
                 streams[key] = MLPEncoderConfig(input_space=self.input_space.spaces[key], hidden_layer_dims=())
@@ -263,8 +255,7 @@ class Catalog(Hooks):
         return self._get_encoder_config(observation_space, model_config)
 
     def _ask_for_distribution(self, node: Node[type[Distribution]]) -> type[Distribution]:
-        given = self.model_config.custom_action_dist
-        custom = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
+        custom = self._custom_dist(node)
         if custom is None:
             found = self._ask(node, self._get_dist_cls_from_action_space, node.space)
             if found is not None and found is node.result:  # a rule chose and bound it
@@ -275,6 +266,11 @@ class Catalog(Hooks):
             found = distributions.find(custom, where)
         return _bound(found, node.space, where, node.path)
 
+    def _custom_dist(self, node: Node[Any]) -> Any:
+        """Return what ``custom_action_dist`` names for the part ``node`` of an action; None if nothing."""
+        given = self.model_config.custom_action_dist
+        return given.get(node.name) if isinstance(given, Mapping) else None if node.keys else given
+
     def _get_dist_cls_from_action_space(self, action_space: Space) -> type[Distribution]:
         """Return the distribution class for an action space or a part of one; by default, ask the table."""
         node = self._node or action_distribution_rules.root(action_space, self.model_config, "action_space")
@@ -283,7 +279,7 @@ class Catalog(Hooks):
 
     @refuses_foreign
     def get_action_dist_cls(self) -> type[Distribution]:
-        """Return the class whose instances ``from_logits(head_output)`` makes."""
+        """Return the class of the action distribution; ``from_logits(head_output)`` makes an instance."""
         return self.action_dist_cls
 
     @property
@@ -291,8 +287,8 @@ class Catalog(Hooks):
         """The distribution class of :meth:`get_action_dist_cls`, bound to the action space.
 
         Raises:
-            TypeError: If it does not derive from :class:`Distribution`, or lacks methods, which the message lists.
-            ValueError: If it does not support the action space.
+            TypeError: If the class does not derive from :class:`Distribution`, or lacks methods; lists these.
+            ValueError: If the class does not support the action space.
         """
         found = self.get_action_dist_cls()
         if found is vars(self).get("action_dist_cls"):
@@ -379,7 +375,7 @@ class Catalog(Hooks):
 
     @property
     def decides_encoder(self) -> bool:
-        """Whether :meth:`build_encoder` can build one: a hook may leave all nets to the module."""
+        """Whether :meth:`build_encoder` can build an encoder: a hook may leave all nets to the module."""
         return self.has_custom_encoder or self.encoder_config is not None
 
     @property
@@ -502,8 +498,8 @@ class Catalog(Hooks):
         return self._sees_more and is_own and not self._whole_config.is_recurrent
 
     def reads_raw(self, function: str) -> bool:
-        """Return whether the encoder of ``function`` reads raw observations though that of the first reads
-        standardised."""
+        """Return whether the encoder of ``function`` reads raw observations while the first function's encoder reads
+        standardised observations."""
         return self.normalizes_observations and not self.for_function(function)._trunk.normalizes_observations
 
     @property
@@ -512,7 +508,7 @@ class Catalog(Hooks):
         return bool(self.model_config.normalize_observations) and self._can_normalize
 
     def build_observation_normalizer(self) -> ObservationNormalizer | None:
-        """Build an :class:`ObservationNormalizer`; return None if the settings or the space do not ask for one."""
+        """Build an :class:`ObservationNormalizer`; return None if observations are not standardised."""
         if not self.normalizes_observations:
             return None
         return ObservationNormalizer(self.observation_space, self._action_fields)
@@ -527,10 +523,10 @@ class Catalog(Hooks):
 
     def build_action_model(self) -> ActionModel | None:
         """Build the net that conditions later parts of an action on earlier ones; return None for independent parts."""
-        dist_cls, space = self.bound_dist_cls, self.action_space
+        dist_cls = self.bound_dist_cls
         if not issubclass(dist_cls, AutoregressiveDistribution):
             return None
-        return MADE.of(dist_cls, space, self.model_config)
+        return MADE.of(dist_cls, self.action_space, self.model_config)
 
     def build_action_converter(self) -> ActionConverter:
         """Build the module that maps sampled actions into the action space."""
@@ -552,8 +548,7 @@ class Catalog(Hooks):
 
     def _explain_further_parts(self) -> dict[str, nn.Module]:
         """Build the nets that a module may have in addition to encoder and heads."""
-        embeddings, action_model = self.build_action_embeddings(), self.build_action_model()
-        return further_nets(embeddings, action_model, self.build_extra_outputs())
+        return further_nets(self.build_action_embeddings(), self.build_action_model(), self.build_extra_outputs())
 
     # --- checking -----------------------------------------------------------------------------------------------------
 
@@ -611,14 +606,14 @@ class Catalog(Hooks):
 def further_nets(
     embeddings: ActionEmbeddings | None, action_model: ActionModel | None, extra_outputs: ExtraOutputs | None
 ) -> dict[str, nn.Module]:
-    """Return by name the nets in addition to encoder and heads, as far as they have parameters."""
+    """Return, by name, the nets other than encoder and heads that have parameters."""
     nets = {"action embeddings": embeddings, "action model": action_model}
     found = {name: net for name, net in nets.items() if net is not None and [*net.parameters()]}
     return found if extra_outputs is None else found | extra_outputs.parts()
 
 
 def _bound(found: Any, space: Space, where: str, path: str) -> type[Distribution]:
-    """Check the class ``found``, which ``where`` chose, and bind it to ``space``."""
+    """Check the class ``found``, chosen by the hook ``where``, and bind it to ``space``."""
     if not (isinstance(found, type) and issubclass(found, Distribution)):
         raise TypeError(
             f"{where}: expected a subclass of catalog.Distribution, got {found!r}. Derive yours "

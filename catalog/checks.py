@@ -21,13 +21,13 @@ Size = int | tuple[int, int]
 Filters = tuple[tuple[int, Size, Size] | tuple[int, Size, Size, Literal["same", "valid"]], ...]
 """One convolution per entry: channels, kernel size, stride and, optionally, padding."""
 
+# annotations that messages show in another form
 _TEXTS = {
     Filters: "[[channels, kernel, stride], [channels, kernel, stride, 'same' | 'valid'], ...]",
     NoneType: "None",
     None: "None",
     Ellipsis: "...",
 }
-"""Annotations that messages show in another form."""
 
 _RELATIONS = {"ge": (">=", operator.ge), "gt": (">", operator.gt), "le": ("<=", operator.le), "lt": ("<", operator.lt)}
 
@@ -53,7 +53,7 @@ def check_value(where: str, value: Any, hint: Any, bounds: Bounds, doc: str) -> 
 
     Args:
         where: The setting, as the error names it.
-        value: What the user gave.
+        value: The value that the user gave.
         hint: The resolved annotation.
         bounds: Range of every number in ``value``; in a schedule, of the values but not of the steps.
         doc: The setting's sentence, repeated in the error.
@@ -96,7 +96,7 @@ def is_schedule(hint: Any) -> bool:
 
 
 def union_members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union; of any other annotation, the annotation alone."""
+    """Return the members of ``hint`` if it is a union, else ``hint`` alone."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -120,7 +120,7 @@ def type_text(hint: Any) -> str:
 
 
 class _MisfitError(Exception):
-    """A value does not fit its annotation. ``check_value`` raises the error that users see."""
+    """Raised if a value does not fit its annotation. ``check_value`` turns it into the error that users see."""
 
 
 def _fit(value: Any, hint: Any) -> Any:
@@ -178,12 +178,11 @@ def _fit_number(value: Any, hint: type) -> int | float:
 def _fit_items(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
     if not isinstance(value, list | tuple):
         raise _MisfitError
-    if kind is tuple and args and args[-1] is not Ellipsis:
-        if len(value) != len(args):
-            raise _MisfitError
-        return tuple(_fit(item, arg) for item, arg in zip(value, args, strict=True))
-    element = args[0] if args else Any
-    return kind(_fit(item, element) for item in value)
+    is_fixed = kind is tuple and args and args[-1] is not Ellipsis
+    hints = args if is_fixed else (args[0] if args else Any,) * len(value)
+    if len(value) != len(hints):
+        raise _MisfitError
+    return kind(map(_fit, value, hints))
 
 
 def _numbers(value: Any) -> Iterator[float]:

@@ -49,7 +49,7 @@ def overrider(item: object, hook: str) -> str:
 
 
 def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
-    """Refuse keyword arguments of other libraries with a TypeError that says what to write instead; a decorator."""
+    """Decorate ``function`` to refuse keyword arguments of other libraries: a TypeError says what to write instead."""
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,8 +63,8 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def explain_unknown(owner: Any, name: str) -> Any:
-    """Raise for an unknown attribute, such as ``algo.predict`` or ``PPO.load``; the ``__getattr__`` of algorithms and
-    policies."""
+    """Raise AttributeError for an unknown attribute, such as ``algo.predict`` or ``PPO.load``. Algorithms and policies
+    use this function as ``__getattr__``."""
     cls = owner if isinstance(owner, type) else type(owner)
     if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
         return (type if owner is cls else object).__getattribute__(owner, name)

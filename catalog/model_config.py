@@ -37,12 +37,12 @@ _FUNCTION_KEYS = ("output_dim", "trunk")
 
 
 def _start(of: str, default: Initializer = "orthogonal_", part: str = ENCODER) -> Any:
-    """Declare the initialiser of the weights or biases ``of`` a net."""
+    """Declare the setting of an initialiser; ``of`` says in words which weights or biases it initialises."""
     return setting(default, f"In-place torch.nn.init function for {of}; None keeps torch's own.", part=part)
 
 
 def _keywords(of: str, unset: str = "none", part: str = ENCODER) -> Any:
-    """Declare the keywords of the initialiser ``of`` weights or biases."""
+    """Declare the keywords for the setting ``{of}_initializer``; ``unset`` says what None means."""
     return setting(None, f"Keywords for {of}_initializer; None means {unset}.", part=part)
 
 
@@ -304,8 +304,8 @@ class DefaultModelConfig(Settings):
         Args:
             where: The entry of ``leaf_overrides`` or ``functions``, for messages.
             given: Its settings.
-            parts: What these settings may shape.
-            never: Settings of these parts that it may not have all the same.
+            parts: Parts of the net that these settings may shape.
+            never: Settings of these parts that ``given`` nevertheless may not have.
             extra: Keys that are not settings, which are not checked.
         """
         known = [*extra, *(name for name in self._names(*parts) if name not in never)]
@@ -344,7 +344,7 @@ class DefaultModelConfig(Settings):
     def from_any(cls, value: DefaultModelConfig | Mapping[str, Any] | None) -> Self:
         """Make a full config from a config, a partial dict or None; defaults fill the rest.
 
-        From a config of another class, take the values it was given; all others are the defaults of this class.
+        From a config of another class, take the values that it was made with, and this class's defaults for the rest.
 
         Raises:
             ValueError: For an unknown name; names the closest known one.
@@ -362,7 +362,7 @@ class DefaultModelConfig(Settings):
         return cls(**(value or {}))
 
     def given(self) -> dict[str, Any]:
-        """Return the values that the config was made with, by name; if these are all, those that differ from
+        """Return, by name, the values passed to the constructor; if all were passed, those that differ from
         defaults."""
         names, known = self._given, settings_of(type(self))
         if len(names) == len(known):

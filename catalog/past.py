@@ -48,7 +48,7 @@ class PastView:
         return {name: steps for name, steps in fields.items() if steps}
 
     def with_settings(self, model_config: DefaultModelConfig) -> PastView:
-        """Return this view with what ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for added."""
+        """Return this view plus the steps that ``lstm_use_prev_action`` and ``lstm_use_prev_reward`` ask for."""
         actions = max(self.actions, int(model_config.lstm_use_prev_action))
         rewards = max(self.rewards, int(model_config.lstm_use_prev_reward))
         return dataclasses.replace(self, actions=actions, rewards=rewards)

@@ -146,11 +146,10 @@ class RuleTable(Generic[T]):
         Raises:
             ValueError: If no rule applies; names ``path`` and all rules of the table.
         """
-        passed = []
-        for rule in (rule for rule in self if isinstance(space, rule.space_type)):
+        rules = [rule for rule in self if isinstance(space, rule.space_type)]
+        for i, rule in enumerate(rules):
             if rule.when is None or rule.when(space, model_config):
-                return rule, passed
-            passed.append(rule)
+                return rule, rules[:i]
         raise ValueError(
             f"{path}: expected a space with a branch in the {self.what} table "
             f"({'; '.join(rule.name for rule in self._rules)}), got {space}. Register one with "

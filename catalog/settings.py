@@ -35,6 +35,7 @@ from catalog.migration import remedy_for
 
 Parameters = ParamSpec("Parameters")
 Config = TypeVar("Config", bound="Settings")
+_ANY = Bounds()
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,21 @@ class Setting:
         name: The attribute.
         hint: The resolved annotation.
         section: Name of the method that sets it; empty in a class without sections.
+        positional: Whether the section method also takes it by position.
         doc: One sentence: meaning, unit, and what None stands for.
         part: What a model setting shapes: encoders, heads or the whole module.
         bounds: Range of its number or numbers.
-        positional: Whether the section method also takes it by position.
         default: Value of a new config.
     """
 
     name: str
     hint: Any
     section: str
-    doc: str
-    part: str
-    bounds: Bounds
     positional: bool
-    default: Any = dataclasses.field(compare=False)
+    doc: str = ""
+    part: str = "module"
+    bounds: Bounds = _ANY
+    default: Any = dataclasses.field(default=None, compare=False)
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` converted to the annotation, as :func:`check_value` does."""
@@ -149,7 +150,7 @@ class Settings:
 
     @classmethod
     def _refuse_unknown(cls, names: Iterable[str], where: str, section: str | None = None) -> None:
-        """Raise ``TypeError`` for a name that is not a setting; of ``section``, unless that is None."""
+        """Raise ``TypeError`` unless all ``names`` are settings, of ``section`` if it is given."""
         known = settings_of(cls)
         here = [name for name, item in known.items() if section in (None, item.section)]
         for name in names:
@@ -236,20 +237,12 @@ def settings_of(cls: type[Settings]) -> dict[str, Setting]:
             f"{', '.join(sorted(lost))} of only one of both. Write class Mine(MyTraining, {cls.__name__}) with "
             "training = Section(MyTraining) in its body."
         )
-    unsaid = {"doc": "", "part": "module", "bounds": Bounds()}
     found = {}
     for name in section_of or declared:
-        said = declared[name].metadata or unsaid
-        found[name] = Setting(
-            name,
-            hints[name],
-            section_of.get(name, ""),
-            positional=not declared[name].kw_only,
-            default=check_value(
-                f"{cls.__name__}.{name}", defaults.get(name, MISSING), hints[name], said["bounds"], said["doc"]
-            ),
-            **said,
-        )
+        field = declared[name]
+        item = Setting(name, hints[name], section_of.get(name, ""), not field.kw_only, **field.metadata)
+        default = check_value(f"{cls.__name__}.{name}", defaults.get(name, MISSING), item.hint, item.bounds, item.doc)
+        found[name] = dataclasses.replace(item, default=default)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The leaves of nested spaces, and observations as batched tensors."""
+"""Find the leaves of nested spaces, and convert observations to batched tensors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -35,14 +35,14 @@ def array_leaves(space: Space, path: str = "observation_space") -> Iterator[Leaf
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not space.spaces:
-            raise ValueError(_empty(space, path))
+            raise _empty(space, path)
         for key, child in space_parts(space).items():
             for leaf in array_leaves(child, f"{path}[{key!r}]"):
                 yield leaf._replace(keys=(key, *leaf.keys))
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        raise ValueError(_no_array(space, path))
+        raise _no_array(space, path)
     elif 0 in (shape := space.shape or ()):
-        raise ValueError(_empty(space, path))
+        raise _empty(space, path)
     else:
         yield Leaf((), space, shape)
 
@@ -102,19 +102,19 @@ def zero_batch(space: Space, leading: tuple[int, ...] = (1,), path: str = "obser
     elif isinstance(space, spaces.MultiBinary):
         value = np.zeros(space.shape)
     else:
-        raise ValueError(_no_array(space, path))
+        raise _no_array(space, path)
     return to_tensor(np.broadcast_to(value.astype(space.dtype), (*leading, *value.shape)).copy())
 
 
-def _no_array(space: Space, path: str) -> str:
-    return (
+def _no_array(space: Space, path: str) -> ValueError:
+    return ValueError(
         f"{path}: expected a space of arrays (Box, Discrete, MultiDiscrete, MultiBinary, Dict, "
         f"Tuple), got {space}. Turn it into arrays with an environment wrapper."
     )
 
 
-def _empty(space: Space, path: str) -> str:
-    return (
+def _empty(space: Space, path: str) -> ValueError:
+    return ValueError(
         f"{path}: expected a space with at least one entry, got {space}. Leave it out of the "
         "observation with an environment wrapper."
     )

@@ -1,4 +1,4 @@
-"""Modules, sampling and learning: what stands between the catalog's nets and an algorithm's loss."""
+"""Modules, sampling and learning: everything between the catalog's nets and an algorithm's loss."""
 
 from catalog_rl import check_siblings
 

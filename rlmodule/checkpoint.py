@@ -13,11 +13,13 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 from torch import Tensor
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 FORMAT = 1
 PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
@@ -26,7 +28,7 @@ SIBLING = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
 _TENSOR = "__tensor__"
 
 
-def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> Path:
+def save_checkpoint(path: StrPath, state: Mapping[str, Any]) -> Path:
     """Write ``state``, a tree of dicts and lists of tensors and plain values, as the folder ``path``.
 
     An earlier checkpoint at ``path`` is replaced once the new one is complete on disk. The permissions of the files
@@ -78,7 +80,7 @@ def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_checkpoint(path: StrPath) -> dict[str, Any]:
     """Return the state that :func:`save_checkpoint` wrote.
 
     Raises:
@@ -107,14 +109,14 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 class _Damaged(Exception):
-    """A checkpoint cannot be read. The message says why, in a few words."""
+    """Raised if a checkpoint cannot be read. The message says why, in a few words."""
 
 
 def _read(folder: Path) -> dict[str, Any]:
     """Return the state in ``folder``.
 
     Raises:
-        _Damaged: If it cannot be read.
+        _Damaged: If the checkpoint cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

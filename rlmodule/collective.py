@@ -1,7 +1,7 @@
 """Collective operations of learners that train together, and the trivial ones of a single learner.
 
-All learners run the same program. Where it needs the data of all, each learner contributes its part and receives the
-whole.
+All learners run the same program. Where the program needs the data of all learners, each one contributes its part and
+receives the whole.
 """
 
 import json
@@ -18,7 +18,7 @@ _PLAIN = "plain"
 
 
 class CollectiveError(RuntimeError):
-    """A learner waited in vain for another one, which raised, ended or hangs."""
+    """Raised by a learner that waits for another learner which raised, ended or hangs."""
 
 
 class Collective(ABC):
@@ -33,7 +33,7 @@ class Collective(ABC):
     size: int
 
     def __enter__(self) -> None:
-        """Begin a part that all learners run. If it raises here, close the connection, so that the others raise too."""
+        """Begin a block that all learners run. If it raises, the connection closes, so that the others raise too."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -43,7 +43,7 @@ class Collective(ABC):
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Sum ``tensor`` over all learners in place, and return it; all get the same bits.
 
-        It must have the same shape and dtype on every learner.
+        ``tensor`` must have the same shape and dtype on every learner.
         """
 
     @abstractmethod

@@ -52,7 +52,7 @@ class EnvRunners(Settings):
 
 
 class LearnerResources(Settings):
-    """Where and with what the networks are updated."""
+    """The learners that update the networks, and their resources."""
 
     num_learners: int = setting(0, "Learner processes; 0 learns in this process.", ge=0)
     num_cpus_per_learner: float = setting(
@@ -114,7 +114,7 @@ class EpisodeTraining(Training):
 
 
 class FaultTolerance(Settings):
-    """What a run survives."""
+    """Failures that a run survives."""
 
     restart_failed_env_runners: bool = setting(
         True, "Whether a sampling process that raised, died or hung is replaced by a new one."
@@ -159,7 +159,7 @@ class RunnerSettings(Environment, EnvRunners, FaultTolerance):
 
     @property
     def num_envs(self) -> int:
-        """Number of environments of all runners."""
+        """Number of environments, over all runners."""
         return max(1, self.num_env_runners) * self.num_envs_per_env_runner
 
     def for_runners(self) -> Any:

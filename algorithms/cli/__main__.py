@@ -1,4 +1,4 @@
-"""``python -m algorithms.cli`` is the ``rlmodule`` command, also if that is not on the path."""
+"""``python -m algorithms.cli``: the ``rlmodule`` command, for shells that do not find it on their path."""
 
 import sys
 

@@ -27,7 +27,7 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
         best_first: Prefer the best checkpoint of a run to its last one.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint; names those in folders below ``path``, or the closest path.
+        FileNotFoundError: If there is no checkpoint; names checkpoints in folders below ``path``, or the closest path.
     """
     folder = checkpoint_in(path, best_first=best_first)
     if (folder / "checkpoint.json").is_file():
@@ -67,7 +67,7 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
 
 @contextmanager
 def allowing(allow: Sequence[str]) -> Iterator[None]:
-    """Extend the error for code that a checkpoint may not import by the flag to type, which includes ``allow``."""
+    """Extend errors about code that a checkpoint may not import by the ``--allow`` flag to type."""
     try:
         yield
     except NotReadable as error:

@@ -17,15 +17,8 @@ from algorithms.run.video import player_of, watch
 from catalog.settings import setting, settings_of
 from rlmodule.seeding import int_seed
 
-_OF_TRAINING: dict[str, Any] = {
-    **dict.fromkeys(CALLBACK_SETTINGS),
-    "loggers": None,
-    "run_dir": None,
-    "evaluation_interval": None,
-    "evaluation_num_videos": 0,
-    "checkpoint_interval": None,
-    "replay_in_checkpoints": False,
-}
+_UNSET = (*CALLBACK_SETTINGS, "loggers", "run_dir", "evaluation_interval", "checkpoint_interval")
+_OF_TRAINING = {**dict.fromkeys(_UNSET), "evaluation_num_videos": 0, "replay_in_checkpoints": False}
 """Settings that do not affect how a policy acts. They are replaced, so that code they name is not needed."""
 
 
@@ -83,9 +76,8 @@ def evaluate(args: Sequence[str]) -> int:
         print(json.dumps({"checkpoint": str(checkpoint), **result}, default=str))
         return OK
     played = result["env_runners"]
-    print(
-        f"\nreturn       {return_text(played['episode_return_mean'])}, the mean of {played['num_episodes']:,} episodes"
-    )
+    mean, episodes = return_text(played["episode_return_mean"]), played["num_episodes"]
+    print(f"\nreturn       {mean}, the mean of {episodes:,} episodes")
     print(f"  from       {return_text(played['episode_return_min'])}")
     print(f"  to         {return_text(played['episode_return_max'])}")
     print(f"length       {played['episode_len_mean']:,.1f} steps")

@@ -21,7 +21,7 @@ _LIBRARIES = [
 
 
 class UsageError(Exception):
-    """Raised for a wrong command line: where, what was expected, what was typed, and what to type instead."""
+    """Raised for a wrong command line. The message says where, what was expected, what was typed, and what to type."""
 
 
 def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
@@ -56,7 +56,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
 def _nobody_reads() -> bool:
     """Return whether stdout is a closed pipe, and if so redirect it to the null device.
 
-    A broken pipe to a worker process raises the same error, but is a failure.
+    A broken pipe to a worker process raises the same error as a broken stdout, but is a failure.
     """
     poll = select.poll()
     poll.register(1)

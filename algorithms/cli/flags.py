@@ -29,7 +29,7 @@ _NO_FLAGS = ("env", "model_config", "rl_module_spec")  # the argument ENV, the s
 
 
 class CommandFlags(Settings):
-    """Base class for the flags of a command that are not settings of a config. The help begins with the docstring."""
+    """Base class for flags of a command that are not settings of a config. Its help begins with the class docstring."""
 
     debug: bool = setting(False, "Show the traceback of an error.")
 
@@ -165,7 +165,7 @@ def _form(sections: Mapping[str, Section]) -> Any:
 
 
 def _field(item: Setting) -> tuple[str, Any, Any]:
-    """Return name, annotation and default of a setting in the form."""
+    """Return name, annotation and default of the dataclass field for a setting."""
     inner, default = item_of(item.hint), item.default
     if inner is not None and isinstance(default, list | tuple):
         default = " ".join(map(str, default))
@@ -178,7 +178,7 @@ def _field(item: Setting) -> tuple[str, Any, Any]:
         value = read(_flag_of(item), item.hint, texts)
         try:
             return item.check(value, _flag_of(item))
-        except (TypeError, ValueError) as error:  # which tyro would print in a box
+        except (TypeError, ValueError) as error:  # tyro would print the error in a box
             raise UsageError(str(error)) from None
 
     words = PrimitiveConstructorSpec[Any](
@@ -192,7 +192,7 @@ def _field(item: Setting) -> tuple[str, Any, Any]:
 
 
 def _found(args: Sequence[str], sections: Mapping[str, Section]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the flags in ``args``, by the names of their settings, and the words of no flag."""
+    """Return the values of the flags in ``args``, by name of the setting, and the words that belong to no flag."""
     parts = [arg.partition("=") if arg.startswith("--") else ("", "", arg) for arg in args]
     words = [f"{head.replace('_', '-')}{equals}{rest}" for head, equals, rest in parts]
     known = {_flag_of(item): item for section in sections.values() for item in section.settings}
@@ -276,8 +276,7 @@ def _on_flags(hint: str) -> str:
     """Turn a hint about Python into one about flags: ``.training(lr=...)`` becomes ``--lr``."""
 
     def flags(call: re.Match[str]) -> str:
-        names = re.findall(r"(\w+)=", call[1])
-        return " and ".join(f"--{kebab(name)}" for name in names)
+        return " and ".join(f"--{kebab(name)}" for name in re.findall(r"(\w+)=", call[1]))
 
     text = re.sub(r"\.\w+\(((?:\w+=[^()]*)+)\)", flags, hint)
     return re.sub(r"\b(\w+)=\.\.\.", lambda setting: f"--{kebab(setting[1])}", text)
@@ -290,7 +289,7 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
     """Return the config class of the algorithm ``name``, or register and return the one at ``my_module:MyConfig``.
 
     Raises:
-        UsageError: If it does not exist; suggests the closest.
+        UsageError: If no such algorithm or config class exists; suggests the closest name.
     """
     if ":" in name:
         found = imported("ALGO", name)

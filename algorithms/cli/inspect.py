@@ -60,8 +60,7 @@ def _runs_in(path: Path) -> list[tuple[str, ...]]:
     for run in folders_below(path, "run.json"):
         about = read_about(run)
         name = "not begun" if about is None else f"{about['name']}, seed {about['seed']}"
-        log = run / "progress.jsonl"
-        steps = [row[STEPS] for row in (read_rows(log) if log.exists() else ()) if STEPS in row]
+        steps = [row[STEPS] for row in read_rows(run / "progress.jsonl") if STEPS in row]
         kept = [each for each in ("checkpoint", "best_checkpoint") if (run / each / "checkpoint.json").exists()]
         facts = f"{name}, {', '.join(kept) or 'no checkpoint'}"
         rows.append((str(run), facts, f"{steps[-1]:,} steps" if steps else "no iteration yet"))

@@ -133,8 +133,7 @@ def train_once(plan: TrainPlan) -> int:
         say(f"  parameters  {parameters:,}")
         say(f"  run dir     {config.run_dir or 'none: nothing will be written'}")
         outcome = carry_out(plan, algorithm)
-        folder = algorithm.report.folder
-        if folder is not None:
+        if (folder := algorithm.report.folder) is not None:
             say("Wrote")
             for path in (folder.checkpoint, folder.best_checkpoint, folder.progress, folder.learning_curve):
                 if path.exists():
@@ -145,7 +144,7 @@ def train_once(plan: TrainPlan) -> int:
 
 @contextmanager
 def own_run_dir(config: AlgorithmConfig) -> Iterator[None]:
-    """Create the folder if ``run_dir`` is :data:`NEW_RUN_DIR`, and remove it at the end if it is empty."""
+    """Create the run's folder if ``run_dir`` is :data:`NEW_RUN_DIR`; remove it after the block if it is empty."""
     if config.run_dir != NEW_RUN_DIR:
         yield
         return
@@ -213,15 +212,15 @@ and in Python:
 
 
 def allow_flag(config: AlgorithmConfig) -> list[str]:
-    """Return the flag ``--allow`` with the modules that the checkpoint needs: those of the settings, and that of a
-    custom config class; empty if it needs none."""
+    """Return the flag ``--allow`` with the modules that the checkpoint needs: modules that settings name, and the
+    module of a custom config class; empty if it needs none."""
     needed = dict.fromkeys([*config.modules_to_allow(), type(config).__module__])
     modules = [name for name in needed if name.partition(".")[0] not in PACKAGES]
     return ["--allow", *modules] if modules else []
 
 
 def commands(*each: Sequence[str]) -> str:
-    """Format commands as lines to paste."""
+    """Format the arguments of ``rlmodule`` commands as lines to paste into a shell."""
     program = ["rlmodule"]
     if shutil.which("rlmodule") is None and sys.argv[0].endswith(("rlmodule", "algorithms/cli/__main__.py")):
         program = [sys.executable, "-m", "algorithms.cli"]

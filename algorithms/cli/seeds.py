@@ -73,15 +73,13 @@ def train_seeds(plan: TrainPlan, args: Sequence[str]) -> int:
             _draw(Path(config.run_dir), plan)
             if runs.best is not None:
                 best, allow = str(Path(config.run_dir, f"seed-{runs.best}")), allow_flag(config)
-                again = commands(
-                    ["plot", config.run_dir], ["evaluate", best, *allow], ["train", "--load", best, *allow]
-                )
-                say(f"\nNext:\n\n{again}")
+                plot, evaluate = ["plot", config.run_dir], ["evaluate", best, *allow]
+                say(f"\nNext:\n\n{commands(plot, evaluate, ['train', '--load', best, *allow])}")
     return runs.exit_code
 
 
 def _draw(folder: Path, plan: TrainPlan) -> None:
-    """Draw the learning curve of all seeds together."""
+    """Draw the mean learning curve of all seeds to ``learning_curve.png`` in ``folder``."""
     try:
         plot_runs([folder], folder / "learning_curve.png")
         plan.say(f"\nWrote\n  {folder}\n  {folder / 'learning_curve.png'}")
@@ -109,13 +107,12 @@ class Runs:
     def finish(self) -> None:
         """Train all seeds; after a signal, start no further ones."""
         resource_tracker.ensure_running()  # now, as it unblocks Ctrl-C in the thread that starts it
-        blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # which new processes inherit
+        blocked: tuple[int, set[int]] = signal.SIG_BLOCK, {signal.SIGINT}  # new processes inherit the mask
         with (
             stop_requests(self._on_signal),
             ThreadPoolExecutor(self.plan.flags.jobs, initializer=signal.pthread_sigmask, initargs=blocked) as pool,
         ):
-            for _ in pool.map(self._run, self.plan.seeds):
-                pass
+            list(pool.map(self._run, self.plan.seeds))  # raises what one of them raised
 
     @property
     def exit_code(self) -> int:
@@ -213,7 +210,7 @@ def _child(args: list[str], seed: int, run_dir: str | None, output: Connection |
 
 
 def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection) -> int:
-    from algorithms.cli.train import train_plan  # which imports this module
+    from algorithms.cli.train import train_plan  # here, as train imports this module
 
     plan = train_plan(args)
     plan = dataclasses.replace(plan, config=plan.config.update({"seed": seed, "run_dir": run_dir}), seeds=())
@@ -224,11 +221,11 @@ def _train(args: list[str], seed: int, run_dir: str | None, outcome: Connection)
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the parent process, and ask the run to save and end then."""
+    """Wait until the parent process has ended, then ask the run to save and end."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # they may be pipes to the parent
+    for stream in (1, 2):  # stdout and stderr may be pipes to the parent
         os.dup2(nowhere, stream)
     os.kill(os.getpid(), signal.SIGTERM)

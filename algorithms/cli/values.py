@@ -36,7 +36,7 @@ def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
 
 
 def item_of(hint: Any) -> Any:
-    """Return the annotation of the items, if the value is a list that is typed as several words; else None."""
+    """Return the annotation of the items if ``hint`` is a list that is typed as several words; else None."""
     kind, *others = (part for part in union_members(hint) if part is not NoneType)
     items = get_args(kind)
     if others or get_origin(kind) not in _LISTS or items[1:] not in ((), (Ellipsis,)):

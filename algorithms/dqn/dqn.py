@@ -98,7 +98,7 @@ class Replay(Settings):
 
 
 class DQNReporting(Reporting):
-    """Settings of what a run reports, and where it writes."""
+    """The metrics of a run, and where it writes its files and logs."""
 
     num_env_steps_per_iteration: int = setting(1000, "Environment steps per call of train().", ge=1)
 
@@ -183,7 +183,7 @@ class DQNConfig(DQNTraining, Replay, DQNReporting, AlgorithmConfig):
         return dataclasses.replace(spec, model_config=dataclasses.replace(given, **chosen))
 
     def get_rollout_fragment_length(self) -> int:
-        """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners to save messages."""
+        """Return the steps of each env per rollout: the setting, else 1, or 4 with remote runners (fewer messages)."""
         return self.rollout_fragment_length or (4 if self.num_env_runners else 1)
 
     def validate(self) -> None:
@@ -237,7 +237,7 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig) -> None:
         super().__init__(config)
         module = self.get_module()
-        assert isinstance(module, EpsilonGreedyAPI)  # which the learner requires
+        assert isinstance(module, EpsilonGreedyAPI)  # the learner requires this API
         self._explorer = module
         self._steps_owed = 0.0
         """Env steps still to be trained on to reach ``training_intensity``, less than one batch."""

@@ -72,10 +72,10 @@ class DQNLearner(BatchLearner):
     def compute_loss_for_module(
         self, module_id: str, batch: Batch, fwd_out: Mapping[str, Tree]
     ) -> tuple[Tensor, Metrics]:
-        """Return the mean distance of the values of the actions taken from their targets, times importance weights.
+        """Return the mean error of the taken actions' values against their targets, weighted by the importance weights.
 
-        The distance is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the
-        target distribution (Bellemare et al. 2017, Algorithm 1).
+        The error is a Huber or squared error (Mnih et al. 2015, eq. 1), or with atoms the KL divergence from the target
+        distribution (Bellemare et al. 2017, Algorithm 1).
 
         An override must report ``td_error`` ``[B]`` if replay is prioritized. It may report ``qf`` ``[B]``, the values
         of the actions taken, for the metrics ``qf_mean``, ``qf_min`` and ``qf_max``.
@@ -128,7 +128,7 @@ class DQNLearner(BatchLearner):
         return burn_in(self.module[module_id], batch) | {Columns.VALUE_TARGETS: targets}
 
     def compute_targets(self, module_id: str, batch: Batch) -> Tensor:
-        """Return the target of each row's action value: its n-step reward plus the discounted value of what follows.
+        """Return the target of each row's action value: its n-step reward plus the discounted value of ``next_obs``.
 
         The target net gives that value, for the action that the online net prefers (double Q-learning, van Hasselt et
         al. 2016, eq. 4), or with ``double_q=False`` for the action that the target net itself prefers.
@@ -165,7 +165,7 @@ class DQNLearner(BatchLearner):
         return torch.addcmul(rewards, discounts, value)
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Move the target net every ``target_network_update_freq`` env steps, by the fraction ``tau``."""
+        """Move the target net by the fraction ``tau`` once every ``target_network_update_freq`` env steps."""
         if self.env_steps - self.last_target_update[module_id] < self.settings.target_network_update_freq:
             return
         self._target_parameters[module_id].tensor.lerp_(self.parameters[module_id].tensor, self.settings.tau)

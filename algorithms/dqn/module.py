@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class DQNNetSettings(Settings):
 
 
 class DQNModelConfig(DQNNetSettings, DefaultModelConfig):
-    """Settings of DQN's nets: those of all nets, and those of the nets of Rainbow (Hessel et al. 2018).
+    """Settings of DQN's nets: the settings of all nets, and the settings of Rainbow's nets (Hessel et al. 2018).
 
     Weights start with torch's defaults, which are smaller than orthogonal ones. Values that bootstrap from themselves
     diverge from large weights more easily than a policy does.
@@ -112,7 +112,7 @@ class DQNCatalog(Catalog):
         """Build the head of actions, from the latent to ``[..., num_actions · num_atoms]``.
 
         It outputs advantages if ``dueling``, and else action values; with several atoms, their logits, action by
-        action. With action embeddings, it outputs one intent per atom, ``[..., action_head_dim · num_atoms]``.
+        action. With :class:`ActionEmbeddings`, it outputs one intent per atom, ``[..., action_head_dim·num_atoms]``.
         """
         return self._build_head("q", self.action_head_dim * self.model_config.num_atoms)
 
@@ -198,10 +198,10 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         self.observation_normalizer = catalog.build_observation_normalizer()
         self.encoder = catalog.build_trunk()
         width = catalog.action_head_dim * self.num_atoms
-        self.af_head = self._checked_head(catalog.build_af_head, "q", width)
+        self.af_head = self._probed(catalog.build_af_head(), "q", width, "build_af_head()")
         self.vf_head: nn.Module | None = None
         if config.dueling:
-            self.vf_head = self._checked_head(catalog.build_vf_head, "state_value", self.num_atoms)
+            self.vf_head = self._probed(catalog.build_vf_head(), "state_value", self.num_atoms, "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
         support = None
         if config.v_min is not None and config.v_max is not None:
@@ -211,14 +211,13 @@ class DQNModule(RLModule, DistributionalQNetAPI, EpsilonGreedyAPI, NoisyNetAPI, 
         # The greedy action's logit if all actions are allowed, computed once for each epsilon and not at each step.
         self.register_buffer("greedy_bonus", torch.full((), ALWAYS_GREEDY))
 
-    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
-        head = super()._checked_head(build, function, width)
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
         if function == "q" and self.catalog.model_config.noisy and not isinstance(head, NoisyHead):
             raise TypeError(
-                f"{type(self.catalog).__name__}.{build.__name__}(): expected a NoisyHead, since noisy=True, "
-                f"got {type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
+                f"{type(self.catalog).__name__}.{hook}: expected a NoisyHead, since noisy=True, got "
+                f"{type(head).__name__}. Build a NoisyHeadConfig, or leave noisy out."
             )
-        return head
+        return super()._probed(head, function, width, hook)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["extra_outputs"]
@@ -415,7 +414,7 @@ def _joined(value: Tensor, advantages: Tensor, allowed: Tensor | None, dim: int)
 
     Args:
         value: The state's value, of size 1 along ``dim``.
-        advantages: Of the actions, along ``dim``.
+        advantages: Advantages of the actions, along ``dim``.
         allowed: bool, broadcast with ``advantages``: the actions to average over; None for all.
         dim: The dimension of the actions.
     """

@@ -1,4 +1,4 @@
-"""DQN's presets: the envs it was measured on, the settings other than the defaults, env steps and results."""
+"""DQN's presets: for each env it was measured on, the settings that differ from the defaults, env steps and result."""
 
 from typing import Any
 

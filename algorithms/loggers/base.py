@@ -39,8 +39,8 @@ class LoggedRun:
     Attributes:
         name: Algorithm and env, such as ``PPO on CartPole-v1``.
         folder: The run's ``run_dir``. None if the run writes no files.
-        env_steps: Env steps at which the run begins: 0, or more if it resumes from a checkpoint. A logger drops what an
-            interrupted run logged after that step.
+        env_steps: Env steps at which the run begins: 0, or more if it resumes from a checkpoint. A logger drops the
+            results that an interrupted run logged after that step.
         seed: The run's seed.
         config: All settings as JSON values.
     """
@@ -64,8 +64,8 @@ class Logger(ABC):
         run: The run to log.
 
     Raises:
-        ValueError: If it needs a folder and the run has none.
-        OSError: If it cannot write.
+        ValueError: If the logger needs a folder and the run has none.
+        OSError: If the logger cannot write.
         ImportError: If a package it needs is not installed. The message says how to install it.
     """
 
@@ -82,12 +82,12 @@ class Logger(ABC):
 
         Args:
             values: The result by path, such as ``env_runners/episode_return_mean``. Values are numbers, or None for NaN
-                and infinities; those from callbacks may be anything that JSON can hold.
+                and infinities; values from callbacks may be anything that JSON can hold.
             env_steps: Env steps sampled so far.
         """
 
     def close(self) -> None:
-        """Write what is buffered, and release resources. No result follows."""
+        """Write buffered results, and release resources. No result follows."""
 
 
 LoggerFactory: TypeAlias = Callable[[LoggedRun], Logger]
@@ -104,7 +104,7 @@ class LoggerGroup:
 
     Raises:
         ValueError: If a name is unknown, or a logger needs a folder and the run has none.
-        TypeError: If a function returns something else than a logger.
+        TypeError: If a function does not return a logger.
         OSError, ImportError: As :class:`Logger`. Any other error is the logger's own.
     """
 
@@ -174,7 +174,7 @@ def check_loggers(chosen: Sequence[str | LoggerFactory] | None, run_dir: str | N
 
 
 def needs_folder(one: str | LoggerFactory) -> bool:
-    """Return True for the name or class of a logger that writes into ``run_dir``.
+    """Return whether ``one``, the name or class of a logger, writes into ``run_dir``.
 
     Raises:
         ValueError: If the name is unknown.
@@ -234,12 +234,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 @contextmanager
-def needed_package(name: str, remedy: str) -> Iterator[None]:
-    """Replace an ``ImportError`` inside the block by one that names the package, and ends with ``remedy``."""
+def needed_package(where: str, name: str, remedy: str) -> Iterator[None]:
+    """Replace an ``ImportError`` inside the block by one that names the package ``name`` and ends with ``remedy``."""
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"loggers: {name!r}: expected the package {name}, got {error}. {remedy}") from error
+        raise ImportError(f"{where}: expected the package {name}, got {error}. {remedy}") from error
 
 
 class ServiceRun:

@@ -12,7 +12,7 @@ from algorithms.loggers.base import STEPS, LoggedRun, Logger, numbers_of, replac
 class CsvLogger(Logger):
     """Appends a row per iteration to ``progress.csv``. A field is empty if the iteration did not report its number.
 
-    A new number, such as those of the first evaluation, adds a column; the whole file is then rewritten. A resumed run
+    A new number, such as one of the first evaluation, adds a column; the whole file is then rewritten. A resumed run
     drops the rows after its first env step.
     """
 
@@ -39,8 +39,7 @@ class CsvLogger(Logger):
             file.write(self._lines([row]))
 
     def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        header = {name: name for name in self._columns}
-        replace_file(self.path, self._lines([header, *rows]))
+        replace_file(self.path, self._lines([{name: name for name in self._columns}, *rows]))
 
     def _lines(self, rows: Iterable[Mapping[str, Any]]) -> str:
         text = io.StringIO(newline="")

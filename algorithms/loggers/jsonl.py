@@ -21,8 +21,7 @@ class JsonlLogger(Logger):
         super().__init__(run)
         assert run.folder is not None
         self.path = run.folder / "progress.jsonl"
-        rows = read_rows(self.path) if self.path.exists() else []
-        kept = [json.dumps(row) + "\n" for row in rows if row.get(STEPS, 0) <= run.env_steps]
+        kept = [json.dumps(row) + "\n" for row in read_rows(self.path) if row.get(STEPS, 0) <= run.env_steps]
         replace_file(self.path, "".join(kept))
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
@@ -33,10 +32,12 @@ class JsonlLogger(Logger):
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a progress.jsonl, one flat dict per iteration. Lines that a crash cut off are left out."""
+    """Return the lines of a progress.jsonl, one flat dict per iteration; none if there is no file. Lines that a crash
+    cut off are left out."""
     rows = []
     # errors="replace": a crash of the machine may leave bytes that are no text
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         with suppress(ValueError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]

@@ -33,7 +33,7 @@ class MlflowLogger(Logger):
 
     def __init__(self, run: LoggedRun, *, tracking_uri: str | None = None, experiment: str | None = None) -> None:
         super().__init__(run)
-        with needed_package("mlflow", 'Install it: pip install "catalog-rl[mlflow]".'):
+        with needed_package("loggers: 'mlflow'", "mlflow", 'Install it: pip install "catalog-rl[mlflow]".'):
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException
@@ -64,11 +64,8 @@ class MlflowLogger(Logger):
 
     def log(self, values: Mapping[str, Any], env_steps: int) -> None:
         """Log each number as a metric at ``env_steps``."""
-        now = int(time.time() * 1000)
-        metrics = [
-            self._metric(_name(path), value, timestamp=now, step=env_steps)
-            for path, value in numbers_of(values).items()
-        ]
+        now, numbers = int(time.time() * 1000), numbers_of(values).items()
+        metrics = [self._metric(_name(path), value, timestamp=now, step=env_steps) for path, value in numbers]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self) -> None:

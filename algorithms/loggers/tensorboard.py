@@ -22,7 +22,7 @@ class TensorBoardLogger(Logger):
     def __init__(self, run: LoggedRun) -> None:
         super().__init__(run)
         assert run.folder is not None
-        with needed_package("tensorboard", "Install it: pip install tensorboard."):
+        with needed_package("loggers: 'tensorboard'", "tensorboard", "Install it: pip install tensorboard."):
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.plugins.text.summary_v2 import text_pb
             from tensorboard.summary.writer.record_writer import RecordWriter

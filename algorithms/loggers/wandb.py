@@ -32,20 +32,17 @@ class WandbLogger(Logger):
         **options: Any,
     ) -> None:
         super().__init__(run)
-        with needed_package("wandb", 'Install it: pip install "catalog-rl[wandb]".'):
+        with needed_package("loggers: 'wandb'", "wandb", 'Install it: pip install "catalog-rl[wandb]".'):
             import wandb
 
         self._wandb = wandb
         earlier = ServiceRun(run, "wandb")
         # create_new, so that two algorithms in one process are two runs
-        ours: dict[str, Any] = {
-            "name": f"{run.name}, seed {run.seed}",
-            "config": dict(run.config),
-            "reinit": "create_new",
-        }
+        ours: dict[str, Any] = {"name": f"{run.name}, seed {run.seed}", "reinit": "create_new"}
         if earlier.known is not None:
             ours |= {"id": earlier.known, "resume": "allow"}
-        self._run = wandb.init(project=project, mode=mode, **(ours | options))
+        ours |= {"config": dict(run.config)} | options
+        self._run = wandb.init(project=project, mode=mode, **ours)
         try:
             self._run.define_metric("*", step_metric=STEPS)
             earlier.keep(self._run.id)

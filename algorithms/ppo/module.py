@@ -55,7 +55,7 @@ class PPOCatalog(Catalog):
     def build_pi_head(self) -> nn.Module:
         """Build the policy head, from the actor's latent to the inputs of the action distribution.
 
-        With action embeddings it outputs an intent instead, from which these inputs are computed.
+        With action embeddings it outputs a vector instead, the intent: its dot product with an embedding is a logit.
         """
         dist_cls, config = self.bound_dist_cls, self.for_function("policy").model_config
         log_stds = dist_cls.log_std_indices(self.action_space)
@@ -98,8 +98,9 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
                 "override build_encoder(); this hook joins an actor's encoder and a critic's."
             )
         self.critic_reads_raw = catalog.reads_raw("value")
-        self.pi_head = self._checked_head(catalog.build_pi_head, "policy", catalog.action_head_dim)
-        self.vf_head = self._checked_head(catalog.build_vf_head, "value", 1)
+        width = catalog.action_head_dim
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", width, "build_pi_head()")
+        self.vf_head = self._probed(catalog.build_vf_head(), "value", 1, "build_vf_head()")
         self.extra_outputs = catalog.build_extra_outputs()
         normalize_values = catalog.model_config.normalize_values
         self.value_normalizer = RunningMoments(decay=0.9) if normalize_values else None
@@ -121,7 +122,7 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
 
         Args:
             batch: Columns, of which the observations are read.
-            inputs: Output of the policy head: these inputs, or the intent of action embeddings.
+            inputs: Output of the policy head: the distribution's inputs, or the intent for action embeddings.
             state: The recurrent state after the batch, None without one.
         """
         if (embeddings := self.action_embeddings) is not None:

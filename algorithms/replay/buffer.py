@@ -1,6 +1,7 @@
 """ReplayBuffer: store transitions in a ring, and sample n-step batches of them.
 
-The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``.
+The ring has ``R`` rows and ``N`` columns, one column per env. A *place* is the flat index ``row * N + column``, which
+``take()`` of an array ``[R, N]`` expects.
 Adding a rollout copies whole arrays into consecutive rows. The observation after its last step goes into the next row,
 where the next rollout begins. So the observation after a step is always in the next row, and none is stored twice.
 """
@@ -32,7 +33,7 @@ from rlmodule.data.rollout import Rollout
 
 @dataclass(frozen=True)
 class ReplaySample:
-    """A batch from :meth:`ReplayBuffer.sample`, and what :meth:`ReplayBuffer.update_priorities` needs to know of it.
+    """A batch from :meth:`ReplayBuffer.sample`, and its origin, which :meth:`ReplayBuffer.update_priorities` needs.
 
     Attributes:
         batch: Columns for a learner, trees of tensors.
@@ -55,29 +56,30 @@ class ReplayBuffer:
         observation_space: The module's ``input_space``.
         action_space: The env's action space.
         capacity: Number of transitions, over all envs.
-        num_envs: ``N``, the envs of all rollouts together.
+        num_envs: ``N``, the number of envs in all rollouts together.
         gamma: Discount per step.
         n_step: Steps whose rewards are summed before ``next_obs``. For a range ``(low, high)``, each sampled row draws
             its own number.
-        prioritized: Settings of draws in proportion to TD errors; None to draw uniformly.
-        sequences: Settings of draws of sequences, for a recurrent module; None to draw rows.
+        prioritized: Settings for drawing in proportion to TD errors; None draws uniformly.
+        sequences: Settings for drawing sequences, for a recurrent module; None draws rows.
         frame_stack_axis: Axis along which one observation stacks frames, oldest first. For a Dict or Tuple, a mapping
             from the paths of leaves to their axes. Only the newest frame of each stack is then stored.
         seed: Random stream of the draws.
 
     Attributes:
-        rows: ``R``, the rows of the ring; it has a column for each env.
-        kept_rows: Rows that hold transitions. The other rows hold the newest observation and older frames.
+        rows: ``R``, the number of rows of the ring. The ring has a column for each env.
+        kept_rows: Number of rows that hold transitions. The others hold the newest observation and older frames.
         num_envs: ``N``.
-        heads: int64 ``[N]``: the row that the next step of each env goes to. It already holds that step's observation.
-        sampleable: bool ``[R, N]``: rows that a sample may begin with, the valid ones of the newest ``kept_rows``.
+        heads: int64 ``[N]``: the row in which the next step of each env is stored. Its observation is already there.
+        sampleable: bool ``[R, N]``: the row may begin a sample: it is valid and among the newest ``kept_rows``.
         starts: bool ``[R, N]``: the row is the first of an episode.
         terminateds: bool ``[R, N]``: the step ended its episode by termination.
         cuts: bool ``[R, N]``: the n-step window ends here, at the end of an episode or before a row that is no
             transition. Also True for rows not written yet.
         rewards: float32 ``[R, N]``.
         max_steps: Steps of the longest n-step window.
-        priorities: The priority of each place, or of each anchor if samples are sequences. None for uniform draws.
+        priorities: The priority of each entry of the ring, or of each possible start of a sequence if ``sequences`` is
+            set. None for uniform draws.
 
     Raises:
         ValueError, TypeError: If a setting is wrong.
@@ -114,9 +116,7 @@ class ReplayBuffer:
         self._per_row: dict[str, np.ndarray] = {n: np.zeros(shape, kind) for n, kind in kinds.items()}
         self.rewards, self.terminateds, self.starts, self.cuts = self._per_row.values()
         self.cuts[:] = True
-        self._anchors = None
-        if sequences is not None:
-            self._anchors = Anchors(sequences, layout, self.max_steps, prioritized)
+        self._anchors = None if sequences is None else Anchors(sequences, layout, self.max_steps)
         # Rows are tracked for sequences too: a sequence trains those of its rows that are sampleable.
         self._transitions = Candidates(*shape, prioritized if sequences is None else None)
         self._candidates = self._anchors or self._transitions
@@ -253,7 +253,7 @@ class ReplayBuffer:
             columns of :func:`gather_sequences`, and ``weights`` ``[L', B]``, 0 for rows that are not trained on.
 
         Raises:
-            ValueError: If the buffer holds fewer transitions or complete sequences.
+            ValueError: If ``batch_size`` is below 1, or exceeds the steps that can be drawn.
         """
         length, there = self._layout.row_unit, self._candidates.num
         num = max(1, batch_size // length)
@@ -280,7 +280,7 @@ class ReplayBuffer:
         return ReplaySample(batch, drawn, owners)
 
     def update_priorities(self, sample: ReplaySample, td_errors: Tensor | np.ndarray) -> None:
-        """Set the priorities of what ``sample`` drew from its TD errors. Do nothing if draws are uniform.
+        """Set the priorities of the rows or sequences in ``sample`` from their TD errors, unless draws are uniform.
 
         Args:
             sample: A result of :meth:`sample`.
@@ -292,11 +292,6 @@ class ReplayBuffer:
         if self.priorities is not None:
             errors = torch.as_tensor(td_errors).detach().cpu().numpy()
             self.priorities.update(sample.indices, errors, sample.owners)
-
-    def newest_distance(self, places: np.ndarray) -> np.ndarray:
-        """Return how many rows ``places`` are behind the newest row of their columns, int64; 0 for the newest."""
-        rows, columns = np.divmod(places, self.num_envs)
-        return (self.heads.take(columns) - 1 - rows) % self.rows
 
     def gather_rows(self, places: np.ndarray) -> Batch:
         """Return the n-step transitions that begin at ``places`` ``[B]``, which must be ``sampleable``.
@@ -322,26 +317,27 @@ class ReplayBuffer:
 
         Returns:
             Four arrays ``[B]``: the places of their last rows and their numbers of steps, int64; their discounted sums
-            of rewards and the discounts of what follows them, float32.
+            of rewards, and the discounts of the values after them, float32.
         """
-        most, flat_rewards = self.max_steps, self.rewards.reshape(-1)
+        most = self.max_steps
         if most == 1:
             last, steps, power = places, np.ones_like(places), self._powers[1]
-            rewards = flat_rewards.take(places)
+            rewards = self.rewards.take(places)
         else:
             window = (places[:, None] + self._offsets * self.num_envs) % self._num_places
             if self._min_steps < most:
                 most = self._rng.integers(self._min_steps, most + 1, len(places))
-            cuts = self.cuts.reshape(-1).take(window)
+            cuts = self.cuts.take(window)
             cuts[:, -1] = True  # so that argmax finds one in every window
-            steps = np.minimum(self.newest_distance(places) + 1, most)
-            np.minimum(steps, cuts.argmax(1) + 1, out=steps)
+            rows, columns = np.divmod(places, self.num_envs)
+            behind = (self.heads.take(columns) - 1 - rows) % self.rows  # the newest row of the column
+            steps = np.minimum(np.minimum(behind, cuts.argmax(1)) + 1, most)
             last = (places + (steps - 1) * self.num_envs) % self._num_places
-            rewards = flat_rewards.take(window)
+            rewards = self.rewards.take(window)
             rewards *= self._powers[:-1]
             rewards *= self._offsets < steps[:, None]
             rewards, power = rewards.sum(1), self._powers.take(steps)
-        going = ~self.terminateds.reshape(-1).take(last)
+        going = ~self.terminateds.take(last)
         return last, steps, rewards, np.multiply(going, power, dtype=np.float32)
 
     def observations(self, places: np.ndarray) -> Tree:
@@ -355,23 +351,23 @@ class ReplayBuffer:
     def following_observations(self, last_places: np.ndarray) -> Tree:
         """Return the observations after the steps at ``last_places`` ``[B]``, a tree of tensors ``[B, ...]``.
 
-        After a truncated step that is the true final observation. After a terminated step it is arbitrary.
+        After a truncated step, the result is the true final observation; after a terminated step, it is arbitrary.
         """
         return self._obs.build(self._obs.take_following(last_places))
 
     def has_final(self, places: np.ndarray) -> np.ndarray:
         """Return which steps at ``places`` were truncated, bool of the same shape."""
-        return self._obs.finals.index.reshape(-1).take(places) >= 0
+        return self._obs.finals.index.take(places) >= 0
 
     # -------------------------------------------------------------------------------------------------- state
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held: those of :func:`replay_bytes`, and of the observations kept apart from the ring."""
+        """Bytes held: the result of :func:`replay_bytes`, plus the bytes of observations kept apart from the ring."""
         return self._layout.num_bytes + self._obs.finals.num_bytes + self._obs.older.num_bytes
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that later samples depend on, for the rows written so far. Tensors share the buffer's memory."""
+        """Return everything that later samples depend on. The tensors share the buffer's memory."""
         rows = min(self.rows, self._rows_in_use + 1)
         state = {
             "layout": self._describe(),
@@ -390,7 +386,7 @@ class ReplayBuffer:
         return state
 
     def _describe(self) -> dict[str, Any]:
-        """Return what must be equal in two buffers for one to load the other's state."""
+        """Return the properties that two buffers must share before one can load the state of the other."""
         return {
             "rows": self.rows,
             "num_envs": self.num_envs,
@@ -406,11 +402,11 @@ class ReplayBuffer:
         :func:`copy_transitions`.
 
         Args:
-            state: Of a buffer with the same spaces and settings.
+            state: State of a buffer with the same spaces and settings.
             together: Number of envs per rollout that will be added.
 
         Raises:
-            ValueError: If the state is of other spaces or settings; or of another shape, and samples are sequences.
+            ValueError: If spaces or settings differ; for sequences, also if capacity or number of envs differ.
         """
         heads = state["heads"].numpy()
         apart = len(heads) == self.num_envs and np.any(np.ptp(heads.reshape(-1, together), 1))

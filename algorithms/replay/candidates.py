@@ -13,7 +13,7 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
     """Split ``count <= size`` consecutive rows of a ring of ``size`` rows where the ring ends.
 
     Args:
-        begin: First row, counted beyond the ends of the ring if need be.
+        begin: First row; may lie before 0 or beyond ``size``, as the ring is periodic.
         count: Number of rows.
         size: Rows of the ring.
 
@@ -21,24 +21,22 @@ def spans(begin: int, count: int, size: int) -> list[tuple[slice, slice]]:
         One or two pairs of slices: of the ring, and of the ``count`` rows that lie there.
     """
     begin %= size
-    end = begin + count
-    if end <= size:
-        return [(slice(begin, end), slice(0, count))]
-    first = size - begin
-    return [(slice(begin, size), slice(0, first)), (slice(0, end - size), slice(first, count))]
+    first = min(count, size - begin)
+    until_end = (slice(begin, begin + first), slice(0, first))
+    return [until_end] if first == count else [until_end, (slice(0, count - first), slice(first, count))]
 
 
 class Candidates:
-    """Draws entries of a ring ``[R, N]``, uniformly or by priority. Entry ``row * N + column`` is at that place.
+    """Draws entries of a ring ``[R, N]``, uniformly or by priority. The place of an entry is ``row * N + column``.
 
     Args:
         rows: ``R``.
         num_envs: ``N``.
-        prioritized: Draw by priority. None draws uniformly.
+        prioritized: Settings for drawing by priority; None draws uniformly.
 
     Attributes:
         sampleable: bool ``[R, N]``: the entries that can be drawn.
-        num: Number of these.
+        num: Number of entries that can be drawn.
         priorities: The priority of each entry. None for uniform draws.
     """
 
@@ -48,7 +46,7 @@ class Candidates:
         self.priorities = None if prioritized is None else Priorities(prioritized, self.sampleable.size)
 
     def offer(self, begin: int, columns: slice, block: np.ndarray) -> None:
-        """Make entries drawable, in rows where none was.
+        """Make entries drawable, in rows that had no drawable entry.
 
         Args:
             begin: First row.
@@ -72,7 +70,7 @@ class Candidates:
                 block[:] = False
 
     def _places(self, rows: slice, columns: slice, block: np.ndarray) -> np.ndarray:
-        """Return the places ``[K]`` of the ``K`` True entries of ``block``, which lies in these rows and columns."""
+        """Return the places ``[K]`` of the ``K`` True entries of ``block``, which covers ``rows`` and ``columns``."""
         row, column = block.nonzero()
         return (row + rows.start) * self.sampleable.shape[1] + (column + columns.start)
 
@@ -82,9 +80,9 @@ class Candidates:
         """Draw ``num`` entries with replacement. At least one must be drawable.
 
         Args:
-            num: How many.
+            num: Number of entries.
             beta: Exponent of the importance weights; see :meth:`Priorities.sample`.
-            rows_in_use: A row after all drawable ones.
+            rows_in_use: Number of the first rows that are searched; all drawable entries must be in them.
             rng: Random stream of the draws.
 
         Returns:
@@ -93,16 +91,11 @@ class Candidates:
         if self.priorities is not None:
             return self.priorities.sample(num, beta, rng)
         # Draw among all entries and reject those that are not drawable: nearly all are, and listing them costs more.
-        flags, total = self.sampleable.reshape(-1), rows_in_use * self.sampleable.shape[1]
-        numbers = (rng.random(num) * total).astype(np.int64)
-        good = flags.take(numbers)
-        if np.count_nonzero(good) == num:
-            return numbers, None
-        drawn = [numbers[good]]
-        missing = num - len(drawn[0])
+        total = rows_in_use * self.sampleable.shape[1]
+        drawn, missing, tries = list[np.ndarray](), num, num
         while missing:
-            tries = min(_MAX_DRAWS, missing * total // self.num + 8)
             numbers = (rng.random(tries) * total).astype(np.int64)
-            drawn.append(numbers[flags.take(numbers)][:missing])
+            drawn.append(numbers[self.sampleable.take(numbers)][:missing])
             missing -= len(drawn[-1])
+            tries = min(_MAX_DRAWS, missing * total // self.num + 8)
         return np.concatenate(drawn), None

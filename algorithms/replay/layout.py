@@ -1,4 +1,4 @@
-"""The layout of a replay buffer: what a row holds, the number of rows, and the bytes they take."""
+"""The layout of a replay buffer: the contents of a row, the number of rows, and the bytes they take."""
 
 from __future__ import annotations
 
@@ -86,10 +86,8 @@ def stored_leaves(space: Space, frame_stack_axis: StackAxes | None = None) -> li
     for keys, array in tree.flatten_with_path(allocate_observations(space, 0)):
         path = ".".join(map(str, keys))
         leaves[path] = StoredLeaf(path, array.shape[1:], array.dtype)
-    if frame_stack_axis is None:
-        frame_stack_axis = {}
-    elif not isinstance(frame_stack_axis, Mapping):
-        frame_stack_axis = {"": frame_stack_axis}
+    if not isinstance(frame_stack_axis, Mapping):
+        frame_stack_axis = {} if frame_stack_axis is None else {"": frame_stack_axis}
     for path, axis in frame_stack_axis.items():
         where = "frame_stack_axis" + (f"[{path!r}]" if path else "")
         if path not in leaves:
@@ -113,11 +111,12 @@ class ReplayLayout:
     Attributes:
         capacity: Transitions in all.
         num_envs: Columns of the ring.
+        prioritized: Settings of draws by priority; None for uniform draws.
         rows: Rows of the ring.
         row_unit: The length of sequences, of which ``rows`` is a multiple. 1 if samples are rows.
         kept_rows: Rows that hold transitions.
         obs: How a row stores the leaves of an observation.
-        actions: How it stores those of an action.
+        actions: How a row stores the leaves of an action.
         num_bytes: Bytes of the arrays that the buffer allocates when it is built.
     """
 
@@ -135,7 +134,8 @@ class ReplayLayout:
         check_value("ReplayBuffer(num_envs)", num_envs, int, Bounds(ge=1), "Envs in all.")
         self.obs = stored_leaves(observation_space, frame_stack_axis)
         self.actions = stored_leaves(sampled_space(action_space))
-        self.capacity, self.num_envs, self.kept_rows = capacity, num_envs, -(-capacity // num_envs)
+        self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
+        self.kept_rows = -(-capacity // num_envs)
         self.row_unit = unit = 1 if sequences is None else sequences.length
         # The rows for transitions are followed by one for the newest observation, and preceded by those that hold the
         # older frames of the oldest stack. Rows are rounded up to whole sequences, so that anchors stay on multiples.
@@ -173,7 +173,7 @@ class ReplayLayout:
 
 
 def memory_limit() -> int:
-    """Return the most bytes this process can use: those of the machine, or of its control group if that has fewer."""
+    """Return the most bytes this process can use: the machine's memory, or the limit of its control group if lower."""
     limits = [psutil.virtual_memory().total]
     for file in _limit_files():
         with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
@@ -221,11 +221,10 @@ def checked_n_step(n_step: int | tuple[int, int], kept_rows: int) -> tuple[int, 
     """Return ``n_step`` as the least and the greatest number of steps of a window.
 
     Raises:
-        ValueError, TypeError: If it is no positive number, no pair ``(least, greatest)``, or greater than
-            ``kept_rows``.
+        ValueError, TypeError: If ``n_step`` is neither a positive int nor a pair ``(least, greatest)`` of them, or
+            exceeds ``kept_rows``.
     """
-    where = "ReplayBuffer(n_step)"
-    doc = "Steps of a window; 3 is usual."
+    where, doc = "ReplayBuffer(n_step)", "Steps of a window; 3 is usual."
     fitted = check_value(where, n_step, int | tuple[int, int], Bounds(ge=1), doc)
     low, high = fitted if isinstance(fitted, tuple) else (fitted, fitted)
     if not low <= high <= kept_rows:

@@ -1,7 +1,7 @@
 """Storage of observations and actions in a ring ``[R, N]``: nested spaces, stacked frames, true final observations.
 
-A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. Of an
-observation that stacks frames, only the newest frame is stored; its older frames are in the rows before. Two things are
+A place in the ring is ``row * N + column``, int64. A tree is stored as one array ``[R, N, ...]`` per leaf. If
+observations stack frames, only the newest frame is stored; the older frames are in the rows before. Two things are
 in no row, and are kept in tables for the few places that need them: the older frames of an observation that begins a
 stack, such as the first of an episode; and the true final observation after a truncated step.
 """
@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import tree
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from algorithms.replay.layout import StoredLeaf
 from catalog.base import Tree
@@ -54,7 +53,7 @@ class TreeRows:
             leading: Its leading dimensions.
 
         Raises:
-            ValueError: If the structure, a shape or a dtype is not that of the space.
+            ValueError: If the structure, a shape or a dtype differs from the space.
         """
         remedy = "Build the replay buffer with the spaces of the env that the rollouts come from."
         columns = [column]
@@ -78,23 +77,23 @@ class TreeRows:
         return arrays
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
-        """Return what the ring holds at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
+        """Return the entries of the ring at ``places``, one array ``[*places.shape, *kept_shape]`` per leaf."""
         return [flat.take(places, 0) for flat in self.flat]
 
     def write(self, rows: slice | int, columns: slice, values: Arrays, part: slice) -> None:
-        """Write the slice ``part`` of ``values``, along their first axis, to these rows and columns of the ring."""
+        """Write ``values[part]`` of each leaf to ``rows`` and ``columns`` of the ring."""
         for leaf, array, value in zip(self.leaves, self.arrays, values, strict=True):
             array[rows, columns] = leaf.newest_frame(value[part])
 
     def build(self, arrays: Arrays) -> Tree:
         """Return the tree of tensors whose leaves are ``arrays``."""
         if isinstance(self._template, np.ndarray):
-            return torch.from_numpy(arrays[0])
-        return tree.unflatten_as(self._template, [torch.from_numpy(array) for array in arrays])
+            return from_numpy(arrays[0])
+        return tree.unflatten_as(self._template, [from_numpy(array) for array in arrays])
 
     def get_rows(self, rows: int) -> list[Tensor]:
         """Return the first ``rows`` of each leaf, as tensors that share the memory of the ring."""
-        return [torch.from_numpy(array[:rows]) for array in self.arrays]
+        return [from_numpy(array[:rows]) for array in self.arrays]
 
     def set_rows(self, state: Sequence[Tensor]) -> None:
         """Restore rows from :meth:`get_rows`."""
@@ -118,7 +117,6 @@ class SparseRows:
     def __init__(self, rows: int, num_envs: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         self.index = np.full((rows, num_envs), -1, np.int32)
         self.tables = [np.zeros((0, *shape), dtype) for shape, dtype in kinds]
-        self._flat_index = self.index.reshape(-1)
         self._free: list[int] = []
 
     def __len__(self) -> int:
@@ -134,33 +132,28 @@ class SparseRows:
         while len(self._free) < len(places):
             size = len(self.tables[0])
             more = max(8, size)
-            rooms = [np.zeros((more, *table.shape[1:]), table.dtype) for table in self.tables]
-            self.tables = [np.concatenate(pair) for pair in zip(self.tables, rooms, strict=True)]
+            self.tables = [np.concatenate([x, np.zeros((more, *x.shape[1:]), x.dtype)]) for x in self.tables]
             self._free += range(size, size + more)
         kept = len(self._free) - len(places)
         slots = self._free[kept:]
         del self._free[kept:]
-        self._flat_index[places] = slots
+        self.index.put(places, slots)
         for table, value in zip(self.tables, values, strict=True):
             table[slots] = value
 
     def release(self, rows: slice, columns: slice) -> None:
-        """Remove the values of these places."""
+        """Remove the values of all places in ``rows`` and ``columns``."""
         if len(self):
             index = self.index[rows, columns]
-            slots = index[index >= 0]
-            if len(slots):
-                self._free += slots.tolist()
-                index[:] = -1
+            self._free += index[index >= 0].tolist()
+            index[:] = -1
 
     def get_state(self) -> dict[str, Any]:
         """Return the places that have values, and these values."""
-        places = np.flatnonzero(self._flat_index >= 0)
-        slots = self._flat_index[places]
-        return {
-            "places": torch.from_numpy(places),
-            "values": [torch.from_numpy(table[slots]) for table in self.tables],
-        }
+        places = np.flatnonzero(self.index >= 0)
+        slots = self.index.take(places)
+        values = [from_numpy(table[slots]) for table in self.tables]
+        return {"places": from_numpy(places), "values": values}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state` to empty tables."""
@@ -191,7 +184,7 @@ class ObservationRows(TreeRows):
         self._checked = np.zeros(num_envs, np.int64)
 
     def begin_stacks(self, head: int, columns: slice, obs: Arrays, starts: np.ndarray, cut_before: np.ndarray) -> None:
-        """Store the older frames of observations whose row before holds another episode.
+        """Store the older frames of observations that begin a stack, as the row before holds another episode.
 
         Args:
             head: Row of the first observation.
@@ -217,8 +210,7 @@ class ObservationRows(TreeRows):
 
     def take(self, places: np.ndarray) -> list[np.ndarray]:
         """Return the observations at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf."""
-        kept = zip(self.leaves, self.flat, self.older.tables, strict=True)
-        return [self._stacks(places, leaf, flat, older) for leaf, flat, older in kept]
+        return [self._stacks(places, *kept) for kept in zip(self.leaves, self.flat, self.older.tables, strict=True)]
 
     def _stacks(self, places: np.ndarray, leaf: StoredLeaf, flat: np.ndarray, older: np.ndarray) -> np.ndarray:
         """Return one leaf at ``places``; rebuild stacks from the newest frames of the rows before.
@@ -231,7 +223,7 @@ class ObservationRows(TreeRows):
         window = places[:, None] - np.arange(last, -1, -1) * self._num_envs  # negative places wrap to the ring's end
         frames = flat.take(window, 0, mode="wrap")
         if last and len(self.older):
-            entries = self.older.index.reshape(-1).take(window[:, 1:], mode="wrap")
+            entries = self.older.index.take(window[:, 1:], mode="wrap")
             begins = entries >= 0
             rows = np.flatnonzero(begins.any(1))
             since = begins[rows, ::-1].argmax(1)  # steps since the stack's start, which has `last` older frames
@@ -244,10 +236,10 @@ class ObservationRows(TreeRows):
     def take_following(self, places: np.ndarray) -> list[np.ndarray]:
         """Return the observations after the steps at ``places`` ``[B]``, one array ``[B, *leaf.shape]`` per leaf.
 
-        That is the true final observation after a truncated step, and else the observation in the next row.
+        After a truncated step, the result is the true final observation, else the observation in the next row.
         """
         following = self.take((places + self._num_envs) % (self._rows * self._num_envs))
-        entries = self.finals.index.reshape(-1).take(places)
+        entries = self.finals.index.take(places)
         found = np.flatnonzero(entries >= 0)
         if len(found):
             for values, finals in zip(following, self.finals.tables, strict=True):
@@ -294,7 +286,7 @@ class ObservationRows(TreeRows):
             "columns": self.get_rows(rows),
             "finals": self.finals.get_state(),
             "older": self.older.get_state() if self._has_stacks else None,
-            "checked": torch.from_numpy(self._checked),
+            "checked": from_numpy(self._checked),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
+from torch import from_numpy
 
 from algorithms.replay.sum_tree import SumTree
 from catalog.settings import Settings, setting
@@ -105,14 +105,14 @@ class Priorities:
         self._greatest = max(self._greatest, float(np.maximum.reduce(priorities, initial=0.0)))
 
     def copy_from(self, other: Priorities, theirs: np.ndarray, leaves: np.ndarray) -> None:
-        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to ``leaves`` ``[B]`` of this one."""
+        """Copy the priorities of the leaves ``theirs`` ``[B]`` of ``other`` to this object's ``leaves`` ``[B]``."""
         self._tree.set(leaves, other._tree.get(theirs))
         self._greatest = other._greatest
 
     def get_state(self) -> dict[str, Any]:
         """Return the priorities up to the last drawable leaf, and the greatest priority so far."""
         values = np.trim_zeros(self._tree.get(np.arange(self._tree.num_leaves)), "b")
-        return {"values": torch.from_numpy(values), "greatest": self._greatest}
+        return {"values": from_numpy(values), "greatest": self._greatest}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`get_state`. Draws from an equal generator are then equal."""

@@ -28,13 +28,13 @@ def copy_transitions(new: ReplayBuffer, old: ReplayBuffer) -> None:
     # A place table [depth, columns of new] says where each new row comes from. Transposing makes each part a column.
     rows = (old.heads + np.arange(old.rows)[:, None]) % old.rows
     places = (rows * old.num_envs + np.arange(old.num_envs)).T.reshape(-1)
-    places = places[old.sampleable.reshape(-1).take(places)]
+    places = places[old.sampleable.take(places)]
     depth = len(places) // new.num_envs
     places = places[len(places) - depth * new.num_envs :].reshape(new.num_envs, depth).T
     # A step continues if the row below it comes from the next row of the same old column, and no window was cut there.
     goes_on = np.zeros(places.shape, dtype=bool)
     goes_on[:-1] = places[1:] == (places[:-1] + old.num_envs) % (old.rows * old.num_envs)
-    goes_on &= ~old.cuts.reshape(-1).take(places)
+    goes_on &= ~old.cuts.take(places)
     starts = np.ones_like(goes_on)
     starts[1:] = ~goes_on[:-1]
     step = max(1, min(_PLACES // new.num_envs, new.rows - 1))
@@ -55,16 +55,16 @@ def _rollout(old: ReplayBuffer, places: np.ndarray, goes_on: np.ndarray, starts:
         old: The buffer to read.
         places: ``[T, N]``, in the columns of the new buffer.
         goes_on: bool ``[T, N]``: the next row continues the episode.
-        starts: bool ``[T, N]``: the row before does not continue into this one.
+        starts: bool ``[T, N]``: the row begins an episode, or does not continue the row before it.
     """
-    terminateds = old.terminateds.reshape(-1).take(places)
+    terminateds = old.terminateds.take(places)
     truncateds = ~goes_on & ~terminateds
     shape, flat = places.shape, places.reshape(-1)
     return Rollout(
         columns={
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), old.observations(flat)),
             Columns.ACTIONS: map_leaves(lambda x: x.unflatten(0, shape), old.actions(flat)),
-            Columns.REWARDS: torch.from_numpy(old.rewards.reshape(-1).take(places)),
+            Columns.REWARDS: torch.from_numpy(old.rewards.take(places)),
             Columns.TERMINATEDS: torch.from_numpy(terminateds),
             Columns.TRUNCATEDS: torch.from_numpy(truncateds),
             Columns.STARTS: torch.from_numpy(starts),

@@ -2,7 +2,7 @@
 
 A sequence begins at an *anchor*: a place of the ring whose row is a multiple of the sequence length, and whose
 recurrent state is stored. It has ``burn_in`` rows that only warm up the state, then ``length`` rows that are trained
-on, and then the rows that their n-step windows reach. A module runs over all of these, and zeroes its state where an
+on, and then the rows that their n-step windows reach. A module runs over all these rows, and zeroes its state where an
 episode starts. The observation after a row must therefore be in the next row. After a truncated step, an extra row is
 inserted for the true final observation.
 """
@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import tree
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from algorithms.replay.candidates import Candidates
-from algorithms.replay.prioritized import PrioritizedReplay
 from catalog.base import Tree
 from catalog.checks import Bounds, check_value
 from rlmodule.data.columns import Batch, Columns
@@ -49,15 +47,11 @@ class SequenceReplay:
     initial_state: Tree
 
     def __post_init__(self) -> None:
-        doc = "Count it in steps."
-        check_value("SequenceReplay.length", self.length, int, Bounds(ge=1), doc)
-        check_value("SequenceReplay.burn_in", self.burn_in, int, Bounds(ge=0), doc)
+        for name, value, least in (("length", self.length, 1), ("burn_in", self.burn_in, 0)):
+            check_value(f"SequenceReplay.{name}", value, int, Bounds(ge=least), "Count it in steps.")
 
     def reach(self, n_step: int) -> int:
-        """Return the rows that must be written after an anchor before its sequence can be sampled.
-
-        They end with the last row of the last window; the observation after it is then in the ring as well.
-        """
+        """Return the number of rows that must be written from an anchor on before its sequence can be sampled."""
         return self.burn_in + self.length + n_step - 1
 
     @property
@@ -74,23 +68,16 @@ class Anchors(Candidates):
 
     Args:
         settings: Length, burn-in and initial state.
-        layout: Layout of the ring, whose rows are a multiple of the length.
+        layout: Layout of the ring, whose rows are a multiple of the length, with the settings of prioritized draws.
         n_step: The greatest number of steps in a window.
-        prioritized: Draw by priority. None draws uniformly.
 
     Raises:
         ValueError: If the ring is too short to hold a complete sequence at all times once it is full.
     """
 
-    def __init__(
-        self,
-        settings: SequenceReplay,
-        layout: ReplayLayout,
-        n_step: int,
-        prioritized: PrioritizedReplay | None,
-    ) -> None:
+    def __init__(self, settings: SequenceReplay, layout: ReplayLayout, n_step: int) -> None:
         num_envs, kept_rows = layout.num_envs, layout.kept_rows
-        super().__init__(layout.rows // settings.length, num_envs, prioritized)
+        super().__init__(layout.rows // settings.length, num_envs, layout.prioritized)
         self.settings = settings
         self._rows, self._kept_rows, self._num_envs = layout.rows, kept_rows, num_envs
         self._reach = settings.reach(n_step)
@@ -110,7 +97,7 @@ class Anchors(Candidates):
         """Return the recurrent states at the anchors in ``rollout``, one tensor ``[anchors, n, ...]`` per leaf.
 
         Args:
-            rollout: To be written from row ``head`` on. Without recorded states, the initial state is used.
+            rollout: The rollout to write from row ``head`` on. If it has no recorded states, the initial state is used.
             head: Row of the rollout's first step.
 
         Returns:
@@ -145,12 +132,7 @@ class Anchors(Candidates):
         return states
 
     def advance(
-        self,
-        head: int,
-        steps: int,
-        columns: slice,
-        states: Sequence[Tensor] | None,
-        trained: np.ndarray,
+        self, head: int, steps: int, columns: slice, states: Sequence[Tensor] | None, trained: np.ndarray
     ) -> None:
         """Update the anchors after rows were written: offer complete sequences, withdraw overwritten ones.
 
@@ -165,7 +147,7 @@ class Anchors(Candidates):
         if states is not None:
             rows = np.arange(head, after, length) // length % len(self.sampleable)
             for kept, new in zip(self._states, states, strict=True):
-                kept[torch.from_numpy(rows), columns] = new
+                kept[from_numpy(rows), columns] = new
         # Rows are counted on beyond the ring's end here; offer() and withdraw() wrap them. Each call covers exactly the
         # anchors that became incomplete or complete with these rows, so none is offered twice.
         gone = self._anchors_between(head - self._kept_rows, after - self._kept_rows)
@@ -196,7 +178,7 @@ class Anchors(Candidates):
 
     def states(self, anchors: np.ndarray) -> Tree:
         """Return the recurrent states before the rows of ``anchors`` ``[B]``, a tree of tensors ``[B, ...]``."""
-        index = torch.from_numpy(anchors)
+        index = from_numpy(anchors)
         found = [kept.flatten(0, 1).index_select(0, index) for kept in self._states]
         return tree.unflatten_as(self.settings.initial_state, found)
 
@@ -209,12 +191,12 @@ class Anchors(Candidates):
         )
 
     def get_state(self, rows: int) -> dict[str, Any]:
-        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors share the memory."""
+        """Return the states and flags of the anchors in the first ``rows`` of the ring. Tensors are not copied."""
         used = -(-rows // self.settings.length)
         return {
             "states": [kept[:used] for kept in self._states],
-            "sampleable": torch.from_numpy(self.sampleable[:used]),
-            "written": torch.from_numpy(self._written),
+            "sampleable": from_numpy(self.sampleable[:used]),
+            "written": from_numpy(self._written),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -257,23 +239,22 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
     shape, spread = spread.shape, spread.reshape(-1)
     obs = ring.observations(spread)
     if len(inserted):
-        index, finals = torch.from_numpy(inserted), ring.following_observations(spread[inserted])
+        index, finals = from_numpy(inserted), ring.following_observations(spread[inserted])
         obs = tree.map_structure(lambda x, final: x.index_copy_(0, index, final), obs, finals)
 
     # `places` and `trained` count ring rows; `positions` translates them to rows of the batch, with inserted ones.
     def lay_out(rows: np.ndarray, values: np.ndarray) -> Tensor:
         column = np.zeros((len(spread), *values.shape[1:]), values.dtype)
         column[rows] = values
-        return torch.from_numpy(column.reshape(*shape, *values.shape[1:]))
+        return from_numpy(column.reshape(*shape, *values.shape[1:]))
 
-    trained = ring.sampleable.reshape(-1).take(places[: settings.length]).reshape(-1).nonzero()[0]
-    own = places.reshape(-1)[trained]
-    rows = positions.reshape(-1)[trained]
+    trained = np.flatnonzero(ring.sampleable.take(places[: settings.length]))
+    own, rows = places.take(trained), positions.take(trained)
     _, steps, rewards, discounts = ring.windows(own)
     # one row after the window's last step, which is an inserted row if that step was truncated
-    following = positions.reshape(-1)[trained + (steps - 1) * batch_size] + batch_size
+    following = positions.take(trained + (steps - 1) * batch_size) + batch_size
     # No window reaches into an episode that starts at the last row, and its flag may not be written yet.
-    starts = ring.starts.reshape(-1).take(places[:-1].reshape(-1))
+    starts = ring.starts.take(places[:-1].reshape(-1))
     batch = {
         Columns.OBS: map_leaves(lambda x: x.unflatten(0, shape), obs),
         Columns.STARTS: lay_out(positions[:-1].reshape(-1), starts),
@@ -281,14 +262,14 @@ def gather_sequences(ring: ReplayBuffer, anchors: Anchors, drawn: np.ndarray) ->
         Columns.ACTIONS: map_leaves(lambda x: lay_out(rows, x.numpy()), ring.actions(own)),
         Columns.REWARDS: lay_out(rows, rewards),
         Columns.DISCOUNTS: lay_out(rows, discounts),
-        Columns.VALID_ROWS: torch.from_numpy(rows),
-        Columns.NEXT_ROWS: torch.from_numpy(following),
+        Columns.VALID_ROWS: from_numpy(rows),
+        Columns.NEXT_ROWS: from_numpy(following),
     }
     if settings.burn_in:
         obs = ring.observations(before.reshape(-1))
         batch[Columns.BURN_IN] = {
             Columns.OBS: map_leaves(lambda x: x.unflatten(0, before.shape), obs),
-            Columns.STARTS: torch.from_numpy(ring.starts.reshape(-1).take(before)),
+            Columns.STARTS: from_numpy(ring.starts.take(before)),
         }
     return batch, rows % batch_size
 
@@ -313,6 +294,6 @@ def _with_finals(places: np.ndarray, truncated: np.ndarray) -> tuple[np.ndarray,
     positions += (until - truncated) * batch
     spread = np.repeat(places[-1:], steps + int(until[-1].max()), 0)
     inserted = positions[truncated] + batch
-    spread.reshape(-1)[positions] = places
-    spread.reshape(-1)[inserted] = places[truncated]
+    spread.put(positions, places)
+    spread.put(inserted, places[truncated])
     return spread, positions, inserted

@@ -1,5 +1,7 @@
 """A sum tree: keep sums of many numbers up to date, and find where the cumulative sum passes a value."""
 
+from itertools import pairwise
+
 import numpy as np
 
 _SHIFT = 3
@@ -23,32 +25,32 @@ class SumTree:
 
     def __init__(self, num_leaves: int) -> None:
         self.num_leaves = num_leaves
-        self._levels: list[np.ndarray] = []  # [nodes above, _BRANCH], the leaves first
+        self._levels: list[np.ndarray] = []  # [nodes above, _BRANCH], the leaves first; and the top level [nodes]
         width = num_leaves
         while width > _MAX_TOP or not self._levels:
             width = -(-width // _BRANCH)
             self._levels.append(np.zeros((width, _BRANCH)))
-        self._flat = [level.reshape(-1) for level in self._levels] + [np.zeros(width)]
+        self._levels.append(np.zeros(width))
         self._cumulative = np.zeros(width + 1)
 
     def set(self, leaves: np.ndarray, values: np.ndarray | float) -> None:
         """Set ``leaves`` (int64 ``[B]``) to ``values`` (``[B]``, or one for all). The last of equal leaves counts."""
-        self._flat[0][leaves] = values
-        for level, above in zip(self._levels, self._flat[1:], strict=True):
+        self._levels[0].put(leaves, values)
+        for level, above in pairwise(self._levels):
             leaves = leaves >> _SHIFT
             if len(leaves) < len(level):
-                above[leaves] = np.add.reduce(level.take(leaves, 0), 1)
+                above.put(leaves, np.add.reduce(level.take(leaves, 0), 1))
             else:  # as many leaves as nodes: summing the whole level is faster than looking up its nodes
-                above[: len(level)] = np.add.reduce(level, 1)
+                above.reshape(-1)[: len(level)] = np.add.reduce(level, 1)
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
         """Return the values of ``leaves`` (int64), float64 of the same shape."""
-        return self._flat[0].take(leaves)
+        return self._levels[0].take(leaves)
 
     @property
     def total(self) -> float:
         """The sum of all leaves."""
-        return float(np.add.reduce(self._flat[-1]))
+        return float(np.add.reduce(self._levels[-1]))
 
     def find(self, mass: np.ndarray) -> np.ndarray:
         """Return the leaves whose intervals of the cumulative sum contain ``mass``, int64 ``[B]``.
@@ -60,14 +62,14 @@ class SumTree:
             mass: float64 ``[B]``, from 0 to :attr:`total`, which must be positive. Fastest if sorted.
         """
         cumulative = self._cumulative
-        ends = np.add.accumulate(self._flat[-1], out=cumulative[1:])
+        ends = np.add.accumulate(self._levels[-1], out=cumulative[1:])
         # Keep the mass below the last end, on each level: a node whose end is greater must exist, and the first one
         # is greater than 0, since its end exceeds the end before it.
         mass = np.minimum(mass, np.nextafter(ends[-1], 0))
         nodes = ends.searchsorted(mass, "right")
         mass = mass - cumulative.take(nodes)
         offsets = np.arange(0, len(mass) * _BRANCH, _BRANCH)
-        for level in reversed(self._levels):
+        for level in self._levels[-2::-1]:
             children = level.take(nodes, 0)
             ends = np.add.accumulate(children, 1)
             np.minimum(mass, np.nextafter(ends[:, -1], 0), out=mass)
@@ -75,6 +77,6 @@ class SumTree:
             nodes = nodes * _BRANCH + child
             if level is not self._levels[0]:
                 places = offsets + child
-                mass -= ends.reshape(-1).take(places) - children.reshape(-1).take(places)
+                mass -= ends.take(places) - children.take(places)
                 np.maximum(mass, 0, out=mass)
         return nodes

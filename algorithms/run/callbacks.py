@@ -93,10 +93,10 @@ class Callbacks:
         """Handle the end of an episode, in training or evaluation; called when its rollout is complete."""
 
     def on_evaluate_end(self, *, algorithm: Algorithm, evaluation: dict[str, Any]) -> None:
-        """Handle the end of an evaluation. What you add to ``evaluation`` is reported with it."""
+        """Handle the end of an evaluation. Entries that you add to ``evaluation`` are reported with it."""
 
     def on_train_result(self, *, algorithm: Algorithm, result: dict[str, Any]) -> None:
-        """Handle the end of an iteration. What you add to ``result`` is logged, and returned by ``train()``."""
+        """Handle the end of an iteration. Entries that you add to ``result`` are logged, and ``train()`` returns it."""
 
     def on_checkpoint(self, *, algorithm: Algorithm, path: Path) -> None:
         """Handle a new checkpoint, which is complete at ``path``."""
@@ -155,8 +155,8 @@ class CallbackCaller:
     def show_rollouts(self, algorithm: Algorithm, rollouts: Sequence[Rollout]) -> None:
         """Call ``on_sample_end`` and ``on_episode_end``.
 
-        If one raises, start new episodes. The rollouts do not reach the replay buffer then, and it must not join the
-        next rollouts to earlier ones.
+        If a callback raises, the envs start new episodes: the rollouts then do not reach the replay buffer, which must
+        not join the next rollouts to earlier ones.
 
         Raises:
             RuntimeError: See :meth:`call`.
@@ -211,7 +211,7 @@ def check_callback(name: str, listener: Callable[..., Any]) -> None:
     """Check that ``listener`` accepts the arguments of the callback ``name``.
 
     Raises:
-        TypeError: If it does not, or is an ``async def``.
+        TypeError: If ``listener`` does not accept them, or is an ``async def``.
     """
     _, *names = inspect.signature(vars(Callbacks)[name]).parameters
     try:

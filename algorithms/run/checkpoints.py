@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from weakref import WeakSet
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import config_class, name_of
 from algorithms.run.run_folder import checkpoint_in, run_folder_of
-from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.checkpoint import StrPath, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 _saved: WeakSet[Algorithm] = WeakSet()
 
 
-def save_algorithm(algorithm: Algorithm, path: str | os.PathLike[str]) -> Path:
+def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
     """Write a checkpoint; see :meth:`algorithms.Algorithm.save`."""
     if algorithm not in _saved:
         _saved.add(algorithm)
@@ -56,11 +55,11 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read what :meth:`algorithms.Algorithm.save` wrote.
+    """Read the state that :meth:`algorithms.Algorithm.save` wrote to ``folder``.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, or is not the checkpoint of an algorithm.
+        ValueError: If the checkpoint is damaged, or does not hold an algorithm.
     """
     content = load_checkpoint(folder)
     if missing := {"algorithm", "run_seed", "config", "modules", "state"} - content.keys():
@@ -71,7 +70,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     return content
 
 
-def load_algorithm(path: str | os.PathLike[str], allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
+def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, Any]) -> Algorithm:
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)

@@ -15,6 +15,7 @@ from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, player_of, record_videos
 from algorithms.run.wrong_calls import already_stopped
 from catalog.settings import settings_of
+from rlmodule.checkpoint import StrPath
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.seeding import int_seed
 
@@ -32,13 +33,14 @@ def evaluation_config(
     num_env_steps: int | None,
     explore: bool | None,
     num_videos: int | None,
-    video_dir: str | os.PathLike[str] | None,
+    video_dir: StrPath | None,
 ) -> AlgorithmConfig:
     """Return a copy of ``config`` in which the arguments of :meth:`algorithms.Algorithm.evaluate` are settings.
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument is out of range, both lengths are given, or only one of videos and their folder is.
+        ValueError: If an argument is out of range, ``num_episodes`` and ``num_env_steps`` are both given, or only one
+            of videos and their folder is asked for.
     """
     changed = config.copy()
     if num_episodes is not None and num_env_steps is not None:
@@ -95,7 +97,7 @@ class Evaluation:
                 algorithm.build_modules_of(self._made)
         return self._made
 
-    def run(self, config: AlgorithmConfig, video_dir: str | os.PathLike[str] | None, progress: bool) -> dict[str, Any]:
+    def run(self, config: AlgorithmConfig, video_dir: StrPath | None, progress: bool) -> dict[str, Any]:
         """Record videos and play episodes, as ``config`` asks.
 
         Returns:
@@ -113,9 +115,7 @@ class Evaluation:
             algorithm.metrics.add_logged(evaluation)
         return evaluation
 
-    def _record(
-        self, config: AlgorithmConfig, folder: str | os.PathLike[str] | None, progress: bool
-    ) -> list[dict[str, Any]]:
+    def _record(self, config: AlgorithmConfig, folder: StrPath | None, progress: bool) -> list[dict[str, Any]]:
         algorithm, count = self._algorithm, config.evaluation_num_videos
         if folder is None:
             assert config.run_dir is not None
@@ -134,8 +134,8 @@ class Evaluation:
     def _play(self, config: AlgorithmConfig, progress: bool) -> dict[str, Any]:
         """Play a number of episodes, or of steps, and return the summary of the finished episodes.
 
-        Of episodes, every env counts an equal share, its first ones: counting whichever ends first would favour short
-        episodes. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
+        Each env contributes an equal share of the episodes: counting the first to end over all envs would favour short
+        ones. Steps are rounded up to whole steps of all envs; the episodes that end within them count.
 
         Raises:
             RuntimeError: If an episode does not end.
@@ -182,7 +182,7 @@ class Evaluation:
         return None if self._made is None else self._made.get_state()
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Restore what :meth:`get_state` returned; the number of envs may differ."""
+        """Restore a state from :meth:`get_state`; the number of envs may differ."""
         if state is not None:
             self._group.set_state(state)
         else:

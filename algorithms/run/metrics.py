@@ -44,17 +44,16 @@ class RunMetrics:
 
     def _begin(self) -> None:
         self._steps_now = 0
-        self._timers = dict.fromkeys(RUNNER_PHASES, 0.0)
+        self._timers: dict[str, float] = dict.fromkeys(RUNNER_PHASES, 0.0)
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """Add the steps, episodes and seconds of ``rollout``."""
+        """Add the steps, episodes and seconds of ``rollout`` to the counters."""
         steps, stats = rollout.num_env_steps, rollout.stats
         self._steps_now += steps
         self.env_steps += steps
-        if finished := len(stats["episode_returns"]):
-            self.episodes += finished
-            self._returns.extend(stats["episode_returns"].tolist())
-            self._lengths.extend(stats["episode_lengths"].tolist())
+        self.episodes += len(stats["episode_returns"])
+        self._returns.extend(stats["episode_returns"].tolist())
+        self._lengths.extend(stats["episode_lengths"].tolist())
         for phase in RUNNER_PHASES:
             self._timers[phase] += stats.get(phase, 0.0)
 
@@ -89,14 +88,14 @@ class RunMetrics:
         return {"custom_metrics": means} if means else {}
 
     def add_logged(self, result: dict[str, Any]) -> None:
-        """Add :meth:`logged_means` to ``result``, and forget what was logged."""
+        """Add :meth:`logged_means` to ``result``, and forget the logged values."""
         if self._logged:
             result.setdefault("custom_metrics", {}).update(self.logged_means()["custom_metrics"])
             self._logged = {}
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Add the seconds of the ``with`` block to those of the run."""
+        """Add the seconds of the ``with`` block to the run's total."""
         start = perf_counter()
         try:
             yield
@@ -120,9 +119,8 @@ class RunMetrics:
                 self.best_evaluation = mean
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of an iteration that took ``seconds``, and start the next one.
-
-        The result has the counters and ``sections``, whose ``timers`` are added to those of sampling."""
+        """Return the result of an iteration that took ``seconds``, and start the next one. The result has the counters
+        and ``sections``; its ``timers`` also have the seconds of sampling."""
         self.iterations += 1
         self.seconds += seconds
         for phase, value in sections.pop("timers", {}).items():

@@ -58,13 +58,11 @@ class Series:
     """One seed's values of a metric.
 
     Attributes:
-        run: The run folder.
         x: ``[P]`` env steps, or seconds of training, increasing.
         y: ``[P]`` values.
         last: The row of progress.jsonl with the last value.
     """
 
-    run: Path
     x: Floats
     y: Floats
     last: Mapping[str, Any]
@@ -186,8 +184,7 @@ class _Group:
                 f"{', '.join(different)}. Name the folders one by one: {path}/*."
             )
         self.settings = settings[0] if settings else {}
-        rows = (row for rows in self.rows.values() for row in rows)
-        self.metrics = Counter(name for row in rows for name in numbers_of(row))
+        self.metrics = Counter(name for rows in self.rows.values() for row in rows for name in numbers_of(row))
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -202,9 +199,7 @@ def run_folders(path: Path) -> list[Path]:
             f"{str(path)!r}: expected a run folder, or a folder of run folders, got no such folder. "
             f"Pass the run_dir of a run.{closest(path.name, siblings)}"
         )
-    if (path / "progress.jsonl").is_file():
-        return [path]
-    return folders_below(path, "progress.jsonl")
+    return [path] if (path / "progress.jsonl").is_file() else folders_below(path, "progress.jsonl")
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -261,7 +256,7 @@ def _chosen_metric(groups: Sequence[_Group], metric: str | None) -> str:
 
 
 def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
-    found = {run: _series(run, rows, by, metric) for run, rows in group.rows.items()}
+    found = {run: _series(rows, by, metric) for run, rows in group.rows.items()}
     seeds = tuple(series for series in found.values() if series is not None)
     waiting = tuple(run for run, series in found.items() if series is None)
     if not seeds:
@@ -285,13 +280,13 @@ def _curve(group: _Group, label: str, by: By, metric: str) -> Curve:
     return Curve(group.path, metric, label, x, mean, margin, band, seeds, waiting)
 
 
-def _series(run: Path, rows: Rows, by: By, metric: str) -> Series | None:
-    """Return a run's values of ``metric``; None if it has none yet. Of several at one step, the last counts."""
+def _series(rows: Rows, by: By, metric: str) -> Series | None:
+    """Return a run's values of ``metric``; None if it has none yet. If a step has several values, the last counts."""
     points = {row[STEPS if by == "steps" else SECONDS]: row for row in rows if isinstance(row.get(metric), int | float)}
     if not points:
         return None
     x = sorted(points)
-    return Series(run, np.array(x, float), np.array([points[at][metric] for at in x], float), points[x[-1]])
+    return Series(np.array(x, float), np.array([points[at][metric] for at in x], float), points[x[-1]])
 
 
 def on_common_grid(series: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -377,8 +372,7 @@ def _draw_curves(curves: Sequence[Curve], out: Path, by: By, title: str) -> None
             for seed in curve.seeds:
                 axes.plot(seed.x / size, seed.y, color=colour, linestyle=style, lw=0.8, alpha=0.35)
     bands = f"mean of seeds; band: 95 % confidence interval, below {FEWEST_SEEDS} seeds their range"
-    heading = bands if axes.collections else None
-    figure.legend(title=heading, loc="outside lower center", frameon=False)
+    figure.legend(title=bands if axes.collections else None, loc="outside lower center", frameon=False)
     figure.savefig(out, dpi=120)
 
 

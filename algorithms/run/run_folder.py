@@ -34,6 +34,7 @@ from algorithms.registry import name_of
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
+from rlmodule.checkpoint import StrPath
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -47,7 +48,7 @@ MOST_FAILED_IN_A_ROW = 3
 logger = logging.getLogger(__name__)
 
 
-def checkpoint_in(path: str | os.PathLike[str], *, best_first: bool = False) -> Path:
+def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
     """Return the checkpoint in ``path`` if that is a run folder, else ``path``.
 
     Args:
@@ -110,11 +111,11 @@ class RunFolder:
 
     Raises:
         OSError: If the folder cannot be created or written to.
-        FileExistsError: If it holds another run.
-        BlockingIOError: If a run is training in it.
+        FileExistsError: If the folder holds another run.
+        BlockingIOError: If a run is training in the folder.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, env_steps: int, run: str = "") -> None:
+    def __init__(self, path: StrPath, *, env_steps: int, run: str = "") -> None:
         self.path = Path(path)
         self.progress = self.path / "progress.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
@@ -156,7 +157,7 @@ class RunFolder:
         self._lock.release()
 
     def undo(self) -> None:
-        """Remove what was written since, and the folder if it is new, and unlock it; for a run that cannot start."""
+        """Undo the constructor, for a run that cannot start: remove its files and a new folder, and unlock."""
         for path in {*self.path.iterdir()} - self._found:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.release()
@@ -171,7 +172,7 @@ class RunFolder:
             title: Title of the picture.
             target_return: A return to mark; None marks none.
         """
-        if self.progress.exists() and (rows := read_rows(self.progress)):
+        if rows := read_rows(self.progress):
             draw_run(rows, self.learning_curve, title, target_return)
 
 
@@ -234,7 +235,7 @@ class RunReport:
         if self.folder is not None:  # before the loggers, which may fail
             keeps_best = algorithm.config.keep_best_checkpoint
             if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
-                self._best = mean  # which NaN never is
+                self._best = mean  # not reached for NaN
             if interval is not None and algorithm.metrics.iterations % interval == 0:
                 self._checkpoint_is_last = self._saved(self.folder.checkpoint)
         if self._failed:
@@ -245,7 +246,7 @@ class RunReport:
         """Save a checkpoint to ``path``; return whether that worked. Log a failure, as of a full disk.
 
         Raises:
-            OSError: If as many saves in a row have failed as ``MOST_FAILED_IN_A_ROW``.
+            OSError: If this is the ``MOST_FAILED_IN_A_ROW``-th save in a row that failed.
         """
         try:
             self._algorithm.save(path)
@@ -305,7 +306,7 @@ def new_run_dir(algorithm: str, env: Any) -> Path:
     """Create the folder ``runs/<algorithm>-<env>-<time>``, with a number if another run has created it already.
 
     Raises:
-        OSError: If it cannot be created.
+        OSError: If the folder cannot be created.
     """
     # replace characters with a meaning in paths or shells, as in ALE/Pong-v5 or my_envs:MyEnv-v0
     env_part = re.sub(r"[^\w.-]+", "-", env_name(env)).strip("-.")

@@ -25,7 +25,7 @@ def plain_settings(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         algorithm: Name of the algorithm. If it is registered, missing model settings get its defaults.
-        config: What ``config.to_dict()`` returned.
+        config: A dict from ``config.to_dict()``.
 
     Returns:
         JSON values; import paths for classes and functions, descriptions for objects that were not saved.

@@ -46,7 +46,8 @@ class TrainingSession:
         checkpoint: Path of the last checkpoint; None if none was saved.
 
     Raises:
-        TypeError, ValueError: If ``num_env_steps`` is no int >= 1, or ``target_return`` no finite number and not None.
+        TypeError, ValueError: If ``num_env_steps`` is not an int >= 1, or ``target_return`` not a finite number or
+            None.
     """
 
     algorithm: Algorithm
@@ -122,7 +123,7 @@ class TrainingSession:
         return "  ".join([*facts, f"{duration_text(left)} left"])
 
     def _save(self, folder: RunFolder | None) -> None:
-        """Write the checkpoint and then, as it matters less, the learning curve."""
+        """Write the checkpoint first, then the learning curve, which matters less."""
         algorithm = self.algorithm
         if folder is not None:
             self.checkpoint = algorithm.report.write_checkpoint()
@@ -132,7 +133,7 @@ class TrainingSession:
             self.checkpoint = algorithm.save(new / "checkpoint")
 
     def _evaluate(self, result: Mapping[str, Any], folder: RunFolder | None) -> None:
-        """Set ``evaluation``, and evaluate if needed. The run is saved before, as evaluations may take long or fail."""
+        """Set ``evaluation``; evaluate if needed, after saving the run, as evaluations may take long or fail."""
         self.evaluation = result.get("evaluation")
         ended = result["env_runners"]["num_episodes_lifetime"]  # without any, an evaluation might never end
         if not self.evaluate_at_end or self.evaluation is not None or self.stopped_by is not None or not ended:
@@ -166,12 +167,10 @@ class TrainingSession:
 
 @contextmanager
 def stop_requests(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them. Other threads cannot set handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, handler) for each in heard}
+    """Call ``handler`` on SIGINT and SIGTERM, unless the process ignores them. Do nothing outside the main thread."""
+    heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    listening = [each for each in heard if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handler) for each in listening}
     try:
         yield
     finally:

@@ -31,8 +31,5 @@ def table_text(rows: Sequence[Sequence[str]], sides: str, indent: str = "  ") ->
         indent: Start of each line.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
-        lines.append(f"{indent}{'  '.join(cells)}".rstrip())
-    return "\n".join(lines)
+    line = indent + "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return "\n".join(line.format(*row).rstrip() for row in rows)

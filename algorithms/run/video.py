@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import HumanRendering
 
+from algorithms.loggers.base import needed_package
 from algorithms.run.run_folder import env_name
 from rlmodule.envs.make import install_remedy
 from rlmodule.modules.policy import Policy
@@ -60,7 +61,7 @@ def record_videos(
 
     Args:
         policy: The policy to play; its random generator is not used.
-        config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory finds that in its
+        config: The config with the env. An id or class gets ``render_mode="rgb_array"``; a factory gets it in its
             ``env_config``.
         num_episodes: Episodes to record.
         seed: Seed of the videos; each episode derives its own from it.
@@ -126,7 +127,7 @@ def check_recording(config: AlgorithmConfig) -> None:
 
 
 def never_ends(where: str, got: str, instead: str) -> RuntimeError:
-    """Return the error for episodes that do not end; ``instead`` is the remedy other than to limit their length."""
+    """Return the error at ``where`` for episodes that do not end; ``instead`` is a remedy other than a time limit."""
     return RuntimeError(
         f"{where}: expected episodes that end, got {got}. Limit their length: "
         f"gymnasium.wrappers.TimeLimit, or max_episode_steps; or {instead}."
@@ -135,12 +136,8 @@ def never_ends(where: str, got: str, instead: str) -> RuntimeError:
 
 def _writer() -> Any:
     """Return the class that makes a video from a list of frames."""
-    try:
+    with needed_package("videos", "moviepy", 'Run: pip install "catalog-rl[video]"'):
         from moviepy import ImageSequenceClip
-    except ImportError as error:
-        raise ImportError(
-            'videos: expected the package moviepy, got none. Run: pip install "catalog-rl[video]"'
-        ) from error
     return ImageSequenceClip
 
 

@@ -1,4 +1,4 @@
-"""Settings of algorithms: what configs are made of, and how they are written to files."""
+"""Settings of algorithms: the base class of configs, and their conversion to JSON and back."""
 
 from algorithms.settings.base import SettingsBase
 from catalog.settings import Section, Settings, setting

@@ -38,7 +38,7 @@ class SettingsBase(Settings):
         ValueError: For a number out of range or not finite.
     """
 
-    if not TYPE_CHECKING:  # for which the fields are the parameters
+    if not TYPE_CHECKING:  # type checkers take the fields as parameters
 
         def __init__(self, *args: Any, **values: Any) -> None:
             if args:
@@ -50,12 +50,12 @@ class SettingsBase(Settings):
             super().__init__(**values)
 
     def update(self, values: Mapping[str, Any]) -> Self:
-        """Set many settings of any section; all are checked before the first is set."""
+        """Set settings of any section, by name. If one is invalid, none is set."""
         return self._set(values, f"{type(self).__name__}.update()")
 
     @classmethod
     def overrides(cls, **values: Any) -> dict[str, Any]:
-        """Check ``values`` as if they were set, and return them as a dict for :meth:`update`."""
+        """Check settings given by keyword as assigning them would; return them as a dict for :meth:`update`."""
         return cls._checked(values, f"{cls.__name__}.overrides()")
 
     def copy(self) -> Self:
@@ -81,10 +81,10 @@ class SettingsBase(Settings):
         """Return the config that :meth:`to_dict` wrote. A setting that is missing from ``data`` keeps its default.
 
         Args:
-            data: What :meth:`to_dict` returned.
+            data: A dict from :meth:`to_dict`.
             allow: Import paths that ``data`` may use in addition to this library's own classes: modules or full paths,
-                with everything below them. None trusts ``data`` and imports whatever it names.
-            **objects: Settings that replace those in ``data``, such as ``env=`` for an env that was a lambda.
+                with everything below them. None trusts ``data`` and imports everything that it names.
+            **objects: Settings that replace settings in ``data``, such as ``env=`` for an env that was a lambda.
 
         Raises:
             TypeError: For unknown settings.

@@ -33,7 +33,7 @@ from catalog_rl import PACKAGES
 
 
 def encode(value: Any) -> Any:
-    """Convert ``value`` to what ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
+    """Convert ``value`` to values that ``json.dumps`` accepts, in the forms that the docstring of this module lists."""
     if isinstance(value, np.generic):
         value = value.item()
     # Exact types only: a subclass, such as an IntEnum, may hold more than its JSON form.
@@ -50,18 +50,18 @@ def encode(value: Any) -> Any:
         if all(type(key) is str and not key.startswith("__") for key in value):
             return {key: encode(item) for key, item in value.items()}
         return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
-    if isinstance(value, type | FunctionType | BuiltinFunctionType):
-        path = _import_path(value)
-        return {"__import__": path} if path is not None else _pass_again(value)
     if type(value) in _SPACES.values():
         return _encode_space(value)
-    if is_dataclass(value):
-        path = _import_path(type(value))
-        if path is not None:
-            names = [item.name for item in fields(value) if item.init]
-            given = value.given() if isinstance(value, DefaultModelConfig) else names
-            return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
-    return _pass_again(value)
+    if (path := _import_path(value)) is not None:
+        return {"__import__": path}
+    path = _import_path(type(value))
+    if path is not None and is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in fields(value) if item.init]
+        given = value.given() if isinstance(value, DefaultModelConfig) else names
+        return {"__dataclass__": path, "fields": {name: encode(getattr(value, name)) for name in given}}
+    named = value if isinstance(value, _CODE) else type(value)
+    kind = "" if named is value else "an instance of "
+    return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
 class NotReadable(ValueError):
@@ -96,26 +96,26 @@ class _Place:
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The members of the annotation if that is a union, else the annotation itself."""
+        """The members of ``hint`` if it is a union, else ``hint`` alone."""
         return union_members(self.hint)
 
     @property
     def bases(self) -> list[type]:
-        """The classes in ``type[...]``: a value may be a subclass of one of them."""
+        """The classes that ``hint`` has in ``type[...]``: a value may be a subclass of one of them."""
         named = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is type]
         return [object if base is Any else get_origin(base) or base for base in named]
 
     def item(self, key: Any = None) -> _Place:
-        """Return the place of an item of this list or dict."""
+        """Return the place of an item of the value here: a list (``key`` is None), or the entry ``key`` of a dict."""
         path = self.path if key is None else f"{self.path}.{key}"
         if isinstance(key, str) and key in self.below:
             return replace(self, path=path, name=key, hint=self.below[key])
-        inner = [get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping)]
-        return replace(self, path=path, hint=inner[0] if inner else Any)
+        inner = (get_args(kind)[-1] for kind in self.kinds if get_origin(kind) in (list, dict, Mapping))
+        return replace(self, path=path, hint=next(inner, Any))
 
 
 class Decoder:
-    """Decodes what :func:`encode` wrote.
+    """Decodes values that :func:`encode` wrote.
 
     A file must not run arbitrary code, so the annotation of each setting limits what the file may name there. A setting
     of type ``type[Learner]`` takes this library's learners. Any other class needs an entry in ``allow``, and must be a
@@ -209,7 +209,8 @@ class Decoder:
         return None
 
     def _text(self, text: str, place: _Place) -> str:
-        """Return ``text`` after checking what it imports: a network, a distribution, or the module of an env id."""
+        """Return ``text`` after checking the import that it names: a net, a distribution, or the module of an env
+        id."""
         if self._allow is None:
             return text
         if place.name in ("custom_model", "custom_action_dist") and ("." in text or ":" in text):
@@ -237,14 +238,12 @@ class Decoder:
 
     def _object(self, path: str, place: _Place, bases: Sequence[type]) -> Any:
         """Import the class or function at ``path``; if that is not allowed, note it as missing and return None."""
-        allowed = self._is_allowed(path)
-        if not allowed and not (_is_ours(path) or path.startswith(_ACTIVATIONS)):
-            self._missing.append((place, path, True))
-            return None
-        found = self._imported(path, place)
-        kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        found, kinds, allowed = None, [], self._is_allowed(path)
+        if allowed or _is_ours(path) or path.startswith(_ACTIVATIONS):
+            found = self._imported(path, place)
+            kinds = [base for base in bases if isinstance(found, type) and issubclass(found, base)]
+        # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
         if not allowed and not any(_is_ours(base.__module__) == _is_ours(path) for base in kinds):
-            # A setting for any class, such as an env, must not let a file name an arbitrary class of this library.
             self._missing.append((place, path, True))
             return None
         is_open = any(kind in (Any, type) or get_origin(kind) is Callable for kind in place.kinds)
@@ -273,7 +272,7 @@ class Decoder:
         return prefixes is None or any(path == one or path.startswith((f"{one}.", f"{one}:")) for one in prefixes)
 
     def _build(self, build: Callable[[], Any], place: _Place, data: Any) -> Any:
-        """Call ``make``, and raise a readable error if ``data`` is malformed."""
+        """Return ``build()``; raise a readable error if ``data``, from which it builds, is malformed."""
         try:
             return build()
         except Exception as error:
@@ -288,6 +287,7 @@ class Decoder:
 
 
 _ACTIVATIONS = "torch.nn.modules.activation:"
+_CODE = (type, FunctionType, BuiltinFunctionType)
 
 
 def _is_ours(path: str) -> bool:
@@ -310,18 +310,12 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
 
 def _import_path(thing: Any) -> str | None:
     """Return ``module:qualname`` of a class or function; None if that path does not lead to it, as for a lambda."""
-    if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
+    if not isinstance(thing, _CODE):
         return None
     found: Any = sys.modules.get(str(thing.__module__))
     for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
     return f"{thing.__module__}:{thing.__qualname__}" if found is thing else None
-
-
-def _pass_again(value: Any) -> dict[str, str]:
-    named = value if isinstance(value, type | FunctionType | BuiltinFunctionType) else type(value)
-    kind = "" if named is value else "an instance of "
-    return {"__pass_again__": f"{kind}{named.__module__}.{named.__qualname__}"}
 
 
 _SPACES: dict[str, type[gym.Space]] = {

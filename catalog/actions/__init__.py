@@ -1,1 +1,1 @@
-"""Action converters, masks and embeddings, and the trials of action models."""
+"""Action converters, masks and embeddings, and checks that try action models on samples."""

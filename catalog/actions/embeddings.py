@@ -1,4 +1,4 @@
-"""Actions that the observation describes by one vector each: the logit is the product of vector and intent."""
+"""Actions described by vectors in the observation: a logit is the product of such a vector and the head's output."""
 
 from gymnasium import Space, spaces
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from catalog.model_config import DefaultModelConfig
 
 
 class ActionEmbeddings(nn.Module):
-    """Computes logits of the actions from their vectors in the observation and from an intent, the output of the head.
+    """Computes action logits: dot products of the actions' vectors in the observation and the head's output (intent).
 
-    :func:`find_action_embeddings` describes the field. The module has no state, and only the parameters of ``net``.
+    :func:`find_action_embeddings` describes the vectors. The only parameters are those of ``net``.
 
     Args:
         key: Field of the observation with the vectors, ``[..., n, F]``.
@@ -25,11 +25,11 @@ class ActionEmbeddings(nn.Module):
         self.key, self.width, self.net = key, width, net
 
     def forward(self, intents: Tensor, obs: Tree) -> Tensor:
-        """Multiply the vector of each action with the intent, ``[..., E] → [..., n]``."""
+        """Return the dot product of each action's vector and the intent, ``[..., E] → [..., n]``."""
         return self.products(intents.unsqueeze(-1), obs).squeeze(-1)
 
     def products(self, intents: Tensor, obs: Tree) -> Tensor:
-        """Multiply the vector of each action with each of ``K`` intents, ``[..., E, K] → [..., n, K]``."""
+        """Return the dot products of each action's vector and ``K`` intents, ``[..., E, K] → [..., n, K]``."""
         vectors = obs[self.key].to(intents.dtype)
         return (vectors if self.net is None else self.net(vectors)) @ intents
 
@@ -59,8 +59,7 @@ def find_action_embeddings(
     shape = field.shape if isinstance(field, spaces.Box | spaces.MultiBinary) else None
     if shape is None or len(shape) != 2 or shape[0] != count or shape[1] == 0:
         expected = f"a Box of shape ({count}, width), a vector for each of the {count} actions"
-        is_mask = shape == (count,)
-        hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if is_mask else ""
+        hint = f" If it says which actions are allowed, set action_mask_key={key!r}." if shape == (count,) else ""
         raise _misfit(key, expected, field, "Change its space", hint)
     inputs = dist_cls.required_input_dim(action_space)
     if inputs != count or dist_cls.log_std_indices(action_space):
@@ -85,7 +84,7 @@ def action_fields(observation_space: Space, model_config: DefaultModelConfig) ->
     A field that the settings name must exist, unless the name is the default.
 
     Raises:
-        ValueError: If it does not exist; names the closest field.
+        ValueError: If a field that must exist does not; names the closest field.
     """
     fields = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     keys: list[str | None] = []

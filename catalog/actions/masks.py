@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,14 +110,12 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
     entry, group = itertools.count(), itertools.count()
     # Walk over the logits in order: each masked one takes the next entry of the mask, and all logits of one choice
     # share a group. A part without choices is one group; so is the context of autoregressive actions.
-    for leaf, parts in _pieces(field, action_space, dist_cls, (), path):
-        if leaf is not None and any(counts for counts, _ in parts):
+    for leaf, counts, width in _pieces(field, action_space, dist_cls, (), path):
+        if leaf is not None and leaf not in leaves:
             leaves.append(leaf)
-        for counts, width in parts:
-            is_masked = leaf is not None and counts
-            source += [next(entry) if is_masked else -1 for _ in range(width)]
-            for size in counts or (width,):
-                groups += [next(group)] * size
+        source += [-1 if leaf is None else next(entry) for _ in range(width)]
+        for size in counts or (width,):
+            groups += [next(group)] * size
     if not leaves:
         raise _misfit(path, (), "a mask for at least one part of the action", field, "Add one")
     return ActionMask(key, leaves, source + [-1] * context_dim, groups + [next(group)] * context_dim)
@@ -125,21 +123,22 @@ def find_action_mask(key: str, field: Space, action_space: Space, dist_cls: type
 
 def _pieces(
     mask: Space | None, action: Any, dist_cls: type[Distribution], keys: tuple[Any, ...], path: str
-) -> list[tuple[Leaf | None, list[tuple[tuple[int, ...], int]]]]:
-    """Return the arrays of ``mask`` in the order of the action, each with the parts that it masks (see :func:`_parts`).
+) -> Iterator[tuple[Leaf | None, tuple[int, ...], int]]:
+    """Yield for each leaf of ``action`` the array that masks it, and what :func:`_parts` says about it.
 
-    The array is None for parts without a mask. The keys of a leaf are relative to the field of the mask.
+    The array is None without choices or without a mask. The keys of a leaf are relative to the field of the mask.
     """
     if not isinstance(mask, spaces.Dict | spaces.Tuple):
-        parts = _parts(action, dist_cls)
-        if mask is None:
-            return [(None, parts)]
-        if not _is_mask_array(mask):
-            raise _misfit(path, keys, "an array of 0s and 1s (a Box or MultiBinary)", mask, "Change its space")
-        leaf, num_choices = Leaf(keys, mask, tuple(mask.shape or ())), sum(sum(counts) for counts, _ in parts)
-        if math.prod(leaf.shape) != num_choices:
-            raise _misfit(path, keys, f"{num_choices} entries, one for each choice in {action}", mask, "Resize it")
-        return [(leaf, parts)]
+        parts, leaf = _parts(action, dist_cls), None
+        if mask is not None:
+            if not _is_mask_array(mask):
+                raise _misfit(path, keys, "an array of 0s and 1s (a Box or MultiBinary)", mask, "Change its space")
+            leaf, num_choices = Leaf(keys, mask, tuple(mask.shape or ())), sum(sum(counts) for counts, _ in parts)
+            if math.prod(leaf.shape) != num_choices:
+                raise _misfit(path, keys, f"{num_choices} entries, one for each choice in {action}", mask, "Resize it")
+        for counts, width in parts:
+            yield leaf if counts else None, counts, width
+        return
     if not issubclass(dist_cls, MultiDistribution) or dist_cls.as_tuple is not isinstance(mask, spaces.Tuple):
         raise _misfit(path, keys, f"one array, since it is for {action}", mask, "Change its space")
     masks = space_parts(mask)
@@ -150,11 +149,8 @@ def _pieces(
         remedy = "Give a Tuple one for each, Box(0, 1, (0,)) for parts without choices"
         hint = closest(str(unknown[0]), map(str, dist_cls.keys)) if unknown else ""
         raise _misfit(path, keys, f"masks for parts of the action ({known})", mask, remedy, hint)
-    return [
-        piece
-        for name, child in zip(dist_cls.keys, dist_cls.children, strict=True)
-        for piece in _pieces(masks.get(name), action[name], child, (*keys, name), path)
-    ]
+    for name, child in zip(dist_cls.keys, dist_cls.children, strict=True):
+        yield from _pieces(masks.get(name), action[name], child, (*keys, name), path)
 
 
 def _misfit(path: str, keys: tuple[Any, ...], expected: str, got: object, remedy: str, hint: str = "") -> ValueError:

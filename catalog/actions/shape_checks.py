@@ -1,4 +1,4 @@
-"""Trials of action embeddings and action models on samples, when a module is built."""
+"""Checks that try action embeddings and action models on samples when a module is built."""
 
 import torch
 from gymnasium import Space
@@ -48,7 +48,7 @@ def check_action_model(dist_cls: type[AutoregressiveDistribution], where: str) -
             part depend on that part or on later ones; names the part.
     """
     model, parts = dist_cls.model, dist_cls.parts
-    if model is None or type(model) is MADE:  # its masks guarantee it
+    if model is None or type(model) is MADE:  # MADE's masks guarantee the independence
         return
     whole = _some_code(dist_cls)
     starts = torch.tensor([part.code.start for part in parts])

@@ -54,7 +54,7 @@ class ActionModel(nn.Module, ABC):
 
 class MADE(ActionModel):
     """Masked dense layers (Germain et al. 2015, "MADE: Masked Autoencoder for Distribution Estimation"): one net for
-    all parts, in which nothing leads from a part to itself or to an earlier one.
+    all parts, in which no connection leads from a part to itself or to an earlier part.
 
     Every hidden unit has a number from 1 to the number of parts minus 1. It reads the context and the code of the parts
     up to that number, and only later parts read it (eq. 12 and 13). Codes are also connected to later parts directly
@@ -141,7 +141,7 @@ class _MaskedStack(DenseStack):
             masks[0].shape[1],
             [len(mask) for mask in masks[:-1]],
             activation=activation,
-            layernorm=False,  # it would connect every unit to every other
+            layernorm=False,  # a LayerNorm would connect every unit to every other
             init=init,
             output_dim=len(masks[-1]),
             output_init=Init(kernel="zeros_", bias="zeros_"),

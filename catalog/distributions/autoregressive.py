@@ -42,7 +42,7 @@ class Span(NamedTuple):
     width: int
 
     def of(self, x: Tensor) -> Tensor:
-        """Return the entries as a view, ``[..., W] → [..., width]``."""
+        """Return this range of the last dim of ``x`` as a view, ``[..., W] → [..., width]``."""
         return x.narrow(-1, self.start, self.width)
 
 
@@ -90,21 +90,25 @@ class AutoregressiveDistribution(Distribution):
     generator. The estimates are unbiased, and so are their gradients (by the score function), but they have variance.
 
     :meth:`to_deterministic` takes the most likely value part by part, which is not always the most likely action.
+
+    Attributes:
+        independent: The distribution of independent parts.
+        parts: The parts, in the order of the space.
+        context_dim: Number of further inputs, for the action model.
+        width: Number of inputs of the independent parts.
+        num_prefixes: Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``.
+        code_dim: Width of the code of an action.
+        model: The action model; None before :meth:`for_module`.
     """
 
     inputs_suffice = False
     independent: ClassVar[type[Distribution]]
-    """The distribution of independent parts."""
     parts: ClassVar[tuple[Part, ...]] = ()
     context_dim: ClassVar[int] = 0
     width: ClassVar[int] = 0
-    """Number of inputs of the independent parts."""
     num_prefixes: ClassVar[int | None] = None
-    """Number of combinations of the parts before the last one; None if above ``MOST_PREFIXES``."""
     code_dim: ClassVar[int] = 0
-    """Width of the code of an action."""
     model: ClassVar[ActionModel | None] = None
-    """The action model; None before :meth:`for_module`."""
 
     def __init__(self, logits: Tensor) -> None:
         if self.model is None:
@@ -167,7 +171,7 @@ class AutoregressiveDistribution(Distribution):
         """Return a subclass that uses ``module.action_model``.
 
         Raises:
-            TypeError: If that is not an :class:`ActionModel`.
+            TypeError: If ``module.action_model`` is not an :class:`ActionModel`.
         """
         from catalog.distributions.action_models import ActionModel  # a cycle: it needs this class
 
@@ -198,39 +202,40 @@ class AutoregressiveDistribution(Distribution):
     # --- sampling -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> Tree:
-        """Make an action part by part: ``choose`` picks the value of a part from its distribution given earlier
-        parts."""
+    def _draw(self, choose: Callable[[Distribution, Part], Tensor]) -> tuple[Tree, list[Tensor]]:
+        """Make an action part by part, and return it with the value of each part.
+
+        ``choose`` picks the value of a part from its distribution given earlier parts.
+        """
         leading = self.inputs.shape[:-1]
         code = self.inputs.new_zeros((*leading, self.code_dim))
         leaves: dict[tuple[Any, ...], list[Tensor]] = {part.leaf: [] for part in self.parts}
+        values = []
         for part in self.parts:
             inputs = self._model(self.inputs, self.context, code)
             value = choose(part.dist_cls.from_logits(part.inputs.of(inputs)), part)
             _write(part, value, code)
+            values.append(value)
             is_choice = part.nvec and part.component is not None
             leaves[part.leaf].append(value.unsqueeze(-1) if is_choice else value)
-        joined = []
-        for part in {part.leaf: part for part in self.parts}.values():
-            whole, *others = leaves[part.leaf]
-            if part.component is not None:
-                whole = torch.cat([whole, *others], -1).reshape(*leading, *part.shape)
-            joined.append(whole)
-        return _nested(self.independent, iter(joined))
+        for part in self.parts:
+            if part.component == 0:  # the parts are the components of a leaf
+                leaves[part.leaf] = [torch.cat(leaves[part.leaf], -1).reshape(*leading, *part.shape)]
+        return _nested(self.independent, (leaf for [leaf] in leaves.values())), values
 
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        return self._draw(lambda dist, part: dist.sample(generator))
+        return self._draw(lambda dist, part: dist.sample(generator))[0]
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
-        """Draw the noise of the independent parts: without dependence, it selects the same actions."""
+        """Draw noise as for independent parts: if no part depends on others, it gives the same actions."""
         return cls.independent.draw_noise(rng, steps, cls.width)
 
     def sample_from(self, noise: Tensor) -> Tree:
-        return self._draw(lambda dist, part: dist.sample_from(part.noise.of(noise)))
+        return self._draw(lambda dist, part: dist.sample_from(part.noise.of(noise)))[0]
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample()))
+        return Deterministic(self._draw(lambda dist, part: dist.to_deterministic().sample())[0])
 
     # --- densities ----------------------------------------------------------------------------------------------------
 
@@ -249,9 +254,9 @@ class AutoregressiveDistribution(Distribution):
             # H = Σ p(prefix) (H(last | prefix) - log p(prefix)); the clamp makes 0 · -inf a 0 instead of NaN
             terms = last.entropy() - logp.clamp_min(torch.finfo(logp.dtype).min)
             return (logp.exp() * terms).sum(0)
-        drawn = self.sample()
+        drawn, values = self._draw(lambda dist, part: dist.sample())
         given = self._conditionals(self._given(drawn))
-        return self._mean_over_prefixes([dist.entropy() for dist in given], given, drawn)
+        return _mean_over_prefixes([dist.entropy() for dist in given], given, values)
 
     def kl(self, other: Self) -> Tensor:
         """Return KL(self ‖ other). ``other`` may belong to another module; the class docstring says when it is
@@ -263,9 +268,9 @@ class AutoregressiveDistribution(Distribution):
             (p, p_last), (q, q_last) = self._along(prefixes, code), other._along(prefixes, code)
             probs = p.exp()
             return (probs * (p - q + p_last.kl(q_last)).masked_fill(probs == 0, 0.0)).sum(0)
-        drawn = self.sample()
+        drawn, values = self._draw(lambda dist, part: dist.sample())
         given, theirs = self._conditionals(self._given(drawn)), other._conditionals(other._given(drawn))
-        return self._mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, drawn)
+        return _mean_over_prefixes([p.kl(q) for p, q in zip(given, theirs, strict=True)], given, values)
 
     def _conditionals(self, inputs: Tensor) -> list[Distribution]:
         """Make the distributions of the parts from the inputs that :meth:`_given` returns."""
@@ -285,38 +290,27 @@ class AutoregressiveDistribution(Distribution):
         return values, code
 
     def _along(self, prefixes: list[Tensor], code: Tensor) -> tuple[Tensor, Distribution]:
-        """Return the log-probability ``[K, ...]`` of each prefix, and the distribution of the last part given it."""
+        """Return for each prefix its log-probability ``[K, ...]`` and the distribution of the last part."""
         inputs, context = (x.expand(len(code), *x.shape) for x in (self.inputs, self.context))
         *before, last = self._conditionals(self._model(inputs, context, code))
         return total(dist.logp(value) for dist, value in zip(before, prefixes, strict=True)), last
 
-    def _mean_over_prefixes(self, terms: list[Tensor], given: list[Distribution], drawn: Tree) -> Tensor:
-        """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
 
-        Args:
-            terms: One term of each part, given the earlier parts of ``drawn``.
-            given: The distributions of the parts, given the earlier parts of ``drawn``.
-            drawn: One sampled action.
-        """
-        # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
-        # minus itself detached is 0 in value and leaves only the gradient.
-        values = self._values(drawn)
-        later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
-        for i in range(len(terms) - 1, 0, -1):
-            later = later + terms[i].detach()
-            score = score + given[i - 1].logp(values[i - 1]) * later
-        return total(terms) + (score - score.detach())
+def _mean_over_prefixes(terms: list[Tensor], given: list[Distribution], values: list[Tensor]) -> Tensor:
+    """Estimate the sum of the expectations of ``terms``, without bias in value and gradient.
 
-    def _values(self, actions: Tree) -> list[Tensor]:
-        """Return the value of each part of ``actions``."""
-        values = []
-        for part in self.parts:
-            value, i = at(actions, part.leaf), part.component
-            if i is not None:
-                flat = _flat(value, self.inputs.dim())
-                value = flat[..., i] if part.nvec else flat[..., i : i + 1]
-            values.append(value)
-        return values
+    Args:
+        terms: One term of each part, given the earlier parts of a sampled action.
+        given: The distributions of the parts, given these.
+        values: The sampled value of each part.
+    """
+    # Score function: a part shifts all later terms, so its log-probability is weighted with their sum. The score
+    # minus itself detached is 0 in value and leaves only the gradient.
+    later, score = torch.zeros_like(terms[-1]), torch.zeros_like(terms[-1])
+    for i in range(len(terms) - 1, 0, -1):
+        later = later + terms[i].detach()
+        score = score + given[i - 1].logp(values[i - 1]) * later
+    return total(terms) + (score - score.detach())
 
 
 def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
@@ -332,19 +326,18 @@ def _parts(space: Space, independent: type[Distribution]) -> Iterator[Part]:
             num_values = nvec[0] if issubclass(dist_cls, Categorical) else MOST_PREFIXES + 1
             factors = [(None, name, dist_cls, widths, nvec, num_values)]
         else:  # one input, one number of noise and one of the code for each choice or bit
-            sizes, num_bits = nvec or (1,) * width, () if nvec else (2,) * width
             factors = [
-                (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], (num_bits or nvec)[i])
-                for i, size in enumerate(sizes)
+                (i, f"{name}[{i}]", component_cls, (size,) * 3, nvec[i : i + 1], size if nvec else 2)
+                for i, size in enumerate(nvec or (1,) * width)
             ]
         for component, its_name, its_cls, widths, sizes, num_values in factors:
-            spans = [Span(start, width) for start, width in zip(starts, widths, strict=True)]
-            yield Part(keys, shape, component, its_name, its_cls, spans[0], spans[1], spans[2], sizes, num_values)
-            starts = [sum(span) for span in spans]
+            inputs, noise, code = map(Span, starts, widths)
+            yield Part(keys, shape, component, its_name, its_cls, inputs, noise, code, sizes, num_values)
+            starts = [sum(inputs), sum(noise), sum(code)]
 
 
 def _splits_into(dist_cls: type[Distribution]) -> type[Distribution] | None:
-    """Return the distribution of one component of a leaf; None if the leaf is one part."""
+    """Return the distribution of one choice or bit of a leaf with ``dist_cls``; None if the leaf is not split."""
     # only these exact classes: a custom subclass may be no product of its components
     unbound = dist_cls.__mro__[1] if "shape" in vars(dist_cls) else dist_cls
     return {MultiCategorical: Categorical, Bernoulli: Bernoulli}.get(unbound)

@@ -30,27 +30,29 @@ class Distribution(Hooks, ABC):
         ``bind``: in classes that need to know their space.
         ``for_module``: in classes that need the module that acts.
         ``from_logits``: in classes that do not store the logits as they are.
+
+    Attributes:
+        inputs_suffice: Whether the inputs alone determine the distribution. If it also depends on parameters of a
+            module, stored inputs do not restore it after an update: algorithms that compare with an older policy refuse
+            such a class.
+        bounded: Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so
+            the catalog refuses ``normalize_actions=False`` unless the bounds are -1 and 1.
     """
 
     inputs_suffice: ClassVar[bool] = True
-    """Whether the inputs alone determine the distribution. If it also depends on parameters of a module, stored inputs
-    do not restore it after an update: algorithms that compare with an older policy refuse such a class."""
-
     bounded: ClassVar[bool] = False
-    """Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so the catalog
-    refuses ``normalize_actions=False`` unless the bounds are -1 and 1."""
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:
-        """Raise unless the class is for ``space``; by default it is for all spaces.
+        """Raise unless the class supports ``space``; by default it supports all spaces.
 
         Raises:
-            ValueError: If the class is not for ``space``; names ``path``.
+            ValueError: If the class does not support ``space``; names ``path``.
         """
 
     @classmethod
     def _wrong_space(cls, path: str, expected: str, space: Space, remedy: str = "") -> ValueError:
-        """Return the error for a ``space`` that the class is not for."""
+        """Return the error for a ``space`` that the class does not support."""
         remedy = remedy or "Leave the choice to the Catalog, or name a class that fits in custom_action_dist."
         return ValueError(f"{path}: expected {expected}, for {cls.__name__}, got {space}. {remedy}")
 
@@ -60,7 +62,7 @@ class Distribution(Hooks, ABC):
         class to the same space again returns it unchanged.
 
         Raises:
-            ValueError: If the class is not for ``space``; names ``path``.
+            ValueError: If the class does not support ``space``; names ``path``.
         """
         cls.check(space, path)
         return cls
@@ -70,7 +72,7 @@ class Distribution(Hooks, ABC):
         """Return the class for actions of ``module``: this class, or a subclass that refers to the module.
 
         Called when the module is constructed, and for every copy by ``copy.deepcopy``. Refer to the module, not to
-        its tensors: a copy may replace its tensors later, to share those of another module.
+        its tensors: a copy may replace its tensors later, to share another module's tensors.
         """
         return cls
 
@@ -88,7 +90,7 @@ class Distribution(Hooks, ABC):
         """Return ``D``: the number of outputs a head must have for actions of ``space``.
 
         Raises:
-            ValueError: If the class is not for ``space``.
+            ValueError: If the class does not support ``space``.
         """
 
     @classmethod
@@ -98,7 +100,7 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tree:
-        """Draw one action from each, ``[..., *action_shape]``, without gradient."""
+        """Draw one action from each distribution, ``[..., *action_shape]``, without gradient."""
 
     def rsample(self, generator: torch.Generator | None = None) -> Tree:
         """Draw actions with a gradient: reparameterised, or straight-through for discrete actions.
@@ -128,7 +130,7 @@ class Distribution(Hooks, ABC):
 
     @abstractmethod
     def to_deterministic(self) -> Deterministic:
-        """Return the mode (or mean) of each, as a distribution without randomness."""
+        """Return the mode (or mean) of each distribution, as a distribution without randomness."""
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor | None:
@@ -180,10 +182,10 @@ def subclass(cls: type[Any], **attributes: Any) -> type[Any]:
 
 
 def same_class(mine: D, other: Any) -> D:
-    """Return ``other`` if it is of the class of ``mine``.
+    """Return ``other`` if it has the class of ``mine``.
 
     Raises:
-        TypeError: If it is of another class.
+        TypeError: If ``other`` has another class.
     """
     if type(other) is not type(mine):
         raise incomparable(mine, other, f"another {type(mine).__name__}")
@@ -191,7 +193,7 @@ def same_class(mine: D, other: Any) -> D:
 
 
 def incomparable(mine: Distribution, other: Any, expected: str = "another one of the same parts") -> TypeError:
-    """Return the error for the KL between distributions that cannot be compared."""
+    """Return the error for ``mine.kl(other)`` if it is not defined; ``expected`` describes a valid ``other``."""
     return TypeError(
         f"{type(mine).__name__}.kl: expected {expected}, got {type(other).__name__}. "
         "Compare distributions of one class."
@@ -199,19 +201,23 @@ def incomparable(mine: Distribution, other: Any, expected: str = "another one of
 
 
 class ArrayDistribution(Distribution):
-    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape."""
+    """Base of distributions over arrays of one shape. :meth:`bind` makes the subclass for a shape.
+
+    Attributes:
+        expected: The spaces it supports, in words, for messages.
+        space_type: The class of these spaces.
+        shape: Shape of one action; None fits any vector.
+        inputs_per_entry: Number of inputs for each number of an action.
+    """
 
     expected: ClassVar[str]
-    """The spaces it is for, in words, for messages."""
     space_type: ClassVar[type[Space]] = Space
     shape: ClassVar[tuple[int, ...] | None] = None
-    """Shape of one action; None fits any vector."""
     inputs_per_entry: ClassVar[int] = 1
-    """Number of inputs for each number of an action."""
 
     @classmethod
     def fits(cls, space: Space) -> bool:
-        """Return whether the class is for spaces of the kind of ``space``, of any shape."""
+        """Return whether the class supports spaces like ``space``, of any shape."""
         return isinstance(space, cls.space_type)
 
     @classmethod
@@ -227,7 +233,7 @@ class ArrayDistribution(Distribution):
 
     @classmethod
     def bind(cls, space: Space, *, path: str = "action_space") -> type[Distribution]:
-        """Return the subclass for the shape of ``space``, or this class if it fits, as any class fits vectors."""
+        """Return the subclass for the shape of ``space``; this class itself for vectors, or if it has that shape."""
         cls.check(space, path)
         shape = tuple(space.shape or ())
         return cls if len(shape) == 1 or shape == cls.shape else bound(cls, shape=shape)

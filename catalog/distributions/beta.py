@@ -52,7 +52,7 @@ class Beta(BoxDistribution):
         return self._shaped(_stretched(torch.stack(gammas.chunk(2, dim=-1))))
 
     def _doubles(self) -> tuple[Tensor, ...]:
-        """Return ``α - 1`` and ``β - 1`` in float64: for large values, the result is the small rest of large terms."""
+        """Return ``α - 1`` and ``β - 1`` in float64: results are small differences of terms that may be large."""
         return self._over_one.double().chunk(2, dim=-1)
 
     def logp(self, actions: Tree) -> Tensor:
@@ -85,7 +85,7 @@ class Beta(BoxDistribution):
 
 
 def _stretched(gammas: Tensor) -> Tensor:
-    """Make a Beta variate, scaled to (-1, 1), of two gamma variates ``[2, ..., D]``."""
+    """Compute a Beta variate ``[..., D]``, scaled to (-1, 1), from two gamma variates ``[2, ..., D]``."""
     first, second = gammas
     return (first - second) / (first + second)
 
@@ -93,7 +93,7 @@ def _stretched(gammas: Tensor) -> Tensor:
 def _gammas(shape: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
     """Draw gamma variates with the parameters ``shape`` ``[..., D]``, which must be at least 1.
 
-    Each is the first accepted of its candidates, which are made of ``normal`` and ``uniform`` noise ``[..., tries, D]``
+    Each is its first accepted candidate. Candidates come from ``normal`` and ``uniform`` noise ``[..., tries, D]``
     (Marsaglia and Tsang 2000, "A simple method for generating gamma variables", section 2).
     """
     d = shape.unsqueeze(-2) - 1 / 3

@@ -22,8 +22,8 @@ from catalog.registry import register_distribution
 
 MOST_CHOICES = 10_000
 """How many numbers an integer Box may hold in all."""
+# lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN
 _TINY = float(np.finfo(np.float32).tiny)
-"""Lower bound of exponential noise before its log: the log of 0, added to a logit of -inf, would be NaN."""
 
 
 class Scored(ArrayDistribution):
@@ -81,9 +81,9 @@ class Choices(Scored):
         positions = self._positions(self.sample(generator))
         return torch.zeros_like(probs).scatter_(-1, positions, 1.0) + (probs - probs.detach())
 
+    # -log of an exponential is Gumbel noise, and argmax(logits + Gumbel) samples the softmax
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
-        # -log of an exponential is Gumbel noise, and argmax(logits + Gumbel) samples the softmax
         exponential = rng.standard_exponential((steps, input_dim), dtype=np.float32)
         return torch.from_numpy(-np.log(np.maximum(exponential, _TINY)))
 
@@ -150,7 +150,7 @@ class MultiCategorical(Choices):
         return bound(cls, nvec=nvec, shape=tuple(space.shape or ()), runs=runs)
 
     def _split(self, x: Tensor) -> list[Tensor]:
-        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run."""
+        """Split ``[..., sum(nvec)]`` into one ``[..., count, size]`` per run of parts of equal size."""
         if len(self.runs) == 1:
             return [x.unflatten(-1, self.runs[0])]
         pieces = x.split([count * size for count, size in self.runs], dim=-1)
@@ -225,8 +225,8 @@ def is_integer_box(space: spaces.Box, model_config: DefaultModelConfig | None = 
     return space.dtype is not None and space.dtype.kind in "iub"
 
 
+# the clamp makes 0 · -inf a 0 instead of NaN
 def _entropy(log_probs: Tensor) -> Tensor:
-    # the clamp makes 0 · -inf a 0 instead of NaN
     return -(log_probs.exp() * log_probs.clamp_min(torch.finfo(log_probs.dtype).min)).sum(-1)
 
 

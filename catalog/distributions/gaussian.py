@@ -121,7 +121,7 @@ class SquashedGaussian(DiagGaussian):
         return self._logp_before(self._flat(actions).clamp(-1 + eps, 1 - eps).atanh())
 
     def _logp_before(self, x: Tensor) -> Tensor:
-        """Return the log-density of ``tanh(x)``: that of ``x`` minus the log-slope of tanh at ``x``."""
+        """Return the log-density of ``tanh(x)``: the log-density of ``x`` minus the log-slope of tanh at ``x``."""
         z = (x - self.mean) * (-self.log_std).exp()
         return (-0.5 * z.square() - self.log_std - _LOG_SQRT_2PI - _log_slope_of_tanh(x)).sum(-1)
 

@@ -35,16 +35,20 @@ class MultiDistribution(Distribution):
     space. :meth:`bind` sets the space and the classes of the parts.
 
     Actions are dicts or tuples. Log-probabilities, entropies and KL are sums over the parts.
+
+    Attributes:
+        keys: Keys of a Dict, or indices of a Tuple.
+        as_tuple: Whether actions are tuples.
+        children: The distribution of each part.
+        widths: Number of inputs of each part.
+        noise_widths: Width of the noise of each part; 0 if it cannot sample from noise.
     """
 
     keys: ClassVar[tuple[Any, ...]] = ()
-    """Keys of a Dict, or indices of a Tuple."""
     as_tuple: ClassVar[bool] = False
     children: ClassVar[tuple[type[Distribution], ...]] = ()
     widths: ClassVar[tuple[int, ...]] = ()
-    """Number of inputs of each part."""
     noise_widths: ClassVar[tuple[int, ...]] = ()
-    """Width of the noise of each part; 0 if it cannot sample from noise."""
 
     def __init__(self, logits: Tensor) -> None:
         inputs = logits.split(self.widths, dim=-1)
@@ -88,13 +92,8 @@ class MultiDistribution(Distribution):
             }
         chosen = tuple(children[key] for key in parts)
         widths = tuple(child.required_input_dim(part) for child, part in zip(chosen, parts.values(), strict=True))
-        return bound(
-            cls,
-            keys=tuple(parts),
-            as_tuple=isinstance(space, spaces.Tuple),
-            widths=widths,
-            **_of_children(chosen, widths),
-        )
+        layout = {"keys": tuple(parts), "as_tuple": isinstance(space, spaces.Tuple), "widths": widths}
+        return bound(cls, **layout, **_of_children(chosen, widths))
 
     @classmethod
     def for_module(cls, module: nn.Module) -> type[MultiDistribution]:
@@ -166,7 +165,7 @@ def _of_children(children: tuple[type[Distribution], ...], widths: Sequence[int]
 
 
 def noise_width(dist_cls: type[Distribution], input_dim: int) -> int:
-    """Return the width of the noise of ``dist_cls``; 0 if it cannot sample from noise."""
+    """Return the width of the noise that ``dist_cls`` draws for ``input_dim`` inputs; 0 if it uses no noise."""
     noise = dist_cls.draw_noise(np.random.default_rng(0), 1, input_dim)
     return 0 if noise is None else noise.shape[-1]
 

@@ -23,7 +23,7 @@ class ActorCriticEncoderConfig(ModelConfig):
         critic_encoder_config: Config of a different critic encoder.
 
     Raises:
-        ValueError: If there is a ``critic_encoder_config`` although the encoder is shared.
+        ValueError: If ``critic_encoder_config`` is set although the encoder is shared.
     """
 
     base_encoder_config: ModelConfig
@@ -61,9 +61,9 @@ class ActorCriticEncoder(nn.Module):
         critic: The encoder of a separate critic; None shares the actor's.
 
     Attributes:
-        is_stateful: Whether one of two separate encoders has a state.
-        critic_is_stateful: Whether a separate critic has a state. It must then run in acting, too: only without a
-            state may an inference-only copy lack ``critic_encoder``.
+        is_stateful: Whether at least one of two separate encoders has a state; False for a shared encoder.
+        critic_is_stateful: Whether a separate critic has a state. If so, it also runs in acting, and inference-only
+            copies keep ``critic_encoder``.
     """
 
     def __init__(self, actor: Encoder, critic: Encoder | None) -> None:

@@ -12,8 +12,8 @@ from catalog.base import EncoderOutput, ModelConfig, Tree
 from catalog.encoders.memory import MemoryEncoder, MemoryEncoderConfig, start_gates
 from catalog.model_config import DefaultModelConfig
 
+# minimum number of steps per block: a matrix product of fewer steps takes as long
 _SHORTEST_BLOCK = 16
-"""Minimum number of steps per block: a matrix product of fewer steps takes as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +100,14 @@ class AttentionEncoder(MemoryEncoder):
 
 
 class _Window:
-    """Visibility between steps, which is the same in each layer.
+    """Determines which steps see which other steps, the same in each layer.
 
     Attention runs in blocks of ``C`` of the ``T`` queries, each with the ``M + C`` keys that any of them may see. So
     time and memory grow linearly with the length of sequences.
 
     Args:
         x: Inputs ``[B, T, D]`` of the first layer.
-        length: ``[B]``: number of filled slots of the memory before them.
+        length: ``[B]``: number of filled slots of the memory before the first step.
         starts: ``[T, B]`` bool: steps that start an episode; None for none.
         memory: Number of slots, ``M``.
 
@@ -175,8 +175,8 @@ class AttentionLayer(nn.Module):
     Two things differ from the paper. Instead of Transformer-XL's position encoding, each head adds a learned bias by
     distance to its scores. It starts at minus the distance in the first head, at a quarter of that in the second, and
     so on, so that each head first looks further back than the one before. And values are computed from the input, not
-    from its norm, since a norm removes the magnitude: of two observed numbers, such as angle and position, only the
-    ratio would remain.
+    from its norm, since a norm removes the magnitude: two observed numbers, such as angle and position, would leave
+    only their ratio.
     """
 
     def __init__(self, config: AttentionEncoderConfig) -> None:

@@ -138,7 +138,7 @@ def _guessed_channels(dims: tuple[int, ...]) -> Literal["first", "last"]:
 class ImageEncoder(Encoder):
     """Base of image encoders: converts observations to float images, and features to a latent.
 
-    Takes any leading dims. Images are channels-last in memory, for which the convolutions of CPUs are faster.
+    Takes any leading dims. Images are channels-last in memory, which makes convolutions on CPUs faster.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -257,10 +257,9 @@ class CNNEncoder(ImageEncoder):
     def __init__(self, config: CNNEncoderConfig) -> None:
         super().__init__(config)
         self.pads, self.convs, self.norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for before, after, layer in zip(config.layer_dims, config.layer_dims[1:], config.layers, strict=False):
-            width, kernel, stride, padding = layer
-            sides = zip(before[1:], kernel, stride, (padding, padding), strict=True)
-            (top, bottom), (left, right) = (_pads(*side) for side in sides)
+        steps = zip(pairwise(config.layer_dims), config.layers, strict=True)
+        for (before, after), (width, kernel, stride, padding) in steps:
+            (top, bottom), (left, right) = map(_pads, before[1:], kernel, stride, (padding, padding))
             even = (top, left) == (bottom, right)  # Conv2d pads both sides alike: uneven padding needs its own layer
             self.pads.append(nn.Identity() if even else nn.ZeroPad2d((left, right, top, bottom)))
             self.convs.append(nn.Conv2d(before[0], width, kernel, stride, (top, left) if even else 0))
@@ -276,7 +275,7 @@ class CNNEncoder(ImageEncoder):
 
 
 def _pads(size: int, kernel: int, stride: int, padding: str) -> Pair:
-    """Return the zeros before and after one side; none for "valid" padding."""
+    """Return the number of zeros to add before and after one side; (0, 0) for "valid" padding."""
     total = max((_shrunk(size, kernel, stride, padding) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 

@@ -21,8 +21,8 @@ class CNNTransposeHeadConfig(ModelConfig):
     """A head from ``[..., *input_dims]`` to images ``[..., *image_dims]``: a dense layer and transposed convolutions.
 
     The transposed convolutions reverse those of a :class:`CNNEncoderConfig`, and restore exactly the size before each
-    of them, also where a convolution rounded it. The filters are those of the encoder, in the same order: the first one
-    is next to the image. After the last layer comes only the ``output_activation``.
+    of them, also where a convolution rounded it. The filters are the encoder's, in the same order: the first filter is
+    next to the image. After the last layer comes only the ``output_activation``.
 
     Attributes:
         input_dims: Width of the latent, as a tuple of one.
@@ -59,7 +59,7 @@ class CNNTransposeHeadConfig(ModelConfig):
 
         Args:
             encoder: Config of the encoder.
-            input_dims: Width of the latent; None takes that of the encoder.
+            input_dims: Width of the latent; None takes the encoder's width.
             **changed: Further fields, or other values than the encoder's.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Further outputs of a module, such as a curiosity head, each on its own encoder or on that of another function."""
+"""Further outputs of a module, such as a curiosity head, each on its own encoder or on another function's encoder."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,12 +9,12 @@ from catalog.encoders.memory import encode_steps
 
 
 class ExtraOutputs(nn.Module):
-    """Further heads by name, and the encoders of those that have their own. The order of names does not matter.
+    """Further heads by name, and the encoders of the heads that do not share one. The order of names does not matter.
 
     Args:
         heads: Nets from latents to outputs, by name.
         trunks: For each head, the function whose encoder it shares, or its own name if it has its own encoder.
-        encoders: Those encoders, by name of the head.
+        encoders: Encoders of the heads that do not share one, by name of the head.
         raw: Names of heads whose encoder reads observations of the env that are not standardised.
     """
 

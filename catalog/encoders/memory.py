@@ -88,7 +88,7 @@ class MemoryEncoder(Encoder):
         return latents.view(*leading, self.input_dim)
 
     def state_before(self, x: Tensor, state: Tree | None, starts: Tensor | None) -> dict[str, Tensor]:
-        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed in rows that start there.
+        """Return the state ``[B, ...]`` before the first step of ``x`` ``[T, B, D]``, zeroed where ``starts[0]``.
 
         Raises:
             ValueError: If the shapes do not fit.

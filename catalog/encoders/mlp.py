@@ -14,7 +14,7 @@ from catalog.base import Encoder, EncoderOutput, ModelConfig, Tree, encoder_rule
 from catalog.encoders.dense import DenseStack
 from catalog.encoders.preprocessing import vector_width, vectorizer
 from catalog.model_config import DefaultModelConfig, settings_about
-from catalog.rules import Node, of_rank
+from catalog.rules import Node, When, of_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ def require_width(config: Any) -> None:
     """Raise unless ``config.input_dims`` is one positive width.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If ``input_dims`` is anything else.
     """
     if len(config.input_dims) != 1 or config.input_dims[0] < 1:
         raise ValueError(
@@ -223,39 +223,7 @@ def require_width(config: Any) -> None:
         )
 
 
-_SETTINGS = settings_about("fcnet_")
-
-
-def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
-    """Return whether the settings turn a Dict or Tuple into one vector."""
-    return model_config.flatten_observations
-
-
-@encoder_rules.register(
-    spaces.Discrete,
-    name="Discrete → embedding → MLP",
-    when=lambda space, model_config: model_config.discrete_embedding_dim is not None,
-    settings=("discrete_embedding_dim", *_SETTINGS),
-)
-@encoder_rules.register(
-    spaces.Tuple, name="Tuple → one vector → MLP", when=_is_flattened, settings=("flatten_observations", *_SETTINGS)
-)
-@encoder_rules.register(
-    spaces.Dict, name="Dict → one vector → MLP", when=_is_flattened, settings=("flatten_observations", *_SETTINGS)
-)
-@encoder_rules.register(spaces.MultiBinary, name="MultiBinary → MLP", settings=_SETTINGS)
-@encoder_rules.register(spaces.MultiDiscrete, name="MultiDiscrete → one-hot per part → MLP", settings=_SETTINGS)
-@encoder_rules.register(
-    spaces.Discrete, name="Discrete → one-hot → MLP", settings=("discrete_embedding_dim", *_SETTINGS)
-)
-@encoder_rules.register(
-    spaces.Box,
-    name="Box of rank 2 → one vector → MLP",
-    when=of_rank(2, matrix="flatten"),
-    settings=("matrix_observations", *_SETTINGS),
-)
-@encoder_rules.register(spaces.Box, name="Box of rank 0 or 1 → MLP", when=of_rank(0, 1), settings=_SETTINGS)
-def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
+def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -> MLPEncoderConfig:
     vector_width(space, node.path)  # its error names the path
     return MLPEncoderConfig(
         input_space=space,
@@ -266,3 +234,28 @@ def _(space: Space, model_config: DefaultModelConfig, node: Node[ModelConfig]) -
         hidden_layer_dropout=model_config.fcnet_dropout,
         init=Init.of("fcnet", model_config),
     )
+
+
+def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:
+    """Register the rule ``name``: an MLP reads spaces of ``space_type``. ``settings`` are those that ``when`` reads."""
+    settings += settings_about("fcnet_")
+    encoder_rules.register(space_type, name=name, when=when, settings=settings)(_mlp_config)
+
+
+def _is_flattened(space: Space, model_config: DefaultModelConfig) -> bool:
+    """Return whether the settings turn a Dict or Tuple into one vector."""
+    return model_config.flatten_observations
+
+
+def _is_embedded(space: Space, model_config: DefaultModelConfig) -> bool:
+    return model_config.discrete_embedding_dim is not None
+
+
+_read(spaces.Box, "Box of rank 0 or 1 → MLP", of_rank(0, 1))
+_read(spaces.Box, "Box of rank 2 → one vector → MLP", of_rank(2, matrix="flatten"), "matrix_observations")
+_read(spaces.Discrete, "Discrete → one-hot → MLP", None, "discrete_embedding_dim")
+_read(spaces.MultiDiscrete, "MultiDiscrete → one-hot per part → MLP")
+_read(spaces.MultiBinary, "MultiBinary → MLP")
+_read(spaces.Dict, "Dict → one vector → MLP", _is_flattened, "flatten_observations")
+_read(spaces.Tuple, "Tuple → one vector → MLP", _is_flattened, "flatten_observations")
+_read(spaces.Discrete, "Discrete → embedding → MLP", _is_embedded, "discrete_embedding_dim")

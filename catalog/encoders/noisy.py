@@ -71,15 +71,15 @@ class NoisyHead(DenseStack):
         return self.run(latent, self._noisy_layers() if self._noise else None)
 
     def forward_mean(self, latent: Tensor) -> Tensor:
-        """Map like :meth:`forward`, with the means alone."""
+        """Map like :meth:`forward`, without noise."""
         return self.run(latent)
 
     @torch.no_grad()
     def resample_noise(self, generator: torch.Generator) -> None:
         """Draw the noise that :meth:`forward` uses from now on, the same for all rows of a batch.
 
-        It is factorised: each layer draws a normal number per input and per output, transforms it by
-        ``f(x) = sgn(x)√|x|``, and multiplies them (eq. 10 and 11).
+        The noise is factorised: each layer draws one normal number per input and one per output, transforms each by
+        ``f(x) = sgn(x)√|x|``, and multiplies the pairs (eq. 10 and 11).
         """
         means = [weights for weights, *_ in self.layers]
         shapes = [weights["weight"].shape for weights in means]

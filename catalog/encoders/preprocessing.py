@@ -181,7 +181,7 @@ class RunningMoments(nn.Module):
 class ObservationNormalizer(nn.Module):
     """Standardises the float Boxes of observations by running moments, and clips them to ±10.
 
-    The moments are those of training data. They are updated after each update of the weights, so that acting and
+    The moments describe training data. They are updated after each update of the weights, so that acting and
     training see the same numbers within an iteration. All other leaves stay as they are, and so do fields of a Dict
     that the space does not name. Observations are not changed in place.
 

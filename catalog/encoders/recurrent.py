@@ -18,8 +18,8 @@ from catalog.rules import Node, of_rank
 Hidden = tuple[Tensor, ...]
 """State of one layer, as tensors ``[B, hidden]``: h and c of an LSTM, h of a GRU."""
 
+# input that opens a gate to the last bit, or closes it if negative; float16 can hold it
 _SATURATING = 1e4
-"""Input that opens a gate to the last bit, or closes it if negative; float16 can hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +105,8 @@ class RecurrentEncoder(MemoryEncoder):
     def _step_by_step(self, x: Tensor, hidden: list[Hidden], starts: Tensor) -> tuple[Tensor, list[Hidden]]:
         """Run steps ``[T, B, D]`` one by one: slow except in a CUDA graph, but without synchronisation."""
         outputs = []
-        for t, (tokens, fresh) in enumerate(zip(x.split(1), starts.unsqueeze(-1), strict=True)):
-            if t > 0:
-                hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
+        for tokens, fresh in zip(x.split(1), starts.unsqueeze(-1), strict=True):
+            hidden = [tuple(part.masked_fill(fresh, 0) for part in before) for before in hidden]
             y, hidden = self._step(tokens, hidden)
             outputs.append(y)
         return torch.cat(outputs), hidden
@@ -130,7 +129,7 @@ class RecurrentEncoder(MemoryEncoder):
 
 @dataclass(frozen=True)
 class _Timeline:
-    """Layout of sequences in which an additional step, which forgets, precedes each step that starts an episode.
+    """Layout of sequences with an additional step before each step that starts an episode, to reset the state.
 
     Fused recurrent calls cannot zero the state within a sequence. Cutting sequences at every start would take a call
     per cut. With additional steps, one call over ``L`` instead of ``T`` steps is enough. In an additional step, an
@@ -147,8 +146,7 @@ class _Timeline:
 
     @classmethod
     def from_starts(cls, starts: Tensor) -> "_Timeline | None":
-        """Lay out steps with ``starts`` ``[T, B]``; return None if none starts after step 0, which needs no step
-        before it."""
+        """Make the layout for ``starts`` ``[T, B]``; return None if no episode starts after step 0."""
         num_steps, num_rows = starts.shape
         before = starts.cumsum(0) - starts[:1].long()
         extra = int(before[-1].max())  # the only synchronisation with the device
@@ -196,8 +194,7 @@ def _with_forces(w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> tupl
 
 
 def _weights(layer: nn.Module) -> tuple[Tensor, ...]:
-    """Return weights and biases of an ``nn.LSTM`` or ``nn.GRU``. Its ``_flat_weights`` go stale if they are
-    replaced."""
+    """Return weights and biases of an ``nn.LSTM`` or ``nn.GRU``. ``_flat_weights`` would miss replaced parameters."""
     return tuple(layer._parameters.values())  # type: ignore[return-value]  # none is None
 
 

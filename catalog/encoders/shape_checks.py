@@ -1,4 +1,4 @@
-"""Trials of nets on samples when they are built, so that errors appear early and name the net."""
+"""Checks that try new nets on samples, so that errors appear early and name the net."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from catalog.spaces import zero_batch
 
 T = TypeVar("T")
 
+# remedy for a net that does not take observations
 _OF_SAMPLES = (
     "Samples come as batches of tensors, in the structure and the dtypes of the space: convert images of bytes with "
     "x.float() / 255, and move channels from last to first with x.movedim(-1, -3)."
 )
-"""Remedy for a net that does not take observations."""
 
 
 def check_encoder(
@@ -80,7 +80,7 @@ def check_head(head: nn.Module, input_dims: tuple[int, ...], output_dim: int, wh
 
     Raises:
         TypeError: If ``head`` is not a module.
-        ValueError: If it does not take the latent, or returns another shape.
+        ValueError: If ``head`` does not take the latent, or returns another shape.
     """
     if not isinstance(head, nn.Module):
         raise TypeError(
@@ -101,7 +101,7 @@ def check_floats(
     """Raise unless ``found`` is a tensor of floats, or of ``dtype``, of the given ``shape``.
 
     Raises:
-        ValueError: If it is not; the message consists of ``where``, ``expected`` and ``remedy``.
+        ValueError: If ``found`` is anything else; the message consists of ``where``, ``expected`` and ``remedy``.
     """
     shown = found.shape if isinstance(found, Tensor) else None
     if shown != shape or not found.is_floating_point() or dtype not in (None, found.dtype):
@@ -113,7 +113,7 @@ def check_state(state: Tree, where: str) -> None:
     """Raise unless an initial state consists of tensors, dicts and tuples, as rollouts store it.
 
     Raises:
-        ValueError: If it contains anything else.
+        ValueError: If ``state`` contains anything else.
     """
     parts = [state]
     for part in parts:  # the loop appends nested parts
@@ -131,7 +131,7 @@ def check_next_state(before: Tree | None, after: Tree | None, where: str) -> Non
     """Raise unless the state ``after`` a step has the form of the state ``before`` it.
 
     Raises:
-        ValueError: If it has another structure, shape or dtype.
+        ValueError: If ``after`` has another structure, shape or dtype.
     """
     expected, got = (tree.map_structure(_form, state) for state in (before, after))
     if expected != got:
@@ -178,8 +178,8 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
         call: The trial.
         samples: Its inputs, which it must not change.
         where: The function that made the net, for messages.
-        takes: What a net is expected to take, for messages.
-        remedy: Advice if the call fails; empty for that on observations.
+        takes: The inputs that a net is expected to take, for messages.
+        remedy: Advice if the call fails; empty for the advice about observations.
 
     Raises:
         ValueError: If ``call`` fails, or changes the samples in place.
@@ -201,6 +201,6 @@ def tried(call: Callable[[], T], samples: Tree, where: str, takes: str, remedy: 
 
 
 def try_net(net: nn.Module, samples: tuple[Tree, ...], where: str, takes: str, remedy: str = "", **memory: Any) -> Any:
-    """Return ``net(*samples, **memory)`` in eval mode without gradient; errors are those of :func:`tried`."""
+    """Return ``net(*samples, **memory)`` in eval mode without gradient; raise as :func:`tried` does."""
     with untouched(net):
         return tried(lambda: net(*samples, **memory), samples, where, takes, remedy)

@@ -197,11 +197,9 @@ def _no_encoder(catalog: Catalog, module: nn.Module | None) -> Iterator[Line]:
 def _standardised(catalog: Catalog, built: Built) -> Line:
     done = "no" if built.normalizer is None else "by running mean and std"
     reason = overrider(catalog, "build_observation_normalizer")
-    differs = (built.normalizer is None) == catalog.normalizes_observations
-    if not reason and differs and built.module is not None:
-        reason = f"{type(built.module).__name__} decides it"
-    reason = reason or _setting(catalog, "normalize_observations")
-    return Line(2, "standardised", f"{done}: {reason}")
+    if built.module is not None and (built.normalizer is None) == catalog.normalizes_observations:
+        reason = reason or f"{type(built.module).__name__} decides it"
+    return Line(2, "standardised", f"{done}: {reason or _setting(catalog, 'normalize_observations')}")
 
 
 def _memory(catalog: Catalog) -> str:
@@ -230,7 +228,7 @@ def _encoder_node(catalog: Catalog, node: Node[ModelConfig], net: nn.Module | No
 
 
 def _views(catalog: Catalog, parts: Mapping[str, nn.Module]) -> Iterator[Line]:
-    """Describe the encoders of functions whose settings differ from those of the first function."""
+    """Describe the encoders of functions whose settings differ from the first function's."""
     names = {"value": "critic encoder"} | {name: f"{name!r} encoder" for name in catalog.extra_outputs}
     for function, part in names.items():
         view = catalog.for_function(function)
@@ -254,7 +252,7 @@ def _decision(
     Args:
         catalog: The catalog.
         table: The table of rules for this kind of node.
-        node: What was decided.
+        node: The decision.
         depth: Indentation of the first line.
         label: Label of the first line.
         hooks: Hooks that are asked before the table.
@@ -285,9 +283,8 @@ def _decided(catalog: Catalog, names: Sequence[str], depth: int, node: Node[Any]
 
 def _distribution(catalog: Catalog, node: Node[type[Distribution]]) -> Iterator[Line]:
     depth = 2 + 2 * len(node.keys)
-    given = catalog.model_config.custom_action_dist
-    mine = given.get(node.name) if isinstance(given, Mapping) else given if not node.keys else None
-    decider = "" if mine is None else f"custom_action_dist = {mine!r} (set)"
+    custom = catalog._custom_dist(node)
+    decider = "" if custom is None else f"custom_action_dist = {custom!r} (set)"
     dist_cls, label = node.result, "distribution"
     if not node.keys:
         dist_cls, label = catalog.bound_dist_cls, "action distribution"
@@ -381,7 +378,7 @@ def _describe(net: nn.Module) -> str:
 
 
 def _ends(net: nn.Module) -> Iterator[tuple[int | str, int]]:
-    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; of an encoder with
+    """Yield the input and output width of each dense, convolutional, recurrent and attention layer; for an encoder with
     several streams, their names and the layers that join them."""
     if isinstance(net, nn.Linear):
         yield net.in_features, net.out_features

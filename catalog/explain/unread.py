@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.distributions.autoregressive import AutoregressiveDistribution
 from catalog.hooks import overrider
-from catalog.model_config import ENCODER, MEMORIES, DefaultModelConfig, settings_about
+from catalog.model_config import MEMORIES, DefaultModelConfig, settings_about
 from catalog.rules import Node
 from catalog.settings import settings_of
 
@@ -64,10 +64,9 @@ def unread_settings(catalog: Catalog) -> dict[str, Any]:
 
     A custom hook may read any of the settings of the part that it decides.
     """
-    config = catalog.model_config
+    config, known = catalog.model_config, settings_of(type(catalog.model_config))
     views = {name: catalog.for_function(name) for name in (*catalog.functions, *catalog.extra_outputs)}
     every = [catalog, *views.values()]
-    known = settings_of(type(config))
     read = {*catalog.setting_reasons}.union(*(_read_by(view, every) for view in every))
     values = {name: getattr(config, name) for name in known if name not in read}
     unread = {name: value for name, value in values.items() if value != known[name].default}
@@ -99,28 +98,26 @@ def _named_by_rules(nodes: Iterable[Node[Any]]) -> set[str]:
 
 
 def _read_by(view: Catalog, views: list[Catalog]) -> set[str]:
-    """Return the settings that affect what ``view`` builds; ``views`` are those of all functions."""
+    """Return the settings that affect what ``view`` builds; ``views`` are the views of all functions."""
     config, dist_cls = view.model_config, view.get_action_dist_cls()
-    items = settings_of(type(config)).values()
-    read = {item.name for item in items}
+    read = {*settings_of(type(config))}
     if not _decides_all(view):
-        read -= {item.name for item in items if item.part == ENCODER}
+        read -= config.encoder_settings().keys()
         read |= {*memory_settings(config), *MEMORIES, "leaf_overrides", *_named_by_rules(view.encoder_node.walk())}
         if view.past_view.steps and not config.is_recurrent:
             read |= {*FUSION}
     if not any(_decides_all(v) or v.model_config.is_recurrent or v.model_config.has_custom_model for v in views):
         read -= {"max_seq_len"}
-    heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
-    in_parts = issubclass(dist_cls, AutoregressiveDistribution)
-    if not in_parts:
+    if not issubclass(dist_cls, AutoregressiveDistribution):
         read -= {"autoregressive_hiddens", "autoregressive_context_dim"}
-    if not in_parts and not any(overrider(view, hook) for hook in heads):
-        if config.free_log_std or not dist_cls.log_std_indices(view.action_space):
-            read -= {"log_std_clip_param"}
-        if not dist_cls.log_std_indices(view.action_space):
-            read -= {"free_log_std"}
-        if not config.head_fcnet_hiddens:
-            read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
+        heads = [hook for hook in dir(type(view)) if hook.startswith("build_") and hook.endswith("_head")]
+        if not any(overrider(view, hook) for hook in heads):
+            if not dist_cls.log_std_indices(view.action_space):
+                read -= {"free_log_std", "log_std_clip_param"}
+            elif config.free_log_std:
+                read -= {"log_std_clip_param"}
+            if not config.head_fcnet_hiddens:
+                read -= {*settings_about("head_fcnet_")} - {"head_fcnet_hiddens"}
     view.converter_node.run()  # records the decisions in the nodes
     own_converter = overrider(view, "build_action_converter")
     if not own_converter and "normalize_actions" not in _named_by_rules(view.converter_node.walk()):

@@ -90,7 +90,7 @@ class Episode:
         """Begin the episode with the observation that ``env.reset()`` returned.
 
         Raises:
-            RuntimeError: If it has begun already.
+            RuntimeError: If the episode has begun already.
         """
         if self.is_reset:
             raise RuntimeError(_explain("add_reset()", "an empty episode", self, "Begin another with Episode()."))
@@ -112,7 +112,7 @@ class Episode:
 
         Raises:
             RuntimeError: If the episode is finished or lacks a first observation.
-            ValueError: If the columns differ from those of earlier steps in name, structure or shape.
+            ValueError: If the columns differ from the columns of earlier steps in name, structure or shape.
         """
         self._check_begun("add_step()", may_be_finished=False)
         _check_names(columns)
@@ -135,12 +135,12 @@ class Episode:
 
     @property
     def is_reset(self) -> bool:
-        """Whether it has a first observation."""
+        """Whether the episode has a first observation."""
         return Columns.OBS in self._columns
 
     @property
     def is_finished(self) -> bool:
-        """Whether its last step terminated or truncated the episode."""
+        """Whether the last step terminated or truncated the episode."""
         return self.terminated or self.truncated
 
     @property
@@ -154,15 +154,15 @@ class Episode:
         return sorted(name for name in self._columns if name not in RESERVED)
 
     def get_observations(self, indices: Indices = None) -> Tree:
-        """Return the observations ``[L+1, ...]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the observations ``[L+1, ...]``, all or at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.OBS, indices)
 
     def get_actions(self, indices: Indices = None) -> Tree:
-        """Return the actions ``[L, ...]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the actions ``[L, ...]``, all or at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.ACTIONS, indices)
 
     def get_rewards(self, indices: Indices = None) -> Any:
-        """Return the rewards ``[L]``, or those at ``indices``; see :meth:`get_columns`."""
+        """Return the rewards ``[L]``, all or at ``indices``; see :meth:`get_columns`."""
         return self.get_columns(Columns.REWARDS, indices)
 
     def get_columns(self, name: str, indices: Indices = None) -> Tree:
@@ -200,7 +200,7 @@ class Episode:
         return self._like_this(columns, self.t_started + start, self.terminated and to_end, self.truncated and to_end)
 
     def cut(self, lookback: int = 0) -> Episode:
-        """Return the next chunk, to which you add the steps that follow: it begins at the last observation of this one.
+        """Return a new chunk that begins at the last observation of this chunk; add the steps that follow to it.
 
         Args:
             lookback: Number of steps to repeat at the start of the next chunk. :meth:`concat` drops them again, but
@@ -216,7 +216,7 @@ class Episode:
         return self[self._length - lookback :]
 
     def concat(self, *others: Episode) -> Episode:
-        """Return this chunk and the ``others``, which follow it, as one. Repeated steps are in it once.
+        """Join this chunk and the ``others``, which follow it, into one. Steps that chunks repeat are kept once.
 
         Raises:
             ValueError: If a chunk does not continue the one before: it has another id, other columns, a gap before it,

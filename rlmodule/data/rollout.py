@@ -36,7 +36,7 @@ class Rollout:
         final_obs: The true final observations of those episodes, ``[K, ...]``.
         state_in: States of a recurrent module before rows ``0, L, 2L, …``, ``[ceil(T / L), N, ...]``, where ``L`` is
             its ``max_seq_len``. None for other modules, and if the states are unknown.
-        policy_version: Number of updates that the acting weights had had.
+        policy_version: Number of updates of the weights that chose the actions.
         first_env_index: Index of the env in slot 0, among all envs of the run.
         stats: Measurements of the runner: returns and lengths of finished episodes, seconds per phase.
     """
@@ -112,10 +112,10 @@ class Rollout:
         return _cat([map_leaves(lambda x: x.flatten(0, 1), self[Columns.OBS]), self.last_obs, self.final_obs], 0)
 
     def split_values(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Split values of :meth:`rows_to_value` into those ``[T, N]`` of the observations and of the following ones.
+        """Split values of :meth:`rows_to_value` by observation and next observation, ``[T, N]`` each.
 
-        After a truncated step, that is the true final observation of the episode, not the first of the next one. After
-        a terminated step the value is meaningless; the caller must ignore it.
+        After a truncated step, the observation that follows is the true final one, not the first of the next episode.
+        After a terminated step the value is meaningless; the caller must ignore it.
         """
         steps, slots = self.shape
         own, last, finals = values.split([steps * slots, slots, len(self.final_index)])
@@ -170,7 +170,7 @@ class Rollout:
         Columns are views (on the CPU), observations are copies. A chunk that is unfinished at the end closes with
         ``last_obs``. **A rollout does not store the observation after a terminated step** unless an invalid row follows
         it; the episode repeats the observation before it, since nothing may depend on it. The rollout does not store
-        where a chunk that row 0 continues began, so every ``t_started`` is 0 and every id is new.
+        how many steps precede row 0 of an episode, so every ``t_started`` is 0 and every id is new.
 
         Raises:
             ValueError: If the true final observation of a truncated step is missing.
@@ -238,7 +238,7 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
 
 
 def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
-    """Apply ``function`` to each tensor or array in ``column``. Faster than ``tree`` if the column is a single one."""
+    """Return ``column`` with ``function`` applied to each leaf. Faster than ``tree`` for a single tensor or array."""
     return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
 
 
@@ -248,8 +248,7 @@ def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> 
 
 
 def allocate_observations(space: Space, *leading: int) -> Tree:
-    """Return uninitialised numpy arrays ``[*leading, ...]`` for observations of ``space``, with the dtypes that
-    rollouts store."""
+    """Return new arrays ``[*leading, ...]``, uninitialised, for observations of ``space`` in the dtypes of rollouts."""
     return map_spaces(lambda leaf: np.empty((*leading, *(leaf.shape or ())), kept_dtype(leaf.dtype)), space)
 
 
@@ -266,8 +265,7 @@ def write_row(buffer: Tree, row: Any, obs: Tree) -> None:
 
 
 def unbind_rows(column: Tree) -> list[Tree]:
-    """Return views of the rows of a tree of tensors or arrays ``[T, ...]``. Indexing each row later would take longer
-    than a small net."""
+    """Return views of the rows of a tree ``[T, ...]``. Indexing rows one by one would take longer than a small net."""
     if isinstance(column, dict):
         parts = [unbind_rows(child) for child in column.values()]
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]

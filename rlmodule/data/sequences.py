@@ -81,8 +81,8 @@ def cut_into_sequences(rollout: Rollout, names: Iterable[str], max_seq_len: int)
 
 
 def flatten_sequences(columns: Mapping[str, Tree], valid_rows: Tensor | None) -> Batch:
-    """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: those in ``valid_rows``, or all if it is
-    None. Columns that have no rows, such as states, are dropped."""
+    """Flatten columns ``[L, B, ...]`` of sequences into rows ``[R, ...]``: only ``valid_rows``, or all if it is None.
+    Columns that have no rows, such as states, are dropped."""
 
     def flatten(column: Tensor) -> Tensor:
         rows = column.flatten(0, 1)
@@ -144,8 +144,8 @@ def sequence_minibatches(
     """Reshuffle a batch of sequences and split it into minibatches of ``size // L`` sequences, at least one; a ``size``
     of None makes a single minibatch.
 
-    With a ``share``, split the sequences of all learners, and yield those of each minibatch that are in ``batch``: an
-    empty dict if there are none.
+    With a ``share``, split the sequences of all learners, and yield the sequences of each minibatch that are in
+    ``batch``: an empty dict if ``batch`` has none.
     """
     length, count = batch[Columns.STARTS].shape
     total, longest = (count, length) if share is None else (share.total, share.length)
@@ -179,7 +179,7 @@ def sequence_minibatches(
 
 
 def _valid_rows(batch: Mapping[str, Tree], index: Tensor, sizes: list[int]) -> list[Tensor] | list[None]:
-    """Return the valid rows of each minibatch; those of all minibatches, one after the other, are at ``index``."""
+    """Return the valid rows of each minibatch, given the rows ``index`` of all minibatches and their ``sizes``."""
     if Columns.VALID_ROWS not in batch:
         return [None] * len(sizes)
     rows = batch[Columns.VALID_ROWS]

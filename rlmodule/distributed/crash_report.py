@@ -67,7 +67,7 @@ class CrashReport:
 def write_crash_report(path: str) -> None:
     """Let this process report how it ends in the file at ``path``: its calls in a crash, or the code of ``os._exit``.
 
-    Does nothing if the file does not exist, which is so on another machine.
+    Do nothing if the file does not exist, as on another machine.
     """
     try:
         file = os.open(path, os.O_WRONLY)

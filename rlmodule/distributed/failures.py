@@ -15,15 +15,15 @@ FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a worker, as plain data: the driver may lack the class of the exception.
+    """The failure of a worker, as plain data: the main process may be unable to import the exception's class.
 
     Attributes:
-        kind: ``"raised"`` an exception, its process ``"died"``, ``"hung"`` without progress, or ``"unplaced"``: the
+        kind: ``"raised"``: an exception; ``"died"``: its process ended; ``"hung"``: no progress; ``"unplaced"``: the
             cluster had no room for its process.
         type: Name of the exception's class.
         message: Message of the exception.
         traceback: Traceback in the worker's process; empty if it has none.
-        place: Where an env raised, as far as that is known: ``env``, ``seed``, ``step``, ``action``.
+        place: Where an env raised: the known ones of ``env``, ``seed``, ``step`` and ``action``.
         final: Whether the worker will not be restarted.
     """
 

@@ -43,7 +43,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block; it must change nothing."""
+    """Let Ctrl-C interrupt this part of an :func:`uninterrupted` block. The part must not change any state."""
     held = signal.getsignal(signal.SIGINT)
     if not isinstance(held, _HeldBack) or not _in_main_thread():
         yield

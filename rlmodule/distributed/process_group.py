@@ -37,15 +37,15 @@ class Rendezvous:
 
 
 class ProcessGroupCollective(Collective):
-    """Learners in other processes, by gloo on the CPU or NCCL on GPUs. Waits until all have connected.
+    """Connects learners in several processes, by gloo on the CPU or NCCL on GPUs. Waits until all have connected.
 
     A learner that ends, or closes after an error, is noticed at once; one that hangs, after ``timeout_s``. Either
     raises :class:`CollectiveError`, after which all must connect again. NCCL reports neither: a GPU waits without
     Python, and after twice ``timeout_s`` NCCL ends the process. The process that started the learners watches them.
 
     Args:
-        rank, size: Number of this learner, of how many.
-        host, port: Of the :class:`Rendezvous`.
+        rank, size: Number of this learner, from 0, and number of all learners.
+        host, port: Address of the :class:`Rendezvous`.
         timeout_s: Seconds to wait for the others.
         device: Where most of the tensors are.
 
@@ -114,7 +114,7 @@ class ProcessGroupCollective(Collective):
         """Return the process group.
 
         Raises:
-            RuntimeError: If it was closed.
+            RuntimeError: If the connection was closed.
         """
         if self._group is None:
             raise RuntimeError("the connection was closed after an earlier error")
@@ -148,7 +148,7 @@ class ProcessGroupCollective(Collective):
         """Return the result of ``action``; close the connection if it raises.
 
         Raises:
-            CollectiveError: If it raises a ``RuntimeError``, as torch does when a learner is gone or late.
+            CollectiveError: If ``action`` raises a ``RuntimeError``, as torch does when a learner is gone or late.
         """
         try:
             return action()
@@ -168,7 +168,7 @@ def _first_sentence(error: RuntimeError) -> str:
 
 
 def _address_towards(host: str, port: int) -> str:
-    """Return the address of this machine on the network that leads to ``host``."""
+    """Return this machine's address on the network from which it reaches ``host``; nothing is sent to ``port``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         return probe.getsockname()[0]

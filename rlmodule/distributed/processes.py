@@ -1,4 +1,4 @@
-"""Files that processes of this machine share, and the removal of those that killed processes left."""
+"""Names of files that processes on this machine share, and removal of the files that killed processes left."""
 
 import os
 import re
@@ -22,5 +22,5 @@ def remove_leftovers() -> None:
     for path in Path(SHARED_FOLDER).glob("rlmodule-*"):
         found = re.match(r"rlmodule-(\d{1,9})-", path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
-            with suppress(OSError):  # it belongs to another user, or is already removed
+            with suppress(OSError):  # the file belongs to another user, or is already removed
                 path.unlink()

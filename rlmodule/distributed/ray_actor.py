@@ -14,8 +14,8 @@ from rlmodule.distributed.serialization import Packed, pack, unpack
 class RayActor:
     """The Ray actor that holds one worker of :class:`RayWorkers`.
 
-    :meth:`make` and :meth:`call` run one after the other, and :meth:`settle` and :meth:`progress` in a second thread.
-    The first two return a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
+    :meth:`make` and :meth:`call` run one after the other, and :meth:`report` in a second thread. The first two return
+    a packed tuple: a :class:`Failure` or None, whether the worker made progress, and the value.
 
     Args:
         name: Name of the worker; Ray prints it in front of each line that this process prints.
@@ -28,19 +28,14 @@ class RayActor:
     def __repr__(self) -> str:
         return self._name
 
-    def settle(self, report_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int, str, str]:
-        """Let this process report its end in a file; return its id and ``place()``: its node's id and address."""
-        write_crash_report(report_path)
-        return os.getpid(), *place()
-
     def make(self, factory: Packed, index: int, incarnation: int, num_threads: int) -> Packed:
-        """Build the worker; stop an earlier one of this process, which raised, first."""
+        """Build the worker. If an earlier worker of this process raised, stop it first."""
         torch.set_num_threads(num_threads)
         try:
             if self._worker is not None:
                 failed, self._worker = self._worker, None
                 failed.stop()
-                del failed  # its memory is free before the next worker needs as much
+                del failed  # free its memory before the next worker needs as much
             self._worker = unpack(factory)(index, incarnation)
         except BaseException as error:
             return pack((failure_of(error), False, None))
@@ -55,6 +50,10 @@ class RayActor:
         except BaseException as error:  # even sys.exit() in a worker does not end the process
             return pack((failure_of(error), False, None))
 
-    def progress(self) -> int:
-        """Return a number that changes while the worker makes progress."""
-        return self._worker.progress
+    def report(self, crash_path: str, place: Callable[[], tuple[str, str]]) -> tuple[int | None, int, str, str]:
+        """Return the progress of the worker, None before it is built; the process id; and ``place()``.
+
+        The first call lets this process report its end in the file at ``crash_path``.
+        """
+        write_crash_report(crash_path)
+        return None if self._worker is None else self._worker.progress, os.getpid(), *place()

@@ -95,7 +95,7 @@ def check_resources(settings: str, *workers: tuple[int, Resources]) -> None:
 
     Args:
         settings: The settings that ask for the workers; they begin the error.
-        *workers: For each kind of worker, how many and the resources of one, which one node must have.
+        *workers: For each kind of worker, their number and the resources of one, which a single node must have.
 
     Raises:
         ValueError: If the cluster is too small; names the resources that are asked for and those that exist.
@@ -142,13 +142,12 @@ class _State:
         incarnation: How often it was restarted; -1 before it is first started.
         calls: References to the replies of its unanswered calls, oldest first.
         is_made: Whether the worker object was built. If not, its only call is the one that builds it.
-        placed: Reference to the place of its process (pid, node, address); None once that was read.
         process: Its process; None if that runs on another machine.
-        address: Address of its machine.
+        address: Address of its machine; empty until its process reports it.
         failures: Failures in a row, without an answer in between.
         restart_at: Time at which it is restarted; None if no restart is planned.
         is_gone: Whether it failed and will not be restarted.
-        asked: Reference to the progress it was asked for; None if it was not asked.
+        asked: Reference to the report that its process was asked for; None if it was not asked.
         progress: The last progress it reported; None before the first report.
         sign_of_life_at: When the progress last changed.
         crash_report: The file in which its process reports how it ended.
@@ -159,7 +158,6 @@ class _State:
     incarnation: int = -1
     calls: deque[Any] = field(default_factory=deque)
     is_made: bool = False
-    placed: Any = None
     process: psutil.Process | None = None
     address: str = ""
     failures: int = 0
@@ -183,7 +181,7 @@ class _State:
         return f"its process ended by {report or 'SIGKILL or the like; the system sends it when memory runs out'}"
 
     def hang(self, timeout_s: float) -> Failure:
-        """Describe the failure of a worker that made no progress, and the calls it is in if its process can say so."""
+        """Describe the failure of a worker without progress for ``timeout_s``, with the calls it is in if known."""
         where = self.crash_report.ask_where(self.process) if self.crash_report and self.process else []
         message = f"no progress for {timeout_s:g} s" + (f", in {where[0]}" if where else "")
         calls = "".join(f"\n  {call}" for call in where)
@@ -261,7 +259,6 @@ class RayWorkers:
         self._states = [_State() for _ in range(size)]
         self._kept: list[Answer] = []  # for collect(): they arrived during call() or wait_until_up()
         self._watched_at = time.monotonic()
-        self._is_stopped = False
         self._is_built = False
         remove_leftovers()
         logger.info("starting %d %s%s on Ray", size, name, "s" if size > 1 else "")
@@ -277,7 +274,7 @@ class RayWorkers:
         """Wait until all workers are built.
 
         Raises:
-            WorkerFailed: If one cannot be built.
+            WorkerFailed: If a worker cannot be built.
         """
         while not all(state.is_up for state in self._states):
             for answer in self._collect(None):
@@ -311,7 +308,7 @@ class RayWorkers:
     def raise_incarnation(self, worker: int, least: int) -> int:
         """Raise the worker's count of restarts to ``least`` if it is lower, and return it.
 
-        A run that continues from a checkpoint does so: streams of earlier incarnations are not drawn again.
+        A run that continues from a checkpoint calls it, so as not to repeat the random streams of earlier incarnations.
         """
         state = self._states[worker]
         state.incarnation = max(state.incarnation, least)
@@ -413,9 +410,9 @@ class RayWorkers:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _collect(self, timeout: float | None) -> list[Answer]:
-        """Do what :meth:`collect` does, without the answers that were kept.
+        """Implement :meth:`collect`, without the answers that :meth:`keep` stored.
 
-        Ctrl-C interrupts the wait alone, in which no answer has been removed from a worker's calls yet.
+        Ctrl-C can interrupt only the wait; no answer has been removed from a worker's calls by then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -432,7 +429,7 @@ class RayWorkers:
                 return answers
 
     def _forgive_unwatched_time(self) -> None:
-        """Leave out of every worker's time without progress the time in which the caller did not ask for it."""
+        """Do not count as time without progress the time in which the caller did not collect answers."""
         now = time.monotonic()
         away, self._watched_at = now - self._watched_at, now
         if away > 2 * self._poll_s:
@@ -455,26 +452,27 @@ class RayWorkers:
         return [oldest[ref] for ref in ready]
 
     def _take_reply(self, worker: int) -> list[Answer]:
-        """Return the answer to the worker's oldest call, or one to each call if its process ended.
+        """Return the answer to the worker's oldest call; if its process ended, an answer to each of its calls.
 
         The reply to the call that built the worker is no answer.
         """
         state = self._states[worker]
-        value, failure, made_progress = self._unpacked(state, state.calls[0])
+        failure, made_progress, value = self._unpacked(state, state.calls[0])
         if failure is not None and (failure.kind == "died" or not state.is_made):
             return self._lose(worker, failure)
         state.calls.popleft()
         state.sign_of_life_at = time.monotonic()
         if not state.is_made:
-            self._note_place(state)
+            if not state.address:
+                self._read_report(state)
             state.is_made = True
             return []
         if made_progress:
             state.failures = 0
         return [Answer(worker, value, failure)]
 
-    def _unpacked(self, state: _State, reply: Any) -> tuple[Any, Failure | None, bool]:
-        """Return the value of a call, the failure if it has none, and whether the worker made progress."""
+    def _unpacked(self, state: _State, reply: Any) -> tuple[Failure | None, bool, Any]:
+        """Return why a call failed or None, whether the worker made progress, and the value of the call."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
@@ -488,23 +486,29 @@ class RayWorkers:
                 message = str(error)
             elif isinstance(error, RayActorError):
                 message = state.how_it_died(error)
-            return None, Failure("died", type(error).__name__, message), False
+            return Failure("died", type(error).__name__, message), False, None
         try:
-            failure, made_progress, value = unpack(packed)
-            return value, failure, made_progress
+            return unpack(packed)
         except Exception as error:  # for example, a class that cannot be unpickled here
-            return None, failure_of(error), False
+            return failure_of(error), False, None
 
-    def _note_place(self, state: _State) -> None:
-        """Read the place of a process that has started."""
+    def _ask(self, state: _State) -> None:
+        """Ask the process of a worker for a report, which its second thread gives at any time."""
+        assert state.crash_report is not None
+        report = state.actor.report.options(concurrency_group="control")
+        state.asked = report.remote(state.crash_report.path, _place)
+
+    def _read_report(self, state: _State) -> None:
+        """Read the report of a process: the progress of its worker and, at first, where the process is."""
         import ray
 
-        if state.placed is not None:
-            pid, node, state.address = ray.get(state.placed)
+        progress, pid, node, address = ray.get(state.asked)
+        if not state.address or state.progress not in (None, progress):
+            state.sign_of_life_at = time.monotonic()
+        if not state.address and node == self._here:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended
-                state.process = psutil.Process(pid) if node == self._here else None
-            state.placed = None
-        state.sign_of_life_at = time.monotonic()
+                state.process = psutil.Process(pid)
+        state.address, state.progress, state.asked = address, progress, None
 
     def _give_up_hung(self) -> list[Answer]:
         """End the workers that made no progress or got no room for too long; ask busy workers for their progress.
@@ -519,32 +523,22 @@ class RayWorkers:
         for worker, state in enumerate(self._states):
             if not state.calls:
                 continue
-            now, waited = time.monotonic(), time.monotonic() - state.sign_of_life_at
-            if state.placed is not None:
-                if ray.wait([state.placed], timeout=0)[0]:
-                    with contextlib.suppress(RayError):  # the call that builds it fails too, and reports why
-                        self._note_place(state)
-                        waited = 0.0
-                elif waited > PLACING_TIMEOUT_S and not self._has_room(state):
-                    message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
-                    answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
-                    continue
             if state.asked is not None and ray.wait([state.asked], timeout=0)[0]:
-                with contextlib.suppress(RayError):  # the call itself fails too, and reports why
-                    progress: Any = ray.get(state.asked)
-                    if state.progress not in (None, progress):
-                        state.sign_of_life_at, waited = now, 0.0
-                    state.progress = progress
-                state.asked = None
+                with contextlib.suppress(RayError):  # its calls fail too, and report why
+                    self._read_report(state)
+            waited = time.monotonic() - state.sign_of_life_at
             timeout_s = self._timeout_s if state.is_made else max(self._timeout_s, SPAWNING_TIMEOUT_S)
-            if waited > timeout_s:
+            if not state.address and waited > PLACING_TIMEOUT_S and not self._has_room(state):
+                message = no_room(self._resources, free=ray.available_resources(), present=ray.cluster_resources())
+                answers += self._lose(worker, Failure("unplaced", "TimeoutError", message))
+            elif waited > timeout_s:
                 answers += self._lose(worker, state.hang(timeout_s))
             elif state.asked is None and state.is_made and waited > self._poll_s / 2:
-                state.asked = state.actor.progress.options(concurrency_group="control").remote()
+                self._ask(state)
         return answers
 
     def _has_room(self, state: _State) -> bool:
-        """Return whether Ray has reserved the worker's CPUs and GPUs, and only its process has yet to start."""
+        """Return whether Ray has reserved the worker's CPUs and GPUs, even if its process has not started yet."""
         from ray.util import placement_group_table
 
         return state.room is None or placement_group_table(state.room)["state"] == "CREATED"
@@ -565,8 +559,7 @@ class RayWorkers:
             where = "DEFAULT" if state.room is None else PlacementGroupSchedulingStrategy(state.room, 0)
             name = f"{self.name} {worker}".replace(" ", "_")
             state.actor = self._actor_class.options(scheduling_strategy=where).remote(name)
-            settle = state.actor.settle.options(concurrency_group="control")
-            state.placed = settle.remote(state.crash_report.path, _place)
+            self._ask(state)
         state.calls.append(state.actor.make.remote(self._factory, worker, state.incarnation, self._num_threads))
 
     def _set_aside(self) -> Any:
@@ -605,7 +598,7 @@ class RayWorkers:
             return self._lose(worker, failure)[0].failure or failure
 
     def _lose(self, worker: int, failure: Failure) -> list[Answer]:
-        """End a worker that failed, and plan its restart if it has one left.
+        """End a worker that failed, and plan its restart if it has restarts left.
 
         Returns:
             An answer with the failure for each of its calls, at least one.
@@ -641,7 +634,7 @@ class RayWorkers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 state.process.kill()  # a process that is stopped or never returns to Python ignores ray.kill()
             psutil.wait_procs([state.process], KILL_TIMEOUT_S)  # from then on, its step counter does not change
-        state.actor, state.is_made, state.placed, state.asked, state.process = None, False, None, None, None
+        state.actor, state.is_made, state.asked, state.process, state.address = None, False, None, None, ""
         state.calls.clear()
         if state.crash_report is not None:
             state.crash_report.close()
@@ -651,21 +644,17 @@ class RayWorkers:
         """Call ``stop()`` of every worker and end the processes. A second call does nothing."""
         import ray
 
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        if not ray.is_initialized():  # ray.shutdown() has ended the processes
-            return
-        closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
-        processes = [state.process for state in self._states if state.process is not None]
-        for state in self._states:
-            self._end(state)
-        for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._give_back()
+        if self._give_back.alive and ray.is_initialized():  # ray.shutdown() ends the processes, too
+            closing = [state.actor.call.remote("stop", pack(())) for state in self._states if state.is_made]
+            if closing:
+                ray.wait(closing, num_returns=len(closing), timeout=STOP_TIMEOUT_S)
+            processes = [state.process for state in self._states if state.process is not None]
+            for state in self._states:
+                self._end(state)
+            for process in psutil.wait_procs(processes, KILL_TIMEOUT_S)[1]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._give_back()  # does nothing if it was called before
 
 
 def _place() -> tuple[str, str]:

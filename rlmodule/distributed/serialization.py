@@ -53,7 +53,7 @@ def check_portable(where: str, value: Any) -> None:
         value: The value.
 
     Raises:
-        TypeError: If it cannot be pickled; gives the reason.
+        TypeError: If ``value`` cannot be pickled; gives the reason.
     """
     try:
         cloudpickle.dumps(value)

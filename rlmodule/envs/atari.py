@@ -29,12 +29,12 @@ _OURS = ("self", "game", "num_envs", "batch_size")
 
 
 def is_atari(env: object) -> bool:
-    """Return whether ``env`` is the id of a game, with or without a module to import."""
+    """Return whether ``env`` is the id of an Atari game, with or without a ``module:`` prefix."""
     return isinstance(env, str) and env.rpartition(":")[2].startswith(NAMESPACE)
 
 
 def importing_id(env: Any) -> Any:
-    """Return ``env``, with the module that registers it if it is the id of a game that is not registered yet."""
+    """Return ``env``; put the prefix ``ale_py:`` before the id of an Atari game that is not registered yet."""
     is_new = isinstance(env, str) and env.startswith(NAMESPACE) and env not in gym.registry
     return f"ale_py:{env}" if is_new else env
 
@@ -100,7 +100,7 @@ class AtariGame(gym.Env):
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the game. Return as any single env does, with an empty info."""
+        """Step the game; return the five values that Gymnasium defines, with an empty info."""
         obs, rewards, terminateds, truncateds, info = self._game.step(np.asarray(action)[None])
         self._obs = info.get("final_obs", obs)[0]
         return self._obs, float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}

@@ -70,7 +70,7 @@ class EnvError(RuntimeError):
 def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs") -> None:
     """Raise unless `value` is a member of `space`.
 
-    It walks along the structure of the space, since a Dict space may order its keys differently than a sorted tree.
+    The check follows the structure of `space`, since a Dict space may order its keys differently than a sorted tree.
 
     Args:
         space: A single or a batched observation space.
@@ -79,7 +79,7 @@ def check_member(space: spaces.Space, value: Any, where: Where, path: str = "obs
         path: Name of `value` in the error text; leaves are shown as ``obs['camera'][0]``.
 
     Raises:
-        ValueError: If it is not; names the first wrong leaf.
+        ValueError: If `value` is not a member; names the first wrong leaf.
     """
     if isinstance(space, _ARRAY_SPACES):  # first, since isinstance is slow for Dict and Tuple, abstract base classes
         _check_array(space, value, where, path)
@@ -285,8 +285,8 @@ class EnvGuard(Guard, gym.Wrapper):
         return result
 
     def check_last(self) -> None:
-        """Check the last results of the env even if no check was due; for callers that failed on them. Raises as
-        ``reset`` and ``step`` do."""
+        """Check the last results of the env even if no check was due, for callers whose use of the results failed.
+        Raise as ``reset`` and ``step`` do."""
         if self._last_step is not None:
             obs, *outcome = self._last_step
             self._check_obs(obs, where := f"env {self.env_index}, step {self._steps}")
@@ -367,14 +367,14 @@ class VectorGuard:
 def check_finite(
     values: Any, name: str, first_step: int, first_env_index: int = 0, places: np.ndarray | None = None
 ) -> None:
-    """Check a fragment of collected data for NaN and infinity, at about the cost of reading it once.
+    """Check consecutive rows of collected data for NaN and infinity, at about the cost of reading them once.
 
     Args:
         values: Tree of arrays or CPU tensors: columns ``[T, N, ...]``, or with `places` ``[K, ...]``.
         name: Name of the values, for the error text.
         first_step: Number of the step that returned row 0 (0: the reset).
-        first_env_index: Index of the env in slot 0.
-        places: Row and slot ``[K, 2]`` of each of ``K`` values that are not in columns.
+        first_env_index: Index of the env in column 0.
+        places: Row and column ``[K, 2]`` of each of the ``K`` values.
 
     Raises:
         ValueError: If an entry is not finite; names the env, the step and the leaf of the first one.

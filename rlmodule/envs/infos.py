@@ -1,4 +1,4 @@
-"""Functions that extract the ``info`` of single envs from that of a vector env."""
+"""Functions that extract the ``info`` of single envs from the ``info`` of a vector env."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def last_infos(info: Mapping[str, Any], ended: np.ndarray, resets_at_once: bool)
 
 
 def _part_of(value: Any, slot: int, num_envs: int) -> Any:
-    """Return the part of an entry of a vector env's info that belongs to one env."""
+    """Return the part of ``value``, an entry of a vector env's info, that belongs to the env in ``slot``."""
     if not isinstance(value, Mapping):
         return own_value(value[slot] if _is_by_env(value, num_envs) else value)
     names = {f"_{key}" for key in value}

@@ -60,7 +60,7 @@ def make_vector_env(
             "vector_entry_point" uses the vectorised implementation registered with the id. None means
             "vector_entry_point" for Atari games (ids ``ALE/...``), and "sync" for all others.
         first_env_index: Index of the first env in the run, for error texts.
-        step_counter: Counts the steps of single envs in this process; the caller counts those of other envs.
+        step_counter: Counts the steps of single envs in this process; the caller counts the steps of other envs.
         restart: Replace a single env that raises by a new one; see `RestartingEnv`.
 
     Raises:

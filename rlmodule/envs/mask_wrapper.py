@@ -48,7 +48,7 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
             embeddings_key=embeddings_key,
         )
         super().__init__(env)
-        self._step = 0
+        self._name, self._step = type(env.unwrapped).__name__, 0
         if mask_space is None:
             mask = self._fields([mask_key], env.reset()[1], "reset()")[mask_key]
             mask_space = _space_of(mask, f"info[{mask_key!r}] of {self._name}")
@@ -65,10 +65,6 @@ class ActionMaskFromInfo(gym.Wrapper[dict[str, Any], Any, Any, Any], gym.utils.R
                 f"fields {[*fields]}. Leave the wrapper out if they are what it would add; else rename them in info."
             )
         self.observation_space = spaces.Dict([*fields.items(), *added.items()])
-
-    @property
-    def _name(self) -> str:
-        return type(self.unwrapped).__name__
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -94,7 +94,7 @@ class RestartingEnv(gym.Wrapper):
         self._restarts = Restarts(guard, make)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env. If it raises, end its episode."""
+        """Step the env. If the env raises, end its episode."""
         try:
             result = self._restarts.guard.step(action)
         except EnvError as error:

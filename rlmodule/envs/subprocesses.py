@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
@@ -60,7 +60,7 @@ def is_broken(env: AsyncVectorEnv) -> bool:
 
 def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Sequence[int]) -> EnvError | None:
     """Return the error for a process of ``env`` that ended without sending one: names the env and the exit code or
-    signal. Return None if none ended so.
+    signal. Return None if no process ended that way.
 
     Args:
         env: A vector env that a message could not reach.
@@ -74,9 +74,8 @@ def error_of_ended_process(env: AsyncVectorEnv, first_env_index: int, seeds: Seq
             code, seed = process.exitcode or 0, seeds[index]
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             text = (
-                f"env {first_env_index + index}: expected a process that continues, got one that "
-                f"ended {how} (last seed {seed}). See what it printed; mode 'sync' runs the env in "
-                "this process."
+                f"env {first_env_index + index}: expected a process that continues, got one that ended {how} (last "
+                f"seed {seed}). See what it printed; mode 'sync' runs the env in this process."
             )
             return EnvError(text, {"env": first_env_index + index, "seed": seed})
     return None
@@ -118,16 +117,13 @@ def close_in_time(env: Any, name: str) -> None:
     def interrupt(*_: Any) -> None:
         raise TimeoutError(f"not done in {CLOSE_SECONDS:g} s")
 
-    limited = threading.current_thread() is threading.main_thread() and sys.platform != "win32"
-    handler, timer = None, (0.0, 0.0)
-    if limited:
-        handler = signal.signal(signal.SIGALRM, interrupt)
-        timer = signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS, _AGAIN_SECONDS)
-    try:
-        env.close()
-    except Exception:
-        logger.warning("%s: close() failed", name, exc_info=True)
-    finally:
-        if limited:
-            signal.setitimer(signal.ITIMER_REAL, *timer)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+    with ExitStack() as undo:
+        if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
+            handler = signal.signal(signal.SIGALRM, interrupt)  # None if it was not set by Python
+            undo.callback(signal.signal, signal.SIGALRM, handler or signal.SIG_DFL)
+            timer = signal.setitimer(signal.ITIMER_REAL, CLOSE_SECONDS, _AGAIN_SECONDS)
+            undo.callback(signal.setitimer, signal.ITIMER_REAL, *timer)
+        try:
+            env.close()
+        except Exception:
+            logger.warning("%s: close() failed", name, exc_info=True)

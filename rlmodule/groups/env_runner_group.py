@@ -42,7 +42,7 @@ class EnvRunnerGroup:
         settings, run_seed, role, on_env: See :meth:`create`.
 
     Raises:
-        ValueError: If the settings ask for runners in other processes; call :meth:`create` for those.
+        ValueError: If the settings ask for runners in other processes; call :meth:`create` instead.
 
     Attributes:
         observation_space, action_space: Spaces of one env; by agent, if it has several.
@@ -108,7 +108,7 @@ class EnvRunnerGroup:
         self._act_with(spec)
 
     def _act_with(self, spec: Spec) -> None:
-        """Let the runners act with the weights of :attr:`module`."""
+        """Let the runners act with the weights of :attr:`module`, which ``spec`` describes."""
         self._has_copies = self._runner.device != self._tensors[0].device
         copies = spec.build(inference_only=True).to(self._runner.device) if self._has_copies else self.module
         self._runner.set_module(copies)
@@ -128,9 +128,8 @@ class EnvRunnerGroup:
         """
         if self._runner is None:
             raise RuntimeError(
-                "EnvRunnerGroup.local_runner: expected a runner in this process, got "
-                f"{self._settings.num_env_runners} runners in other processes. "
-                "Set num_env_runners=0, for example to debug an env."
+                f"EnvRunnerGroup.local_runner: expected a runner in this process, got {self._settings.num_env_runners} "
+                "runners in other processes. Set num_env_runners=0, for example to debug an env."
             )
         return self._runner
 
@@ -141,7 +140,8 @@ class EnvRunnerGroup:
         rollouts that are ready count as lost, and new episodes start. For the arguments, see :meth:`EnvRunner.sample`.
 
         Raises:
-            WorkerFailed: If a runner in another process fails for good, unless that is ignored and others are left.
+            WorkerFailed: If a runner in another process fails for good, unless the settings ignore that and others are
+                left.
         """
         if self._has_copies and self._weights_changed(policy_version):
             self._runner.module.set_state(self.module.get_state())
@@ -186,25 +186,28 @@ class EnvRunnerGroup:
         Each env continues its random streams, and a new env begins its own. States of envs that no runner has are kept
         for :meth:`get_state`. Rollouts that runners have begun are dropped.
         """
-        self._keep_the_rest(state, 1)
-        envs = map(str, range(self._settings.num_envs_per_env_runner))
-        self._runner.set_state({env: dict(state[env]) for env in envs if env in state})
+        (part,) = self._split(state, 1)
+        self._runner.set_state(part)
 
-    def _keep_the_rest(self, state: State, num_runners: int) -> None:
-        """Keep the part of ``state`` that none of ``num_runners`` runners continues.
+    def _split(self, state: State, num_runners: int) -> list[State]:
+        """Return the part of ``state`` of each runner, and keep the part that none of them continues.
 
         That is the whole state of an env that no runner has, and the generator of an env that is not the first of its
         runner: a runner uses the generator of its first env alone.
         """
-        num_envs, self._at_rest = self._settings.num_envs_per_env_runner, {}
+        self._at_rest, parts = {}, [State() for _ in range(num_runners)]
         for env, one in state.items():
-            if int(env) >= num_runners * num_envs:
+            runner, slot = divmod(int(env), self._settings.num_envs_per_env_runner)
+            if runner >= num_runners:
                 self._at_rest[env] = dict(one)
-            elif int(env) % num_envs and "generator" in one:
+                continue
+            parts[runner][env] = dict(one)
+            if slot and "generator" in one:
                 self._at_rest[env] = {"generator": one["generator"]}
+        return parts
 
     def _with_the_rest(self, state: State) -> State:
-        """Return ``state`` of the runners together with what :meth:`_keep_the_rest` kept."""
+        """Return ``state`` of the runners joined with the states that :meth:`_split` kept."""
         return self._at_rest | {env: self._at_rest.get(env, {}) | dict(one) for env, one in state.items()}
 
     def _lost_steps(self) -> dict[str, Any]:

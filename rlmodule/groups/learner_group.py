@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from catalog.errors import closest
-from rlmodule.checkpoint import load_checkpoint
+from rlmodule.checkpoint import StrPath, load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
@@ -29,10 +28,10 @@ Reduce = Callable[[list[Any]], Any]
 class LearnerGroup:
     """The learners of a run; :meth:`create` builds the group for the settings.
 
-    With ``num_learners=0`` it is this class, with one learner in this process. Otherwise it is a
+    With ``num_learners=0``, the group is this class, with one learner in this process. Otherwise it is a
     :class:`RemoteLearnerGroup` with that many processes on Ray, which take the same gradient steps, each on a part of
-    the data. All have the same weights at any time. They are copied to :attr:`module` after every update, by
-    :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
+    the data. All learners have the same weights at any time. The weights are copied to :attr:`module` after every
+    update, by :meth:`summarize_updates`, and at the latest after 64 calls of :meth:`step_on_batch`.
 
     If a learner process dies or hangs, all are restarted with the state that was last copied, and repeat the updates
     since then; nothing is lost.
@@ -41,7 +40,7 @@ class LearnerGroup:
     ids, each with its own settings.
 
     Updates have these arguments; updates from batches have no ``num_epochs`` and ``minibatch_size``:
-        ``env_steps``: Env steps sampled in the whole run so far; None adds those in the data to the learners' count.
+        ``env_steps``: Env steps sampled in the whole run so far; None adds those of the data to the count.
         ``module_id``: Id of the module that learns.
         ``num_epochs``: Passes over the data; None takes the setting.
         ``minibatch_size``: Rows in each gradient step of one learner; None takes the setting.
@@ -57,7 +56,7 @@ class LearnerGroup:
         settings, learner_class, spec, run_seed: See :meth:`create`.
 
     Raises:
-        ValueError: If the settings ask for learners in other processes; call :meth:`create` for those.
+        ValueError: If the settings ask for learners in other processes; call :meth:`create` instead.
 
     Attributes:
         module: The modules, on the CPU of this process. A learner that is in this process and on the CPU trains these
@@ -137,7 +136,7 @@ class LearnerGroup:
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def _wrong_kind(self, called: str) -> TypeError:
-        """Return the error of a method that only the other kind of learner has."""
+        """Return the error for a call of ``called``, a method that only the other kind of learner has."""
         right = "update_from_batch" if called == "update_from_episodes" else "update_from_episodes"
         return TypeError(
             f"LearnerGroup.{called}(): expected a learner that offers {called}, got "
@@ -243,7 +242,7 @@ class LearnerGroup:
             history: The results, one of each step.
 
         Returns:
-            Module id → numbers to report; empty if ``history`` is.
+            Module id → numbers to report; empty if ``history`` is empty.
 
         Raises:
             TypeError: If the learner learns from episodes.
@@ -307,10 +306,10 @@ class LearnerGroup:
 
     def load_modules(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: StrPath | None = None,
         *,
         module_ids: Sequence[str] | None = None,
-        paths: Mapping[str, str | os.PathLike[str]] | None = None,
+        paths: Mapping[str, StrPath] | None = None,
     ) -> None:
         """Load the weights of modules from checkpoints; optimizers keep their state. An error changes no weights.
 
@@ -355,7 +354,7 @@ class LearnerGroup:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the learners, which all have the same one.
+        """Return the state of the learners, which is the same for all of them.
 
         If learners in other processes have failed for good, it is the last state that they returned.
 
@@ -390,7 +389,7 @@ def _saved_modules(path: Path) -> dict[str, dict[str, Tensor]]:
     """Return the states of the modules in the checkpoint of an algorithm.
 
     Raises:
-        ValueError: If the checkpoint is not that of an algorithm.
+        ValueError: If the checkpoint does not hold an algorithm.
     """
     content = load_checkpoint(path)
     if "learners" not in content.get("state", ()):

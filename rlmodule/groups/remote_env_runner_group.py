@@ -49,7 +49,7 @@ class _Known:
     version: tuple[int, ...] = ()
 
     def take_lost(self) -> int:
-        """Return the number of lost steps since the last call, at most so many if the runner is on another machine."""
+        """Return the number of steps lost since the last call; an upper bound if the runner is on another machine."""
         if self.counter is None:
             lost, self.most = self.most, 0
         else:
@@ -90,17 +90,14 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             undo.pop_all()
 
     def _start_processes(self, run_seed: int, role: str, on_env: OnEnv | None) -> RayWorkers:
-        """Start the runners, once everything that their processes need can be pickled."""
+        """Start the processes of the runners; arguments as for :meth:`create`. Raise if a setting cannot be pickled."""
         settings, settings_sent = self._settings, self._settings.for_runners()
         env_spec = None if settings.env is None or settings.is_multi_agent else spec_to_send(settings.env)
         sent = {"env": settings.env, "env_config": settings.env_config, "on_environment_created": on_env}
         sent[f"what is registered as env {settings.env!r}"] = env_spec
         if settings.is_multi_agent:
-            of_agents = {
-                "policy_mapping_fn": settings_sent.policy_mapping_fn,
-                "policies_to_train": settings_sent.is_trained,
-            }
-            sent |= of_agents
+            sent["policy_mapping_fn"] = settings_sent.policy_mapping_fn
+            sent["policies_to_train"] = settings_sent.is_trained
         for name, value in sent.items():
             check_portable(f"num_env_runners={settings.num_env_runners}, {name}", value)
         return RayWorkers(
@@ -141,7 +138,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         try:
             with uninterrupted():  # Ctrl-C raises at the end, once every env step is counted
                 self._sample(rollouts, num_steps, explore, policy_version)
-            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # they arrived in any order
+            return sorted(rollouts, key=lambda rollout: rollout.first_env_index)  # rollouts arrive in any order
         except BaseException:
             if rollouts:
                 self.num_env_steps_lost["not_learned"] += sum(each.num_env_steps for each in rollouts)
@@ -157,19 +154,18 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             self._shared = self.workers.share(self.module.get_state())
             self.seconds_sending += perf_counter() - start
         self._add_rollouts(rollouts, timeout=0.0)  # left over from an earlier call that raised
-        runners, asked = range(self.workers.size), False
+        runners = range(self.workers.size)
         # Every runner that is up is asked once. Only if none of them returns a rollout are runners asked again, since a
         # call returns at least one; runners that are restarted meanwhile are asked then too.
         while True:
-            busy = any(map(self.workers.in_flight, runners))
-            if asked and rollouts and not busy:
-                return
-            if not asked or not busy:
-                for worker in runners:
-                    if self.workers.is_up(worker) and not self.workers.in_flight(worker):
-                        self._ask(worker, num_steps, explore, policy_version)
-                asked = True
+            for worker in runners:
+                if self.workers.is_up(worker) and not self.workers.in_flight(worker):
+                    self._ask(worker, num_steps, explore, policy_version)
             self._add_rollouts(rollouts)
+            while any(map(self.workers.in_flight, runners)):
+                self._add_rollouts(rollouts)
+            if rollouts:
+                return
 
     def _add_rollouts(self, rollouts: list[Rollout], timeout: float | None = None) -> None:
         """Add the rollouts that arrive to ``rollouts``, and restart the runners that failed."""
@@ -181,7 +177,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
                 if (rollout := self._rollout_of(answer)) is not None:
                     rollouts.append(rollout)
         finally:
-            self.workers.keep(answers)  # those that follow an answer for which an error is raised
+            self.workers.keep(answers)  # answers after one for which an error is raised
 
     def _ask(self, worker: int, num_steps: int, explore: bool, policy_version: int) -> None:
         """Ask a runner for a rollout, and send the weights if it does not have them yet."""
@@ -194,7 +190,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self.seconds_sending += 0.0 if shared is None else perf_counter() - start
 
     def _rollout_of(self, answer: Answer) -> Rollout | None:
-        """Return the rollout of an answer, None if it has none; account for its steps, and for those of a failure."""
+        """Return the rollout in ``answer``, or None after a failure; account for its env steps in both cases."""
         known = self._known[answer.worker]
         if answer.failure is not None:
             if steps := known.take_lost():
@@ -214,7 +210,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         :class:`RayWorkers` itself restarts a worker whose process died or hung.
 
         Raises:
-            WorkerFailed: If the run ends with this failure, or with an error that the settings do not allow.
+            WorkerFailed: If the settings do not allow the run to continue.
         """
         settings, name = self._settings, f"env runner {worker}"
         goes_on = settings.restart_failed_env_runners or settings.ignore_env_runner_failures
@@ -266,7 +262,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        self._call_all("reset", dict.fromkeys(range(self.workers.size), ()))
+        self._call_all("reset")
 
     def report(self) -> dict[str, Any]:
         return self._lost_steps() | {
@@ -282,32 +278,25 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         """Number of runners that can be called."""
         return sum(self.workers.is_up(i) for i in range(self.workers.size))
 
-    def _envs_of(self, worker: int) -> range:
-        """Return the global indices of the envs of a runner."""
-        num_envs = self._settings.num_envs_per_env_runner
-        return range(worker * num_envs, (worker + 1) * num_envs)
-
     def get_state(self) -> State:
-        known = self._call_all("get_state", dict.fromkeys(range(self.workers.size), ()))
+        known, num_envs = self._call_all("get_state"), self._settings.num_envs_per_env_runner
         state: State = {}
         for worker in range(self.workers.size):
             # A runner that is gone has lost its state. The next incarnation must not repeat its random streams.
-            gone = {str(env): {"incarnation": self.workers.incarnation(worker) + 1} for env in self._envs_of(worker)}
-            state |= known.get(worker, gone)
+            gone = {"incarnation": self.workers.incarnation(worker) + 1}
+            envs = range(worker * num_envs, (worker + 1) * num_envs)
+            state |= known.get(worker) or {str(env): gone for env in envs}
         return self._with_the_rest(state)
 
     def set_state(self, state: State) -> None:
-        self._keep_the_rest(state, self.workers.size)
         self.workers.wait_until_up()
-        args: dict[int, tuple[State]] = {}
-        for worker in range(self.workers.size):
-            envs = [str(env) for env in self._envs_of(worker) if str(env) in state]
-            part, known = {env: dict(state[env]) for env in envs}, self._known_of(worker)
-            known.incarnation = self.workers.raise_incarnation(worker, last_incarnation(part.values()))
+        parts = self._split(state, self.workers.size)
+        for worker, part in enumerate(parts):
+            last = last_incarnation(part.values())
+            self._known_of(worker).incarnation = self.workers.raise_incarnation(worker, last)
             if self.workers.is_gone(worker):
                 self.workers.restart(worker)
-            args[worker] = (part,)
-        self._call_all("set_state", args)
+        self._call_all("set_state", {worker: (part,) for worker, part in enumerate(parts)})
         self._lost_for_good = None
         # Each runner answers in order, so all earlier calls have been answered by now.
         for answer in self.workers.collect(0.0):
@@ -316,12 +305,12 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         for known in self._known.values():
             known.take_lost()  # the restored state replaces what was sampled so far, so its steps are not lost steps
 
-    def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    def _call_all(self, method: str, args: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
         """Call the runners in ``args``, except those that are gone; call a runner that dies again after its restart.
 
         Args:
             method: Name of the method.
-            args: Its arguments, by runner.
+            args: Its arguments, by runner; None calls all runners without any.
 
         Returns:
             The values, by runner.
@@ -330,6 +319,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
             WorkerFailed: If a runner raises, or fails for good; see :meth:`sample`.
         """
         values: dict[int, Any] = {}
+        args = dict.fromkeys(range(self.workers.size), ()) if args is None else args
         while True:
             self.workers.wait_until_up()
             missing = {i: args[i] for i in args if i not in values and not self.workers.is_gone(i)}
@@ -349,7 +339,7 @@ class RemoteEnvRunnerGroup(EnvRunnerGroup):
         self._remove_counters()
 
     def _remove_counters(self) -> None:
-        """Remove the step counters that were not attached, which removes them as well."""
+        """Remove the files of step counters that were not attached; attaching a counter also removes its file."""
         for path in glob.glob(f"{self._counter_prefix}-*"):
             os.unlink(path)
 
@@ -412,8 +402,8 @@ class _RunnerActor:
 
         Args:
             num_steps, explore, policy_version: See :meth:`EnvRunner.sample`.
-            spec: Describes the module; passed with the first call alone.
-            weights: New weights of the module; None keeps those it has.
+            spec: Describes the module; passed with the first call only, else None.
+            weights: New weights of the module; None keeps the current weights.
 
         Raises:
             ModuleFailed: If the module cannot be built, or the weights do not fit.

@@ -46,23 +46,25 @@ class _Task:
     """A call of all learners, which can be repeated after a restart.
 
     Attributes:
-        method: Name of the method of :class:`_LearnerActor`.
+        method: Name of the method; see :meth:`_LearnerActor.do`.
         args: The arguments of each learner, by rank.
+        kwargs: The arguments by name, the same for all learners.
         returns_state: Whether learner 0 returns its state with the result.
         num_rows: Number of rows to train on.
         reduce_fn: Turns the results of all learners into one, for an asynchronous update; None if the caller waits.
-        num_submitted: Number of learners it was submitted to since their last restart.
-        answers: The values that these learners returned, by rank.
+        is_submitted: Whether it was submitted to the learners since their last restart.
+        answers: Their results, each with the state or None, by rank.
         results: The results by rank; None until all learners have returned. After a restart, the call is repeated even
             if there are results, since the state of the learners follows from it.
     """
 
     method: str
     args: Sequence[tuple[Any, ...]]
+    kwargs: Kwargs = field(default_factory=dict)
     returns_state: bool = False
     num_rows: int = 0
     reduce_fn: Reduce | None = None
-    num_submitted: int = 0
+    is_submitted: bool = False
     answers: dict[int, Any] = field(default_factory=dict)
     results: list[Any] | None = None
 
@@ -84,7 +86,7 @@ class RemoteLearnerGroup(LearnerGroup):
         self._max_restarts = settings.max_restarts_in_a_row if settings.restart_failed_learners else 0
         self._restarts_in_a_row = 0
         self._module_changes: list[tuple[str, tuple[Any, ...]]] = []  # all calls of add_module() and remove_module()
-        self._tasks: list[_Task] = []  # those since the learners last returned their state, in order
+        self._tasks: list[_Task] = []  # calls since the learners last returned their state, in order
         self._finished: list[tuple[Reduce, list[Any]]] = []  # asynchronous updates whose results are still to return
         self._failed: dict[int, Failure] = {}  # by rank, until the failure that caused the others is found
         self._must_restart = False
@@ -107,7 +109,7 @@ class RemoteLearnerGroup(LearnerGroup):
         )
         self._begin_setup()
         try:
-            self._keep_state(self._latest_state())
+            self._call("get_state")  # which also keeps the state
         except BaseException:
             self.workers.stop()
             raise
@@ -130,8 +132,8 @@ class RemoteLearnerGroup(LearnerGroup):
             else:
                 check_batch(data, where)
             parts, rows = shard_batch(data, size), num_rows(data)
-        args = [(method, (part,), kwargs, returns_state and rank == 0) for rank, part in enumerate(parts)]
-        task, reduce_fn = _Task("do", args, returns_state, rows), reduce_fn or default
+        task = _Task(method, [(part,) for part in parts], kwargs, returns_state, rows)
+        reduce_fn = reduce_fn or default
         if not async_update:
             return reduce_fn(self._results_of(task))
         task.reduce_fn = reduce_fn
@@ -145,26 +147,20 @@ class RemoteLearnerGroup(LearnerGroup):
         return [reduce_results(results) for reduce_results, results in finished]
 
     def _call(self, method: str, *args: Any) -> Any:
-        task = _Task("do", [(method, args, {}, rank == 0) for rank in self._ranks], returns_state=True)
-        value = self._results_of(task)[0]
+        value = self._results_of(_Task(method, [args] * self.workers.size, returns_state=True))[0]
         if method in ("add_module", "remove_module"):
             self._module_changes.append((method, args))
         return value
 
     def get_state(self) -> State:
-        state = self._latest_state()
-        # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
-        return state if self._tasks else state | {"module": self.module.get_state()}
-
-    def _latest_state(self) -> State:
-        """Return the state of the learners after all tasks; the last known one if they have failed for good."""
         while any(task.results is None for task in self._tasks):
             self._advance(wait=True)
-        if self._state and not self._tasks:
-            return self._state
+        if not self._tasks:
+            # The caller may have changed the copy of the modules in this process, such as epsilon; those changes count.
+            return self._state | {"module": self.module.get_state()}
         task = _Task("get_state", [()] * self.workers.size)
         state = self._results_of(task)[0]
-        self._tasks.remove(task)  # it changed nothing, so a restart need not repeat it
+        self._tasks.remove(task)  # reading the state changed nothing, so a restart need not repeat it
         return state
 
     def _keep_state(self, state: State) -> None:
@@ -221,43 +217,42 @@ class RemoteLearnerGroup(LearnerGroup):
                 self._submit_tasks()
 
     def _submit_tasks(self) -> None:
-        """Submit the tasks that the learners have room for: those of a restart first, one at a time."""
+        """Submit as many tasks as the learners have room for; the tasks of a restart come first, one at a time."""
         if not all(self.workers.is_up(rank) for rank in self._ranks):
             return
         if self._setup_task is not None and self._setup_task.results is not None:
             self._setup_task = next(self._setup, None)
         for task in self._tasks if self._setup_task is None else [self._setup_task]:
-            if task.num_submitted:
+            if task.is_submitted:
                 continue
             if any(self.workers.in_flight(rank) >= MAX_IN_FLIGHT for rank in self._ranks):
                 return
-            try:
-                for rank, args in enumerate(task.args):
-                    self.workers.submit(rank, task.method, *args)
-                    task.num_submitted += 1
-            except BaseException:  # for example, an argument that cannot be pickled
-                self._tasks = [other for other in self._tasks if other is not task]
-                self._must_restart = task.num_submitted > 0  # then only some of the learners have the task
-                raise
+            for rank, args in enumerate(task.args):
+                try:
+                    self.workers.submit(rank, "do", task.method, args, task.kwargs, task.returns_state and rank == 0)
+                except BaseException:  # for example, an argument that cannot be pickled
+                    self._tasks = [other for other in self._tasks if other is not task]
+                    self._must_restart = rank > 0  # then only some of the learners have the task
+                    raise
+            task.is_submitted = True
 
     def _take(self, answer: Answer) -> None:
-        """Record an answer in its task; finish the task if it is the last one."""
+        """Record an answer in its task; finish the task if no other answer is missing."""
         tasks = self._tasks if self._setup_task is None else [self._setup_task]
         # A learner answers in order, so the answer belongs to the first task that lacks one from it.
         task = next(task for task in tasks if answer.worker not in task.answers)
         task.answers[answer.worker] = answer.value
         if len(task.answers) < len(task.args):
             return
-        values = [task.answers[rank] for rank in range(len(task.args))]
         if task.results is None:
-            task.results = [result for result, _ in values] if task.method == "do" else values
+            task.results = [task.answers[rank][0] for rank in range(len(task.args))]
             if task is not self._setup_task:
                 self._restarts_in_a_row = 0  # a task that was repeated would be no progress
             if task.reduce_fn is not None:
                 self._finished.append((task.reduce_fn, task.results))
         if task.returns_state:
             self._tasks = self._tasks[self._tasks.index(task) + 1 :]
-            self._keep_state(values[0][1])
+            self._keep_state(task.answers[0][1])
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -269,10 +264,9 @@ class RemoteLearnerGroup(LearnerGroup):
         """
         # A learner that waits in vain for another one raises CollectiveError. The other one has then ended or hangs; it
         # may take longer until that is found.
-        failed, lost_a_peer = self._failed, CollectiveError.__name__
-        causes = {rank: each for rank, each in failed.items() if each.type != lost_a_peer}
-        others = [rank for rank in self._ranks if rank not in failed]
-        if not causes and any(self.workers.in_flight(rank) for rank in others):
+        failed = self._failed
+        causes = {rank: each for rank, each in failed.items() if each.type != CollectiveError.__name__}
+        if not causes and any(self.workers.in_flight(rank) for rank in self._ranks if rank not in failed):
             return
         rank, failure = next(iter((causes or failed).items()))
         if failure.kind == "raised" and causes:
@@ -305,17 +299,17 @@ class RemoteLearnerGroup(LearnerGroup):
         for rank in self._ranks:
             self.workers.restart(rank, delay=delay)
         for task in self._tasks:
-            task.num_submitted, task.answers = 0, {}
+            task.is_submitted, task.answers = False, {}
         self._failed, self._must_restart = {}, False
         self._begin_setup()
 
     def _begin_setup(self) -> None:
         """Let the tasks of :meth:`_setup_tasks` precede all others."""
         self._setup = self._setup_tasks()
-        self._setup_task: _Task | None = _Task("start", [], results=[])  # it is done; the next follows once all are up
+        self._setup_task: _Task | None = _Task("start", [], results=[])  # done; the next follows once all are up
 
     def _setup_tasks(self) -> Iterator[_Task]:
-        """Yield the tasks that connect new learners and restore the last state, each once the one before is done."""
+        """Yield the tasks that connect new learners and restore the last state, each after the previous one is done."""
         size = self.workers.size
         if size > 1:
             serve = _Task("serve", [(self.workers.address,)])
@@ -325,7 +319,7 @@ class RemoteLearnerGroup(LearnerGroup):
             timeout_s = COLLECTIVE_TIMEOUT * self._timeout_s
             yield _Task("connect", [(size, *serve.results[0], timeout_s)] * size)
         for method, args in self._module_changes:
-            yield _Task("do", [(method, args, {}, False)] * size)
+            yield _Task(method, [args] * size)
         if self._state:
             yield _Task("set_state", [(self._state,)] * size)
 
@@ -347,7 +341,6 @@ class _LearnerActor:
         torch.set_num_threads(1)  # orthogonal initialization gives other bits with another number of threads
         self.learner = make()
         torch.set_num_threads(threads)
-        self.get_state, self.set_state = self.learner.get_state, self.learner.set_state
 
     @property
     def progress(self) -> int:
@@ -360,14 +353,17 @@ class _LearnerActor:
 
     def connect(self, size: int, host: str, port: int, timeout_s: float) -> None:
         """Connect to the other learners, to train together from now on."""
-        learner = self.learner
-        learner.connect(
-            ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=learner.device)
-        )
+        device = self.learner.device
+        self.learner.connect(ProcessGroupCollective(self._rank, size, host, port, timeout_s=timeout_s, device=device))
 
     def do(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], returns_state: bool) -> tuple[Any, Any]:
-        """Call a method of the learner; return its result, and the state after it or None."""
-        result = getattr(self.learner, method)(*args, **kwargs)
+        """Call :meth:`serve`, :meth:`connect` or a method of the learner.
+
+        Returns:
+            The result, and the learner's state after the call, or None.
+        """
+        target = self if method in ("serve", "connect") else self.learner
+        result = getattr(target, method)(*args, **kwargs)
         return result, self.learner.get_state() if returns_state else None
 
     def stop(self) -> None:
@@ -375,5 +371,5 @@ class _LearnerActor:
 
 
 def _merged(batch: Batch, results: list[Any]) -> Any:
-    """Return the metrics of all learners merged into those of one, by module id."""
+    """Merge the metrics of all learners, by module id, into the metrics that one learner would return for ``batch``."""
     return {module_id: merge_metrics([one[module_id] for one in results], batch) for module_id in results[0]}

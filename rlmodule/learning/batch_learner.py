@@ -36,7 +36,7 @@ class BatchLearner(Learner):
         return batch
 
     def after_gradient_step(self, module_id: str) -> None:
-        """Update what depends on the module's new weights. Runs under ``no_grad``. Default: nothing."""
+        """Update state that depends on the module's new weights. Runs under ``no_grad``. Default: nothing."""
 
     def update(self, batch: Batch, **kwargs: Any) -> dict[str, dict[str, float]]:
         """Deprecated: call :meth:`update_from_batch`."""
@@ -51,7 +51,7 @@ class BatchLearner(Learner):
 
         Args:
             batch: Columns ``[B, ...]`` that the loss reads; sequences ``[L, B, ...]`` for a recurrent module. With
-                several learners, the part of this one, which may be None.
+                several learners, this learner's part of the batch, which may be None.
             env_steps: Env steps sampled in the whole run so far, for schedules; None adds the rows of the batch to the
                 learner's count.
             module_id: The module to train.
@@ -90,8 +90,8 @@ class BatchLearner(Learner):
 
         Returns:
             Module id → tensors that the loss reported, scalars or one entry per row, of this learner's rows alone.
-            :func:`merge_metrics` joins those of several learners, :meth:`summarize_updates` turns those of many updates
-            into numbers.
+            :func:`merge_metrics` joins the tensors of several learners, :meth:`summarize_updates` turns the tensors of
+            many updates into numbers.
 
         Raises:
             KeyError: If no module has that id; names the known ids.
@@ -125,8 +125,8 @@ class BatchLearner(Learner):
         return {module_id: metrics}
 
     def summarize_updates(self, history: Sequence[Mapping[str, Metrics]]) -> dict[str, dict[str, float]]:
-        """Return the numbers to report from the metrics that successive calls of :meth:`step_on_batch` returned. The
-        modules are in eval mode afterwards, until the next step."""
+        """Return the numbers to report, by module id, from the results of successive calls of :meth:`step_on_batch`.
+        Put the modules in eval mode until the next step."""
         if not history:
             return {}
         self.module.eval()  # once here, since eval() walks over all submodules

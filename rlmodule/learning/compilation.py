@@ -35,26 +35,25 @@ _MOST_RECAPTURES = 8
 """Most graphs discarded because a number that they froze has changed; after that capturing stops."""
 _WARM_UP = 3
 """Number of trial runs before a capture, as torch recommends."""
+_STOPPED = "%s: the loss of module %r is computed without: %s"
 
 
 def learner_device(settings: LearnerSettings) -> torch.device:
     """Return torch's current GPU if the settings assign one to the learner, else the CPU.
 
     Raises:
-        ValueError: If they assign one and torch cannot use it.
+        ValueError: If the settings assign a GPU that torch cannot use.
     """
     if not settings.num_gpus_per_learner:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    built_for = torch.version.cuda
-    got = f"torch {torch.__version__}, " + (
-        f"built for CUDA {built_for}, which finds none here" if built_for else "built without CUDA"
-    )
+    cuda = torch.version.cuda
+    built = f"built for CUDA {cuda}, which finds none here" if cuda else "built without CUDA"
     raise ValueError(
         "num_gpus_per_learner: expected a GPU that torch can use, since it is "
-        f"{settings.num_gpus_per_learner}, got {got}. Set num_gpus_per_learner to 0, or install "
-        "torch for CUDA where the driver lists a GPU (nvidia-smi)."
+        f"{settings.num_gpus_per_learner}, got torch {torch.__version__}, {built}. Set it to 0, or "
+        "install torch for CUDA where the driver lists a GPU (nvidia-smi)."
     )
 
 
@@ -99,8 +98,8 @@ def _widened(tensors: Any) -> Any:
 class _Accelerated:
     """Runs a gradient pass compiled, captured in a CUDA graph, or both.
 
-    The first minibatch of each shape, and those of rare shapes, run plainly. If compiling or capturing fails, the
-    reason is logged once and all later minibatches run without it.
+    The first minibatch of each shape, and all minibatches of rare shapes, run plainly. If compiling or capturing fails,
+    the reason is logged once and all later minibatches run without it.
     """
 
     def __init__(self, learner: Learner, module_id: str, compute: GradientPass) -> None:
@@ -171,17 +170,13 @@ class _Accelerated:
             return self._plain(batch)  # raises again if compiling was not the cause
 
     def _replay(self, shape: Any, batch: Batch) -> tuple[Tensor, Metrics]:
-        values, graph = self._frozen_values(), self._graphs.get(shape)
+        # A graph of the loss freezes the values of the learner's attributes, and the addresses of its tensors.
+        found, graph = _plain_values(self._learner), self._graphs.get(shape)
+        found |= {name: x.data_ptr() for name, x in vars(self._learner).items() if isinstance(x, Tensor)}
+        values = {name: found[name] for name in self._reads & found.keys()}
         if graph is None or graph.values != values:
             graph = self._capture(shape, batch, values)
         return self._plain(batch) if graph is None else graph.replay(batch)
-
-    def _frozen_values(self) -> dict[str, Any]:
-        """Return what a graph of the loss would freeze: values of the learner's attributes, and addresses of its
-        tensors."""
-        kept, values = vars(self._learner), _plain_values(self._learner)
-        values |= {name: x.data_ptr() for name, x in kept.items() if isinstance(x, Tensor)}
-        return {name: values[name] for name in self._reads & values.keys()}
 
     def _capture(self, shape: Any, batch: Batch, values: dict[str, Any]) -> _Graph | None:
         """Capture a graph with the current values of the learner's attributes. Return None if that is impossible.
@@ -218,16 +213,13 @@ class _Accelerated:
     def _stop_compiling(self, reason: str) -> None:
         if self._compiles:
             self._compiles, self._fast = False, self._plain
-            self._warn("torch_compile_learner", reason)
+            logger.warning(_STOPPED, "torch_compile_learner", self._module_id, reason)
 
     def _stop_capturing(self, reason: str) -> None:
         if self._captures:
             self._captures = False
             self._graphs.clear()
-            self._warn("torch_cuda_graphs", reason)
-
-    def _warn(self, setting: str, reason: str) -> None:
-        logger.warning("%s: the loss of module %r is computed without: %s", setting, self._module_id, reason)
+            logger.warning(_STOPPED, "torch_cuda_graphs", self._module_id, reason)
 
 
 def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
@@ -237,7 +229,7 @@ def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Graph:
-    """A CUDA graph of the gradient pass of minibatches of one shape. The constructor does the trial runs.
+    """A CUDA graph of a gradient pass, for minibatches of one shape. The constructor does trial runs without a graph.
 
     Args:
         run: The gradient pass.

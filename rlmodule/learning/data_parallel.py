@@ -44,7 +44,7 @@ class DataParallel:
             self.register(module_id, module)
 
     def register(self, module_id: str, module: nn.Module) -> None:
-        """Take the running moments of a module over the rows of all learners, and note its other buffers."""
+        """Compute a module's running moments over the rows of all learners from now on, and note its other buffers."""
         pooled = set[int]()
         for moments in _moments_of(module):
             moments.pool = self._collective.all_reduce
@@ -82,12 +82,19 @@ class DataParallel:
             has data.
 
         Raises:
-            RuntimeError: If the learners differ in the other arguments.
+            RuntimeError: If ``generator``, ``num_updates`` or ``env_steps`` differ between learners.
         """
         here = 0 if rollout is None else rollout.shape[1]
         state = (zlib.crc32(generator.get_state().numpy().tobytes()), num_updates, env_steps)
         everywhere = self._each(torch.tensor([here, *state]))
-        _check_alike(everywhere[:, 1:])
+        names = ("the random numbers of `generator`", "num_updates", "env_steps")
+        for rank, differs in enumerate((everywhere != everywhere[0])[:, 1:].tolist()):
+            if any(differs):
+                raise RuntimeError(
+                    "an update together: expected learners with the same state, got learner "
+                    f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the "
+                    "same state, and draw from `generator` in what all of them run."
+                )
         num_slots = everywhere[:, 0].tolist()
         if all(num_slots) or not any(num_slots):
             return rollout
@@ -104,7 +111,7 @@ class DataParallel:
         return dataclasses.replace(rollout, columns=rollout.columns | {Columns.ORDER: order})
 
     def share_of(self, batch: Batch) -> Share:
-        """Find out which rows or sequences of all learners are in the train batch. Removes the column for it."""
+        """Find out which rows or sequences of all learners are in ``batch``. Removes the column of :meth:`number`."""
         in_sequences = Columns.STATE_IN in batch
         length, count = batch[Columns.STARTS].shape if in_sequences else (1, num_rows(batch))
         keys = batch.pop(Columns.ORDER, None)
@@ -170,18 +177,6 @@ def _exploration_buffers(module: nn.Module) -> set[str]:
     versions = {name: buffer._version for name, buffer in copied.named_buffers()}
     copied.set_epsilon(0.0)
     return {name for name, buffer in copied.named_buffers() if buffer._version != versions[name]}
-
-
-def _check_alike(states: Tensor) -> None:
-    """Raise unless all learners have the same state: ``[size, (random numbers, updates, env steps)]``."""
-    names = ("the random numbers of `generator`", "num_updates", "env_steps")
-    for rank, differs in enumerate((states != states[0]).tolist()):
-        if any(differs):
-            raise RuntimeError(
-                "an update together: expected learners with the same state, got learner "
-                f"{rank} differs from learner 0 in {names[differs.index(True)]}. Give all the same "
-                "state, and draw from `generator` in what all of them run."
-            )
 
 
 def _scatter(values: Tensor, buffers: Sequence[Tensor]) -> None:

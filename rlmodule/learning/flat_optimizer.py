@@ -46,10 +46,10 @@ class FlatParameters:
         self.grad.zero_()
 
     def pool(self, collective: Collective, loss: Tensor | float, rows: int) -> Tensor:
-        """Replace the gradient of the mean over ``rows`` rows here by that of the mean over the rows of all learners.
+        """Average the gradient over the rows of all learners; before, it is the mean over this learner's ``rows`` rows.
 
         Returns:
-            The loss as the mean over the rows of all learners; ``loss`` is that over the rows here.
+            The mean loss over the rows of all learners; ``loss`` is the mean over this learner's rows.
         """
         self.grad.mul_(rows)
         self._pooled[-2], self._pooled[-1] = rows, loss * rows
@@ -83,7 +83,7 @@ class FlatAdam(torch.optim.Adam):
     """Adam (Kingma and Ba 2015, Algorithm 1) for a single flat tensor, in one call of torch's fused kernel.
 
     :meth:`step_unless` has the arithmetic, settings and state of ``torch.optim.Adam(..., fused=True)``. For small nets,
-    the ``step`` of the latter takes ten times as long as its kernel. It calls no step hooks.
+    the ``step`` of the latter takes ten times as long as its kernel. :meth:`step_unless` calls no step hooks.
 
     Args:
         parameters: The flat tensor.
@@ -103,21 +103,10 @@ class FlatAdam(torch.optim.Adam):
         (parameters,) = group["params"]
         state, (beta1, beta2) = self.state[parameters], group["betas"]
         state["step"].add_(1.0).sub_(skip)
+        tensors = [parameters], [parameters.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]
+        rates = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"]}
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-            [parameters],
-            [parameters.grad],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-            found_inf=skip,
+            *tensors, **rates, weight_decay=0.0, amsgrad=False, maximize=False, found_inf=skip
         )
 
 

@@ -35,7 +35,6 @@ from rlmodule.learning.reports import (
     Metrics,
     add_extra_losses,
     check_names,
-    count_in_a_row,
     name_taken,
     too_many_skipped,
     wrong_loss,
@@ -95,7 +94,7 @@ class GlobalStream:
         self._swap()
 
     def get_state(self) -> Tensor:
-        """Return the state of the CPU generator, followed by that of the GPU generator if there is one."""
+        """Return the state of the CPU generator, followed by the state of the GPU generator if this stream has one."""
         return torch.cat(self._states)
 
     def set_state(self, state: Tensor) -> None:
@@ -361,17 +360,17 @@ class Learner(Hooks, ABC):
             self._data_parallel.average_buffers(module_id, num_rows(batch))
 
     def _summary(self, module_id: str, metrics: Metrics, more: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers to report: those of :meth:`summarize`, ``more``, the learning rate, and the means of the
-        metrics of the module's own losses. Raise FloatingPointError if too many updates in a row were not finite."""
-        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED)
-        before, limit = self._skipped_in_a_row[module_id], self.settings.max_nonfinite_updates_in_a_row
-        num_skipped = float(skipped.sum())
-        self._skipped_in_a_row[module_id] = in_a_row = count_in_a_row(skipped, before, limit) if num_skipped else 0
-        if in_a_row >= limit:
-            raise too_many_skipped(limit, module_id, self.module[module_id])
+        """Return the numbers to report: ``more``, the results of :meth:`summarize`, the learning rate, and the means of
+        the module's own losses and metrics. Raise FloatingPointError if too many updates in a row were not finite."""
+        extra, skipped = self._extra_metrics.get(module_id, frozenset()), metrics.pop(SKIPPED).tolist()
+        limit, in_a_row = self.settings.max_nonfinite_updates_in_a_row, self._skipped_in_a_row
+        for one in skipped:
+            in_a_row[module_id] = in_a_row[module_id] + 1 if one else 0
+            if in_a_row[module_id] >= limit:
+                raise too_many_skipped(limit, module_id, self.module[module_id])
         lr = float(self.optimizers[module_id].param_groups[0]["lr"])
         results = self.summarize(module_id, {n: value for n, value in metrics.items() if n not in extra})
-        results |= {**more, "learning_rate": lr, "num_updates_skipped": num_skipped}
+        results |= {**more, "learning_rate": lr, "num_updates_skipped": sum(skipped)}
         if again := sorted(extra & results.keys()):
             raise name_taken(self.module[module_id], again[0])
         return results | {name: float(metrics[name].mean()) for name in sorted(extra)}
@@ -385,7 +384,7 @@ class Learner(Hooks, ABC):
         return metrics
 
     def _steps_after(self, num_new: int) -> int:
-        """Return the count of env steps after an update whose caller passes none: all its data counts as new."""
+        """Return the count of env steps after an update with ``num_new`` steps, if the caller passes none."""
         return self.env_steps + int(self.collective.all_reduce(torch.tensor(num_new)))
 
     def _set_env_steps(self, env_steps: int) -> None:
@@ -452,13 +451,13 @@ class EpisodeLearner(Learner):
     def preprocess_train_data(self, rollout: Rollout) -> Rollout:
         """Return the rollout to train on. Runs on the learner, before anything is computed from the rewards.
 
-        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as those of the rollout do.
+        Added columns ``[T, N, ...]`` reach the loss as rows ``[B, ...]``, as the rollout's own columns do.
         """
         return rollout
 
     @abstractmethod
     def make_train_batch(self, module_id: str, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
-        """Return the batch for the loss, made by :meth:`pack` from columns of the rollout and new ones, and numbers to
+        """Return the batch for the loss, which :meth:`pack` makes from the rollout and new columns, and numbers to
         report."""
 
     def value_pass(self, module_id: str, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -513,7 +512,7 @@ class EpisodeLearner(Learner):
         """Learn from one rollout, or from episodes, in epochs of reshuffled minibatches.
 
         Args:
-            episodes: The data, or that of each module by id. With several learners, this one's part, which may be None.
+            episodes: The data, or each module's data by id. With several learners, the part of this one, or None.
             env_steps, module_id, num_epochs, minibatch_size: See :meth:`LearnerGroup.update_from_episodes`.
 
         Returns:

@@ -1,5 +1,5 @@
-"""Checks on the losses and metrics of an algorithm and of a module (:class:`ExtraLossAPI`), and functions that join the
-metrics of the minibatches of an update and of several learners."""
+"""Functions that check the losses and metrics of algorithms and of modules (:class:`ExtraLossAPI`), and that join
+metrics over minibatches and over learners."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,34 +71,18 @@ def merge_parts(parts: Sequence[dict[str, Any]]) -> tuple[Metrics, dict[str, lis
     return scalars, {name: [part["per_row"][name] for part in filled] for name in first["per_row"]}
 
 
-def count_in_a_row(skipped: Tensor, before: int, limit: int) -> int:
-    """Return how many updates in a row were skipped, at the end of ``skipped``; stop early once it is ``limit``.
-
-    Args:
-        skipped: Nonzero for each skipped update, oldest first, ``[M]``.
-        before: Number of updates in a row that were skipped right before the first entry.
-        limit: The count at which to stop.
-    """
-    for one in skipped.tolist():
-        before = before + 1 if one else 0
-        if before >= limit:
-            break
-    return before
-
-
 def too_many_skipped(limit: int, module_id: str, module: nn.Module) -> FloatingPointError:
     """Return the error to raise after ``limit`` consecutive updates with a non-finite loss or gradient.
 
     Its message lists the parameters whose current gradients are not finite.
     """
     wrong = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
-    got = f"{limit} in a row that are not; in the last one " + (
-        f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
-    )
+    last = f"the gradients of {', '.join(wrong)}" if wrong else "the loss alone"
     return FloatingPointError(
-        f"updates of module {module_id!r}: expected finite losses and gradients, got {got}. The "
-        "weights are as they were before these. Lower lr, check the scale of rewards and your "
-        "own losses, or allow more with max_nonfinite_updates_in_a_row."
+        f"updates of module {module_id!r}: expected finite losses and gradients, got {limit} in a "
+        f"row that are not; in the last one {last}. The weights are as they were before these. "
+        "Lower lr, check the scale of rewards and your own losses, or allow more with "
+        "max_nonfinite_updates_in_a_row."
     )
 
 
@@ -118,7 +102,7 @@ def add_extra_losses(
     """Add the weighted losses of ``module`` to ``loss``. Return the sum, and the metrics of these losses.
 
     Raises:
-        TypeError, ValueError: If they are not scalar losses by name, or a metric has a name that is already in use.
+        TypeError, ValueError: If the losses are not scalars by name, or a metric has a name that is already in use.
     """
     where, extra_losses, reported = _where(module), module.compute_extra_losses(rows, fwd_out), dict[str, Tensor]()
     if not (isinstance(extra_losses, dict) and all(isinstance(x, ExtraLoss) for x in extra_losses.values())):

@@ -1,7 +1,7 @@
-"""Sharding: divides data among learners that train together, and finds the part of each minibatch that one has.
+"""Sharding: divides data among learners that train together, and finds each learner's part of a minibatch.
 
-Several learners use the minibatches of a single one that has all the data: the same permutation, cut at the same
-places. Each learner takes the rows of a minibatch that it has.
+Several learners use the minibatches that a single learner with all the data would use: the same permutation, cut at the
+same places. Each learner takes those rows of a minibatch that it has.
 """
 
 import dataclasses
@@ -56,11 +56,9 @@ def shard_episodes(episodes: Sequence[Episode], num_shards: int) -> list[list[Ep
 def shard_batch(batch: Batch, num_shards: int) -> list[Batch | None]:
     """Split a train batch of rows ``[B, ...]``, or of sequences ``[L, B, ...]``, into shards whose numbers of rows or
     sequences differ by at most one; None for an empty shard. :func:`join_rows` joins results per row again."""
-    if Columns.STATE_IN not in batch:
-        spans = _spans(num_rows(batch), num_shards)
-        return [_cut(batch, 0, a, b) if a < b else None for a, b in spans]
-    spans = _spans(batch[Columns.STARTS].shape[1], num_shards)
-    return [_take_sequences(batch, a, b) if a < b else None for a, b in spans]
+    is_rows = Columns.STATE_IN not in batch
+    take, count = (_cut, num_rows(batch)) if is_rows else (_take_sequences, batch[Columns.STARTS].shape[1])
+    return [take(batch, a, b) if a < b else None for a, b in _spans(count, num_shards)]
 
 
 def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
@@ -69,11 +67,9 @@ def join_rows(batch: Batch, parts: Sequence[Tensor]) -> Tensor:
     joined = torch.cat(list(parts))
     if Columns.STATE_IN not in batch:
         return joined
-    num = batch[Columns.STARTS].shape[1]
-    of_sequence = _places(batch) % num
-    bounds = torch.tensor([b for _, b in _spans(num, len(parts))])
+    bounds = torch.tensor([b for _, b in _spans(batch[Columns.STARTS].shape[1], len(parts))])
     # `joined` has the shards in turn, each with its rows in the order of the batch
-    order = torch.searchsorted(bounds, of_sequence, right=True).argsort(stable=True)
+    order = torch.searchsorted(bounds, _owners(batch), right=True).argsort(stable=True)
     return torch.empty_like(joined).index_copy_(0, order.to(joined.device), joined)
 
 
@@ -148,27 +144,23 @@ def _take_slots(rollout: Rollout, begin: int, end: int) -> Rollout:
 
 
 def _take_sequences(batch: Batch, begin: int, end: int) -> Batch:
-    apart = (Columns.STATE_IN, Columns.VALID_ROWS, Columns.NEXT_ROWS)
-    num = batch[Columns.STARTS].shape[1]
-    of_sequence = _places(batch) % num
-    inside = (of_sequence >= begin) & (of_sequence < end)
-
-    def move(index: Tensor) -> Tensor:
-        kept = index[inside]
-        return kept // num * (end - begin) + kept % num - begin
-
-    return {
-        **_cut(without(batch, *apart), 1, begin, end),
-        **_cut({Columns.STATE_IN: batch[Columns.STATE_IN]}, 0, begin, end),
-        **{name: move(batch[name]) for name in apart[1:] if name in batch},
-    }
+    states, indices = {Columns.STATE_IN: batch[Columns.STATE_IN]}, (Columns.VALID_ROWS, Columns.NEXT_ROWS)
+    num, owners = batch[Columns.STARTS].shape[1], _owners(batch)
+    inside = (owners >= begin) & (owners < end)
+    cut = _cut(without(batch, *states, *indices), begin, end, dim=1) | _cut(states, begin, end)
+    for name in indices:
+        if name in batch:
+            kept = batch[name][inside]  # places t·B + b, with b now counted from `begin` among fewer sequences
+            cut[name] = kept // num * (end - begin) + kept % num - begin
+    return cut
 
 
-def _places(batch: Batch) -> Tensor:
-    """Return the places ``t·B + b`` of the valid rows of sequences."""
+def _owners(batch: Batch) -> Tensor:
+    """Return the sequence in ``[0, B)`` that each valid row belongs to."""
     valid_rows, starts = batch.get(Columns.VALID_ROWS), batch[Columns.STARTS]
-    return torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
+    places = torch.arange(starts.numel(), device=starts.device) if valid_rows is None else valid_rows
+    return places % starts.shape[1]
 
 
-def _cut(columns: Batch, dim: int, begin: int, end: int) -> Batch:
+def _cut(columns: Batch, begin: int, end: int, dim: int = 0) -> Batch:
     return map_columns(lambda x: x.narrow(dim, begin, end - begin), columns)

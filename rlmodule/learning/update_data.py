@@ -28,7 +28,7 @@ def check_episodes(data: Any, where: str) -> None:
     """Raise unless ``data`` is a rollout, a sequence of episodes, None for no data, or these by the ids of modules.
 
     Raises:
-        TypeError: If it is anything else; names the remedy.
+        TypeError: If ``data`` is anything else; names the remedy.
     """
     if data is None or isinstance(data, Rollout):
         return
@@ -57,7 +57,7 @@ def check_batch(batch: Any, where: str) -> None:
     """Raise unless ``batch`` is a dict of columns of tensors, or None for no data.
 
     Raises:
-        TypeError: If it is anything else; names the remedy.
+        TypeError: If ``batch`` is anything else; names the remedy.
     """
     if batch is None:
         return
@@ -79,7 +79,7 @@ def check_preprocessed(rollout: Any, known: Collection[str], where: str) -> list
     """Return the names of the columns that ``preprocess_train_data`` added to the ``known`` ones.
 
     Raises:
-        TypeError: If it did not return a rollout.
+        TypeError: If ``rollout``, which it returned, is not a rollout.
         ValueError: If a column is not ``[T, N, ...]``.
     """
     if not isinstance(rollout, Rollout):

@@ -119,7 +119,7 @@ def check_apis(module: nn.Module, required: Sequence[type], learner: str, module
     """Raise unless ``module`` implements every interface in ``required``.
 
     Raises:
-        TypeError: If some are missing; names the learner, the module, and each missing class with its methods.
+        TypeError: If an interface is missing; names the learner, the module, and each missing class with its methods.
     """
     missing = [api for api in required if not isinstance(module, api)]
     if missing:

@@ -50,8 +50,8 @@ class PastRows:
             leaf[row][slots] = 0
 
     def after(self, rows: Tensor, slots: Tensor, column: Tree) -> Tree:
-        """Return the field after each of these rows and slots ``[K]``, as tensors ``[K, ...]``; ``column``
-        ``[T, N, ...]`` has the newest entries."""
+        """Return the field as it is after the steps at ``rows`` and ``slots`` ``[K]``, as tensors ``[K, ...]``.
+        ``column`` ``[T, N, ...]`` has the newest entries."""
 
         def take(entries: Tree) -> Tree:
             return tree.map_structure(lambda x: torch.as_tensor(x)[rows, slots], entries)

@@ -107,7 +107,7 @@ def values_along(module: RLModule, rollout: Rollout) -> Tensor:
 
     The module gets each observation with the state of its episode: the steps from ``state_in[0]`` on, a true final
     observation with the state after the truncated step, and the observation after the last step with the final state.
-    (If the latter starts an episode, nothing depends on its value.)
+    (If the observation after the last step starts an episode, nothing depends on its value.)
     """
     cut_rows, cut_slots = rollout.final_index.T.contiguous()
     ends = sorted({*cut_rows.tolist(), rollout.shape[0] - 1})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class RLModule(Hooks, nn.Module, ABC):
         training.
         ``_forward_inference``, ``_forward_exploration``, ``_forward_train``: passes that differ from ``_forward``.
         ``get_initial_state``: the recurrent state before the first step; returning one makes the module stateful.
-        ``get_past_view``: the earlier observations, actions and rewards that it sees, stateful or not.
+        ``get_past_view``: the earlier observations, actions and rewards that the module sees, stateful or not.
 
     A forward pass reads ``batch["obs"]``, a batch of the env's observations, and returns ``action_dist_inputs``, whose
     distribution is ``action_dist_cls.from_logits(...)``. It never changes the batch. The training pass of a module that
@@ -131,8 +131,8 @@ class RLModule(Hooks, nn.Module, ABC):
         """Create the submodules. Called once, at the end of construction."""
 
     def _check_catalog(self, owner: type[RLModule], expected: type[Catalog]) -> None:
-        """Raise unless the catalog is an ``expected``; if this is exactly an ``owner``, check that its nets read all
-        settings. A subclass may read any setting itself."""
+        """Raise unless the catalog is an ``expected``. If the module's class is ``owner`` itself, also check that its
+        nets read all settings: a subclass may read settings itself."""
         if not isinstance(self.catalog, expected):
             raise TypeError(
                 f"catalog of {owner.__name__}: expected a {expected.__name__}, got "
@@ -141,14 +141,11 @@ class RLModule(Hooks, nn.Module, ABC):
         if type(self) is owner:
             check_settings_are_read(self.catalog)
 
-    def _checked_head(self, build: Callable[[], nn.Module], function: str, width: int) -> nn.Module:
-        """Return the head that the catalog's hook ``build`` builds.
-
-        Raises:
-            ValueError, TypeError: Unless the head maps the latent of ``function`` to ``width`` outputs.
-        """
-        where = f"{type(self.catalog).__name__}.{build.__name__}()"
-        return check_head(build(), self.catalog.for_function(function).latent_dims, width, where)
+    def _probed(self, head: nn.Module, function: str, width: int, hook: str) -> nn.Module:
+        """Return ``head``, or raise unless it maps the latent of ``function`` to ``width`` outputs; ``hook`` names it
+        in errors."""
+        where = f"{type(self.catalog).__name__}.{hook}"
+        return check_head(head, self.catalog.for_function(function).latent_dims, width, where)
 
     @abstractmethod
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
@@ -196,7 +193,7 @@ class RLModule(Hooks, nn.Module, ABC):
         return None
 
     def get_past_view(self) -> PastView:
-        """Return which earlier steps the module sees, in addition to those of the settings ``lstm_use_prev_action`` and
+        """Return which earlier steps the module sees, in addition to the steps for ``lstm_use_prev_action`` and
         ``lstm_use_prev_reward``; see :class:`PastView`. Called once, before ``setup``, when the spaces and
         ``model_config`` are set. Default: none."""
         return PastView()
@@ -221,13 +218,12 @@ class RLModule(Hooks, nn.Module, ABC):
         return obs[Columns.OBS] if self.sees_more_than_the_env else obs
 
     def update_observation_statistics(self, obs: Tree) -> None:
-        """Update running normalisers with observations ``[B, ...]`` that were trained on. Default: update
-        ``observation_normalizer``, if ``setup`` built one."""
+        """Update normalisers with training observations ``[B, ...]``; by default ``observation_normalizer``, if any."""
         if self.observation_normalizer is not None:
             self.observation_normalizer.update(self.env_part(obs))
 
     def _normalized(self, batch: Mapping[str, Tree]) -> Tree:
-        """Return the observations for an encoder; those of the env are standardised if ``setup`` built a normaliser."""
+        """Return the observations for an encoder, with the env's part standardised if ``setup`` built a normaliser."""
         obs, normalizer = batch[Columns.OBS], self.observation_normalizer
         if normalizer is None:
             return obs
@@ -303,7 +299,7 @@ class RLModule(Hooks, nn.Module, ABC):
             )
 
     def share_tensors_of(self, other: RLModule) -> None:
-        """Replace every parameter and buffer by that of ``other`` with the same name, so that both share all weights.
+        """Replace each parameter and buffer by the tensor of that name in ``other``, so that both share all weights.
 
         Buffers stay shared as long as ``other`` changes them in place.
 

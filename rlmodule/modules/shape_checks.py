@@ -44,7 +44,7 @@ def check_module(module: RLModule) -> None:
         try:
             _try_training(module, probe_batch(module, min(3, module.max_seq_len)))
         except ValueError as error:
-            if not isinstance(error.__cause__, KeyError):  # it reads a column that only a train batch has
+            if not isinstance(error.__cause__, KeyError):  # the pass reads a column that only a train batch has
                 raise
 
 

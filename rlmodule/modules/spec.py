@@ -21,8 +21,8 @@ class RLModuleSpec:
 
     Attributes:
         module_class: The module to build.
-        observation_space: Space of one observation; None takes that of the env.
-        action_space: Space of one action; None takes that of the env.
+        observation_space: Space of one observation; None takes the env's.
+        action_space: Space of one action; None takes the env's.
         model_config: Settings of the nets: a DefaultModelConfig or a partial dict. Put options of a custom module into
             ``custom_model_config``, or into a subclass of DefaultModelConfig.
         catalog_class: The catalog that the module builds its nets with.

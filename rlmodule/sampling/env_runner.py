@@ -71,12 +71,12 @@ class EnvRunner:
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
         on_env: Called with each new vector env, which is closed if the call raises. The runner makes a new vector env
             at the next reset if the process of an env ended, or an interrupt cut off one of its messages.
-        incarnation: How many runners of these envs came before this one; the random streams of each differ.
+        incarnation: Number of earlier runners of these envs; the random streams of each differ.
         step_counter: Counts the calls of ``env.step``, including those that raise: before each call for envs in this
             process, before each vector step for others. None creates a counter.
 
     Attributes:
-        device: The device it acts on: that of the env's tensors, or the CPU.
+        device: The device it acts on: the device of the env's tensors, or the CPU.
         module: The module that acts; set by :meth:`set_module`.
         progress: Number of vector steps; also grows while :meth:`sample` runs.
         num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
@@ -156,7 +156,7 @@ class EnvRunner:
         """Act with ``module`` from now on, and put it into eval mode.
 
         Raises:
-            ValueError: If it is not on the device that the runner acts on.
+            ValueError: If ``module`` is not on the device that the runner acts on.
         """
         check_acting(type(module).__name__, module, self.device)
         self.module = module.eval()
@@ -328,8 +328,8 @@ class EnvRunner:
         return forward
 
     def _carrying_state(self, forward: Forward, data: RolloutStorage) -> Forward:
-        """Wrap ``forward`` of a recurrent module: pass its states on from row to row, and record those at the start of
-        each training sequence."""
+        """Wrap ``forward`` of a recurrent module: pass its states on from row to row, and record the states at the
+        start of each training sequence."""
         length, starts = self.module.max_seq_len, torch.as_tensor(data.starts).unsqueeze(1)
 
         def step(batch: Mapping[str, Tree]) -> dict[str, Tree]:
@@ -414,8 +414,7 @@ class EnvRunner:
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
-        """Return the error to raise for ``error``: that of a wrong value on which the module or an env failed, if
-        any."""
+        """Return the cause of ``error``: a wrong value from an env, the end of an env's process, or itself."""
         if isinstance(error, Exception) and data.filled < len(data.rewards):
             try:
                 data.check(self._steps, self._first)
@@ -428,7 +427,7 @@ class EnvRunner:
         return self._ended_process(error) or error
 
     def _ended_process(self, error: BaseException) -> EnvError | None:
-        """Return the error to raise instead if the process of an env ended, else None."""
+        """Return the error to raise instead of ``error`` if the process of an env ended; None if none did."""
         env = self.env.unwrapped
         if not isinstance(env, AsyncVectorEnv):
             return None
@@ -481,10 +480,10 @@ def _own_gradients() -> torch.set_grad_enabled:
 
 
 def _tensors_on(env: VectorEnv, mode: AutoresetMode, seed: int) -> torch.device | None:
-    """Return the device of the tensors that ``env.reset()`` returns; None if it returns arrays.
+    """Return the device of the tensors that ``env.reset(seed=seed)`` returns; None if it returns arrays.
 
     Raises:
-        ValueError: If it returns both, or returns tensors and does not reset itself.
+        ValueError: If the env returns both, or returns tensors and does not reset itself.
     """
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):  # these always return arrays
         return None

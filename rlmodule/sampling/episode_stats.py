@@ -10,7 +10,7 @@ _NOTHING_FINISHED = {
 
 
 class EpisodeStats:
-    """Computes returns and lengths of finished episodes, and keeps those of unfinished ones between fragments.
+    """Computes returns and lengths of finished episodes, and keeps the sums of unfinished ones between fragments.
 
     Args:
         num_envs: ``N``.

@@ -35,7 +35,7 @@ class RandomStreams:
         run_seed: Seed of the run.
         role: ``"env"`` or ``"evaluation_env"``.
         envs: Indices of the envs in the run.
-        incarnation: How many runners of these envs came before this one; the streams of each differ.
+        incarnation: Number of earlier runners of these envs; the streams of each differ.
         device: The device of envs that return tensors, where the generator draws everything; None for arrays.
 
     Attributes:
@@ -73,7 +73,7 @@ class RandomStreams:
         return seeds
 
     def get_state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each env's streams by its index in the run; that of the first includes the generator."""
+        """Return the state of each env's streams by its index in the run; the first env's also has the generator."""
         state: dict[str, dict[str, Any]] = {
             str(index): {"incarnation": self._incarnation, "resets": self._resets} for index in self._own
         }

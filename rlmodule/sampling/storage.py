@@ -132,7 +132,7 @@ class RolloutStorage:
         return map_leaves(Tensor.numpy, tensors)
 
     def begin(self, row: Mapping[str, Any]) -> None:
-        """Fill the first row, with the :meth:`last_row` of the storage before or with that of new episodes."""
+        """Fill the first row with ``row``: the previous storage's :meth:`last_row`, or the start of new episodes."""
         write_row(self.env_obs, 0, row["obs"])
         self.starts[0], self.ended[0] = row["starts"], row["ended"]
         for name, part in self.previous.items():
@@ -150,7 +150,7 @@ class RolloutStorage:
     # --- row by row ---------------------------------------------------------------------------------------------------
 
     def write_action(self, t: int, action: Tree, fitted: Tree) -> Any:
-        """Store the sampled ``action`` of row ``t``. Return a copy of ``fitted``, which the env may change."""
+        """Store the sampled ``action`` of row ``t``. Return a copy for the env of ``fitted``, the converted action."""
         if self.actions is None:
             rows = map_leaves(lambda x: x.new_empty(len(self.rewards), *x.shape), action)
             self.actions = self._as_env_gives(rows)
@@ -203,11 +203,11 @@ class RolloutStorage:
             part.clear(t + 1, self.starts[t + 1])
 
     def _column(self, name: str) -> Tree:
-        """Return the column whose entries the field ``name`` of the view of the past shows later."""
+        """Return the column that the field ``name`` of the module's past steps shows later."""
         return {PREV_ACTION: self.actions, PREV_OBS: self.env_obs}.get(name, self.rewards)
 
     def mark(self, begin: int, end: int) -> None:
-        """Mark after rows ``begin`` to ``end`` which envs have ended their episode, and which rows start one."""
+        """After rows ``begin`` to ``end``, mark the envs whose episode has ended and the rows that start an episode."""
         rows, after = slice(begin, end), slice(begin + 1, end + 1)
         self.ended[after] = self.terminateds[rows] | self.truncateds[rows]
         # the reset is part of the step that ends the episode, or is the step after it
@@ -221,7 +221,7 @@ class RolloutStorage:
     # --- once all rows are there --------------------------------------------------------------------------------------
 
     def settle(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mark and check which rows are transitions; return rewards, terminateds and truncateds ``[T, N]``.
+        """Mark the rows that are transitions, and check them; return rewards, terminateds and truncateds ``[T, N]``.
 
         Args:
             first_step: Number of steps before the first row.
@@ -237,7 +237,7 @@ class RolloutStorage:
         return self._check(first_step, first_env)
 
     def _check(self, first_step: int, first_env: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Check all rows. Return rewards and flags as :meth:`settle` does."""
+        """Check the values of all rows as :meth:`settle` documents; return rewards, terminateds and truncateds."""
         self.check(first_step, first_env)
         return self.rewards, self.terminateds, self.truncateds
 
@@ -314,7 +314,7 @@ class TensorStorage(RolloutStorage):
     """Holds the rows of envs that return tensors, on their device.
 
     Filling the rows only queues work: the CPU runs ahead of a GPU and never waits for it. At the end, one copy to the
-    CPU brings what it must know: truncations, and whether all values are finite and each mask allows an action.
+    CPU brings all that it needs: truncations, and whether all values are finite and each mask allows an action.
     """
 
     __slots__ = ()

@@ -42,7 +42,7 @@ def random_rollout(module: RLModule, num_steps: int, num_slots: int, seed: int =
     count = num_steps * num_slots
     every = random_observations(module.input_space, count + num_slots, seed)
     obs = tree.map_structure(lambda x: x[:count].unflatten(0, shape), every)
-    terminateds, truncateds = torch.from_numpy(rng.random(shape) < 0.15), torch.from_numpy(rng.random(shape) < 0.15)
+    terminateds, truncateds = (torch.from_numpy(rng.random(shape) < 0.15) for _ in range(2))
     # as with next-step autoreset: the row after the end of an episode is invalid, and the next episode follows it
     valid = torch.ones(shape, dtype=torch.bool)
     valid[1:] = ~(terminateds | truncateds)[:-1]
@@ -108,9 +108,9 @@ def _equal(a: Any, b: Any) -> bool:
         a, b = torch.from_numpy(a), torch.from_numpy(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         # compare bytes, so that NaN equals NaN and 0 differs from -0; torch cannot view empty tensors
-        if a.dtype != b.dtype or a.shape != b.shape or not a.numel():
-            return a.dtype == b.dtype and a.shape == b.shape
-        return torch.equal(*(x.detach().cpu().flatten().contiguous().view(torch.uint8) for x in (a, b)))
+        alike = (a.dtype, a.shape) == (b.dtype, b.shape)
+        raw = (x.detach().cpu().flatten().contiguous().view(torch.uint8) for x in (a, b))
+        return alike and (not a.numel() or torch.equal(*raw))
     return type(a) is type(b) and bool(a == b or (a != a and b != b))
 
 

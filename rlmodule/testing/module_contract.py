@@ -210,8 +210,10 @@ class RLModuleContract(ABC):
             starts = never[Columns.STARTS].clone()
             starts[at] = True
             whole = self.train(module, never | {Columns.STARTS: starts})
-            initial = {Columns.STATE_IN: initial_states(module, self.batch_size)}
-            fresh = self.train(module, _take_steps(never, slice(at, None)) | initial)
+            later = {
+                name: tree.map_structure(lambda x, at=at: x[at:], never[name]) for name in (Columns.OBS, Columns.STARTS)
+            }
+            fresh = self.train(module, later | {Columns.STATE_IN: initial_states(module, self.batch_size)})
             for name in names:
                 self.assert_close(whole[name][at:], fresh[name])
             tree.map_structure(self.assert_close, whole[Columns.STATE_OUT], fresh[Columns.STATE_OUT])
@@ -240,11 +242,5 @@ class RLModuleContract(ABC):
 
 
 def _trains_values(module: RLModule, fwd_out: Mapping[str, Tree]) -> bool:
-    """Return whether ``fwd_out``, the output of ``forward_train``, leaves Q-values to be computed from embeddings."""
+    """Return whether ``forward_train`` returned embeddings, from which Q-values are computed, and no Q-values."""
     return isinstance(module, QNetAPI) and Columns.ACTION_DIST_INPUTS not in fwd_out and Columns.EMBEDDINGS in fwd_out
-
-
-def _take_steps(batch: Mapping[str, Tree], steps: slice) -> Batch:
-    """Take some steps of all sequences; the states stay as they are."""
-    cut = {name: tree.map_structure(lambda x: x[steps], batch[name]) for name in (Columns.OBS, Columns.STARTS)}
-    return cut | {Columns.STATE_IN: batch[Columns.STATE_IN]}

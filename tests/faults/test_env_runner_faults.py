@@ -80,7 +80,7 @@ def test_an_env_that_ends_its_process_is_replaced(
     survive(tough, kind, told, caplog)
 
 
-HUNG = ["stop", "hold the GIL", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("sleep", "spin"))]
+HUNG = ["stop", *(pytest.param(kind, marks=pytest.mark.faults) for kind in ("hold the GIL", "sleep", "spin"))]
 
 
 @pytest.mark.parametrize("kind", HUNG)
@@ -116,6 +116,7 @@ def test_a_runner_that_is_killed_while_it_samples_is_replaced(tough: Crowd, time
     tough.check_seeds()
 
 
+@pytest.mark.faults
 def test_when_all_are_killed_sampling_waits_for_the_next(tough: Crowd) -> None:
     tough.wait_until_healthy()
     restarts = tough.group.workers.num_restarts
@@ -193,6 +194,7 @@ def test_who_is_lost_for_good_ends_the_run(frail: Crowd) -> None:
         frail.sample()
 
 
+@pytest.mark.faults
 def test_runners_that_end_together_are_all_counted(tmp_path: Path) -> None:
     with crowd(tmp_path, restart_failed_env_runners=False) as made:
         workers: Any = made.group.workers

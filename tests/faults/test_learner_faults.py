@@ -163,6 +163,7 @@ def test_who_does_not_wait_need_not_while_learners_are_made_again(run: Run) -> N
     assert run.digests() == bits
 
 
+@pytest.mark.faults
 def test_updates_go_on_after_failures_that_raise(run: Run) -> None:
     """Also where a peer waits; the learners are as they were before that update."""
     run.plan.clear()
@@ -221,6 +222,7 @@ def test_a_stopped_learner_is_replaced_after_the_time_limit(run: Run, caplog: py
     assert "no progress for 5 s" in caplog.text
 
 
+@pytest.mark.faults
 def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(made: Any) -> None:
     run = made(num_learners=2, restart_failed_learners=False)
     run.learn(rollouts(1))
@@ -234,6 +236,7 @@ def test_without_restarts_the_loss_of_a_learner_ends_it_with_one_clear_error(mad
     assert differences(run.group.get_state(), state) == []  # what can be saved
 
 
+@pytest.mark.faults
 def test_after_the_end_what_was_handed_over_last_can_be_saved(made: Any) -> None:
     """Also where updates were done since, which went with the learners."""
     run = made(FaultRegression, num_learners=1, restart_failed_learners=False)

@@ -48,6 +48,7 @@ def numbers(result: dict[str, Any]) -> dict[str, Any]:
     return {"learners": result["learners"], "return": result["env_runners"]["episode_return_mean"]}
 
 
+@pytest.mark.faults
 def test_ppo_learns_alike_wherever_its_learners_are_and_its_checkpoint_is_good_anywhere(tmp_path: Path) -> None:
     results, states = {}, {}
     for num_learners in (0, 1, 2):

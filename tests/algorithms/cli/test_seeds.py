@@ -154,9 +154,10 @@ def started(here: Path, jobs: str) -> subprocess.Popen[str]:
     return process
 
 
-ENDINGS = [("2", signal.SIGINT, 130), pytest.param("1", signal.SIGTERM, 143, marks=pytest.mark.slow)]
+ENDINGS = [("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143)]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(("jobs", "sent", "code"), ENDINGS)
 def test_a_signal_stops_all_runs_with_a_checkpoint(here: Path, jobs: str, sent: signal.Signals, code: int) -> None:
     process = started(here, jobs)

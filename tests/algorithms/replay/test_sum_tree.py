@@ -124,5 +124,5 @@ def test_sums_are_the_same_bits_in_whatever_order_leaves_were_set(size: int) -> 
         bit_by_bit.set(leaves, values[leaves])
     one = rng.integers(size, size=1)
     bit_by_bit.set(one, values[one])
-    for a, b in zip(at_once._flat, bit_by_bit._flat, strict=True):
+    for a, b in zip(at_once._levels, bit_by_bit._levels, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -152,7 +152,7 @@ def test_seeds_are_averaged_and_reach_as_far_as_the_shortest(tmp_path: Path, out
     assert curve.x.tolist() == [100, 200]
     assert curve.mean.tolist() == [20, 30]
     assert curve.margin == pytest.approx([12.7062 * 10, 12.7062 * 10], rel=1e-5)  # s = 14.14, over the root of 2
-    assert [seed.run.name for seed in curve.seeds] == ["seed-1", "seed-2"]
+    assert [seed.y.tolist() for seed in curve.seeds] == [[10, 20, 60], [30, 40]]
     assert [(seed.last[STEPS], seed.last[SECONDS]) for seed in curve.seeds] == [(300, 3), (200, 2)]
     assert out.stat().st_size > 10_000
 
@@ -171,7 +171,7 @@ def test_runs_are_found_two_levels_down(tmp_path: Path, out: Path) -> None:
         write_run(tmp_path / f"runs/mine/seed-{seed}", [(100, seed)])
     write_run(tmp_path / "runs/a/b/deep", [(100, 1000)])
     (curve,) = plot_runs([tmp_path / "runs"], out)
-    assert [seed.run.name for seed in curve.seeds] == ["seed-10", "seed-2", "seed-9"]
+    assert [seed.y.tolist() for seed in curve.seeds] == [[10], [2], [9]]
     assert curve.mean.tolist() == [7]
 
 
@@ -188,7 +188,7 @@ def test_a_seed_without_a_value_yet_waits(tmp_path: Path, out: Path) -> None:
     write_run(tmp_path / "runs/seed-2", [])
     (tmp_path / "runs/seed-2/run.json").write_text("")  # as in the first moment of a run
     (curve,) = plot_runs([tmp_path / "runs"], out)
-    assert [seed.run.name for seed in curve.seeds] == ["seed-1"]
+    assert [seed.y.tolist() for seed in curve.seeds] == [[10]]
     assert curve.waiting == (tmp_path / "runs/seed-2",)
 
 

@@ -254,7 +254,10 @@ def wait_or(collective: Collective, way: str, folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("way", ["closes", "raises", "hangs", "gave up"])
+WAYS = ["closes", "raises", *(pytest.param(way, marks=pytest.mark.faults) for way in ("hangs", "gave up"))]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_peers_of_one_that_is_gone_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
     """At once, but of one that hangs: that is known when the time is up."""
     timeout_s = 10.0 if way in ("hangs", "gave up") else 2 * PATIENCE_S  # busy cores may take seconds to meet

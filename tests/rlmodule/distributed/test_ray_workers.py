@@ -280,6 +280,7 @@ def test_workers_compute_on_as_many_threads_as_they_have_cpus(pair: RayWorkers) 
     assert call(pair, 0, "threads").value == 1
 
 
+@pytest.mark.faults
 def test_a_crash_loop_ends(made: Any) -> None:
     group = made(DiesWhenMadeAgain, max_restarts=1)
     assert not call(group, 0, "end", "kill").failure.final  # type: ignore[union-attr]
@@ -321,6 +322,7 @@ def test_an_error_is_told_before_its_traceback() -> None:
     assert text == f"{told}\n\nTraceback of the env\n\nof the worker"
 
 
+@pytest.mark.faults
 def test_a_slow_start_is_no_want_of_room(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the worker holds the CPUs itself. It keeps them while another one is made in its place."""
     monkeypatch.setattr("rlmodule.distributed.ray_workers.PLACING_TIMEOUT_S", 0.3)
@@ -341,6 +343,7 @@ def test_who_finds_no_room_is_told_what_to_do(
     assert not caplog.records
 
 
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # open files, for one
 def test_room_is_given_back_also_by_who_does_not_stop() -> None:
     import ray
@@ -380,6 +383,7 @@ print(os.nice(0), ray.get(ray.remote(lambda: os.nice(0)).remote()))
 """
 
 
+@pytest.mark.faults
 def test_workers_of_a_ray_of_ours_have_the_priority_of_the_driver() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", NICENESS], capture_output=True, text=True, env=env)

@@ -170,7 +170,7 @@ def learn_with_a_fault(collective: Collective, rollout: Rollout, way: str, was_t
     return type(caught.value).__name__, learner.progress
 
 
-@pytest.mark.parametrize("way", ["raises", "hangs"])
+@pytest.mark.parametrize("way", ["raises", pytest.param("hangs", marks=pytest.mark.faults)])
 def test_peers_of_a_learner_that_fails_are_told(fleet: Fleet, way: str, tmp_path: Path) -> None:
     """At once if it raises, when the time is up if it hangs; in either case while it is still there."""
     args = [(rollout_of(seed), way, tmp_path / "was told") for seed in range(2)]
