@@ -32,9 +32,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
     if isinstance(made, gym.Env | VectorEnv):
         kind, remedy = "an env of one agent", "Leave .multi_agent() out: it is for envs of several agents."
         if "possible_agents" in names:  # as RLlib's MultiAgentEnv has
-            remedy = (
-                "Derive its class from rlmodule.agents.multi_agent_env.MultiAgentEnv, with the same dicts by agent."
-            )
+            remedy = "Derive its class from rlmodule.agents.MultiAgentEnv, with the same dicts by agent."
         raise TypeError(f"{where}: expected an env of several agents, got {kind} ({type(made).__name__}). {remedy}")
     if "agent_iter" in names:
         return AECAdapter(made)
