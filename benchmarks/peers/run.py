@@ -242,7 +242,7 @@ def table(kept: dict[str, Any]) -> str:
         for side, floor in contest.floors.items():
             if side in figures:
                 name = "bare" if side == BARE else PEERS[side].name
-                verdict = "not built yet"
+                verdict = "not measured yet"
                 if OURS in figures:
                     verdict = "yes" if ratio(figures[OURS], figures[side], job) >= floor else "no"
                 reached.append(f"{name} {floor:g}: {verdict}")

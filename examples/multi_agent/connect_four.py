@@ -4,14 +4,14 @@ Run it as ``python examples/multi_agent/connect_four.py``.
 """
 
 import numpy as np
-from pettingzoo.classic import connect_four_v3
+import pettingzoo
 
 from algorithms import Algorithm
 from algorithms.ppo import PPOConfig
 
 config = (
     PPOConfig()
-    .environment("classic/connect_four_v3")
+    .environment("classic/connect_four-v3")
     .multi_agent(policies="shared")
     .training(entropy_coeff=0.01)
     .rl_module(model_config={"flatten_observations": True, "fcnet_hiddens": [128, 128]})
@@ -22,7 +22,7 @@ rng = np.random.default_rng(1)
 
 def play(algo: Algorithm, seat: str) -> float:
     """The reward of the policy in ``seat``, for a game against a player that draws its moves."""
-    env, state = connect_four_v3.env(), None
+    env, state = pettingzoo.make("aec", "classic/connect_four-v3"), None
     env.reset(seed=int(rng.integers(2**31)))
     while True:
         agent = env.agent_selection
