@@ -16,7 +16,7 @@ SIZE = 16
 
 
 class EyeAndHand(MultiAgentEnv):
-    """A light shines in one of four corners. The eye names the corner, the hand moves to where it was told."""
+    """A light shines in one of four corners. The eye names the corner, the hand moves to it."""
 
     possible_agents = ("eye", "hand")
 

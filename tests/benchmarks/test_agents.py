@@ -18,7 +18,7 @@ def test_some_iterations_take_place(job: str, num_policies: int) -> None:
         assert algorithm.env_steps == short.batch_size
         assert len(played["num_agent_steps_sampled_lifetime"]) == short.num_agents
         assert len(algorithm.policies) == num_policies
-        sizes = {tuple(p.shape) for p in algorithm.get_module([*algorithm.policies][0]).parameters()}
+        sizes = {tuple(p.shape) for p in algorithm.get_module(next(iter(algorithm.policies))).parameters()}
     assert sizes == {(64, 4), (64, 64), (64,), (2, 64), (2,), (1, 64), (1,)}
     result = train(short, 1, seed=0)
     assert result["steps_per_s"] > 0
