@@ -3,6 +3,8 @@
 Run it as ``python examples/multi_agent/connect_four.py``.
 """
 
+from typing import Any
+
 import numpy as np
 import pettingzoo
 
@@ -22,7 +24,8 @@ rng = np.random.default_rng(1)
 
 def play(algo: Algorithm, seat: str) -> float:
     """The reward of the policy in ``seat``, for a game against a player that draws its moves."""
-    env, state = pettingzoo.make("aec", "classic/connect_four-v3"), None
+    env: Any = pettingzoo.make("aec", "classic/connect_four-v3")
+    state = None
     env.reset(seed=int(rng.integers(2**31)))
     while True:
         agent = env.agent_selection

@@ -3,13 +3,14 @@
 Run it as ``python examples/multi_agent/drones.py``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from algorithms.ppo import PPOConfig
-from rlmodule.agents import MultiAgentEnv
+from rlmodule.agents import AgentID, MultiAgentEnv
 
 
 class Drones(MultiAgentEnv):
@@ -23,18 +24,18 @@ class Drones(MultiAgentEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if seed is not None or "rng" not in vars(self):
             self.rng = np.random.default_rng(seed)
-        self.flying, self.steps = dict[str, int](), 0
+        self.flying, self.steps = dict[AgentID, int](), 0
         self.call(self.possible_agents[:2])
         return self.observe(self.flying), {}
 
-    def call(self, drones: list[str]) -> None:
+    def call(self, drones: Sequence[AgentID]) -> None:
         for drone in drones:
             self.flying[drone] = int(self.rng.choice([-1, 1]) * self.rng.integers(3, 11))
 
-    def observe(self, drones: Any) -> dict[str, np.ndarray]:
+    def observe(self, drones: Any) -> dict[AgentID, np.ndarray]:
         return {drone: np.array([self.flying[drone] / 10], np.float32).clip(-1, 1) for drone in drones}
 
-    def step(self, actions: dict[str, int]) -> Any:
+    def step(self, actions: dict[AgentID, int]) -> Any:
         self.steps += 1
         for drone, action in actions.items():
             self.flying[drone] -= action - 1

@@ -29,7 +29,7 @@ def test_those_that_fell_wait_for_the_others() -> None:
     env = CartPoles(2)
     obs, _ = env.reset(seed=1)
     assert not np.array_equal(obs["cart_0"], obs["cart_1"])
-    actions, steps = dict.fromkeys(obs, 0), 0
+    actions, terminateds, steps = dict.fromkeys(obs, 0), dict[str, bool](), 0
     while actions:
         obs, rewards, terminateds, truncateds, _ = env.step(actions)
         assert rewards == dict.fromkeys(actions, 1.0)
