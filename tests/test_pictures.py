@@ -55,7 +55,8 @@ def test_the_time_of_agents_is_drawn_as_their_rows_are_collected(script: Any) ->
     config = PPOConfig(env=lambda env_config: ScriptedEnv([[*played, last]], agents), policies="shared", seed=1)
     config.update({"num_envs_per_env_runner": 1, "train_batch_size_per_learner": steps, "minibatch_size": None})
     with config.build() as algo:
-        (rollout,) = algo.sample().values()
+        sampled: Any = algo.sample()
+    (rollout,) = sampled.values()
     for slot, (agent, does) in enumerate(drawing.AGENTS.items()):
         is_open = agent == "acts in turns"
         rows = [sum(2.0**t for t in row) for row in drawing.rows_of(does)][: -1 if is_open else None]
