@@ -87,7 +87,7 @@ PONG_JOBS = {
 # For ours_ppo and RLlib alone: the plain loops have one process.
 SHARED_JOBS = {"learners": replace(JOBS["cartpole"], num_learners=2)}
 
-# For the peers that have several agents.
+# For ours_ppo and RLlib alone: the other libraries have no several agents in one env.
 AGENTS_JOBS = {
     "agents-shared": replace(JOBS["cartpole"], num_agents=4),
     "agents-own": replace(JOBS["cartpole"], num_agents=4, shares_module=False),

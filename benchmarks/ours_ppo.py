@@ -2,9 +2,11 @@
 
     python -m benchmarks.ours_ppo cartpole 60000
     python -m benchmarks.ours_ppo learners 60000    # with two learners, beside peers.rllib
+    python -m benchmarks.ours_ppo agents-own 40000  # with four agents in each env, beside peers.rllib
 
 Same nets, batch, minibatches, epochs and coefficients; what is not part of the bare arithmetic (observation and value
-normalisation) is turned off. Steps per second count whole calls of `train()` after the first two.
+normalisation) is turned off. Steps per second count whole calls of `train()` after the first two. With several agents,
+the steps are those of envs, and the return is the sum over agents.
 """
 
 import time
@@ -12,7 +14,8 @@ from dataclasses import replace
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.jobs import JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, Job, main
+from benchmarks.cartpoles import CartPoles
+from benchmarks.jobs import AGENTS_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, Job, main
 from catalog import DefaultModelConfig
 
 
@@ -32,7 +35,7 @@ def config(job: Job, seed: int) -> PPOConfig:
     if job.is_atari:
         model = replace(model, conv_filters="nature", vf_share_layers=True)
     parts = max(1, job.num_learners)
-    return (
+    config = (
         PPOConfig()
         .environment(job.env_id)
         .env_runners(num_envs_per_env_runner=job.num_envs)
@@ -53,6 +56,10 @@ def config(job: Job, seed: int) -> PPOConfig:
         .rl_module(model_config=model)
         .debugging(seed=seed)
     )
+    if job.num_agents > 1:
+        config.environment(CartPoles, env_config={"num_agents": job.num_agents})
+        config.multi_agent(policies="shared" if job.shares_module else "own")
+    return config
 
 
 def timed(config: AlgorithmConfig, total_steps: int) -> dict[str, float]:
@@ -79,4 +86,4 @@ def train(job: Job, total_steps: int, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(train, __doc__, JOBS | SHARED_JOBS | PONG_JOBS)
+    main(train, __doc__, JOBS | SHARED_JOBS | PONG_JOBS | AGENTS_JOBS)

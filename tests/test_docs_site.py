@@ -28,6 +28,7 @@ PICTURES = sorted((DOCS / "pictures").glob("*.py"))
 OFFERED = [
     "catalog",
     "rlmodule",
+    "rlmodule.agents",
     "algorithms",
     "algorithms.dqn",
     "algorithms.loggers",

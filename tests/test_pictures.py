@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import algorithms.ppo  # noqa: F401  (first, since a script beside the pictures is called tree, as a package is)
+from algorithms.ppo import PPOConfig  # first, since a script beside the pictures is called tree, as a package is
+from tests.rlmodule.agents.envs import Moment, ScriptedEnv
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -32,3 +33,35 @@ def test_the_iteration_is_drawn_as_it_runs(script: Any) -> None:
 def test_the_rooms_are_drawn_as_they_are(script: Any) -> None:
     drawing: ModuleType = script("rooms")
     assert text_in("rooms.png") == drawing.text_of(drawing.imports_between_rooms()), "run python docs/pictures/rooms.py"
+
+
+def test_the_time_of_agents_is_drawn_as_their_rows_are_collected(script: Any) -> None:
+    """The agents of the picture act in an env in which the reward of step t is 2 to the power of t."""
+    drawing: ModuleType = script("agent_time")
+    agents, steps = [*drawing.AGENTS], len(drawing.AGENTS["always acts"])
+
+    def doing(sign: str, t: int) -> list[str]:
+        return [agent for agent, does in drawing.AGENTS.items() if does[t] == sign]
+
+    played = [
+        Moment(
+            acts=doing(drawing.OBSERVES, t),
+            terminated=doing(drawing.ENDS, t),
+            rewards={a: 2.0 ** (t - 1) for a, does in drawing.AGENTS.items() if t and does[t - 1] in "o."},
+        )
+        for t in range(steps)
+    ]
+    last = Moment(acts=["always acts"], rewards=dict.fromkeys(agents[:2], 2.0 ** (steps - 1)))
+    config = PPOConfig(env=lambda env_config: ScriptedEnv([[*played, last]], agents), policies="shared", seed=1)
+    config.update({"num_envs_per_env_runner": 1, "train_batch_size_per_learner": steps, "minibatch_size": None})
+    with config.build() as algo:
+        sampled: Any = algo.sample()
+    (rollout,) = sampled.values()
+    for slot, (agent, does) in enumerate(drawing.AGENTS.items()):
+        is_open = agent == "acts in turns"
+        rows = [sum(2.0**t for t in row) for row in drawing.rows_of(does)][: -1 if is_open else None]
+        valid = rollout.valid[:, slot]
+        assert rollout["rewards"][valid, slot].tolist() == rows
+        episodes = drawing.episodes_of(does)[: len(rows)]
+        starts = [i == 0 or episodes[i - 1] != episodes[i] for i in range(len(rows))]
+        assert rollout["starts"][valid, slot].tolist() == starts

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-PACKAGES = ["catalog", "rlmodule", "algorithms", "algorithms.ppo"]
+PACKAGES = ["catalog", "rlmodule", "rlmodule.agents", "algorithms", "algorithms.ppo"]
 
 
 @pytest.fixture(params=PACKAGES)

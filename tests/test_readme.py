@@ -51,6 +51,7 @@ from catalog import (
 )
 from catalog.registry import Registry, distributions, models
 from catalog.settings import settings_of
+from tests.rlmodule.agents.envs import CartPoles
 
 pytestmark = pytest.mark.filterwarnings("ignore:save.*of this script")  # which snippets and examples are
 
@@ -262,6 +263,8 @@ STAND_INS: dict[str, Any] = {
     "MyCallbacks": Callbacks,
     "MyEnv": CartPoleEnv,
     "make_env": lambda env_config: CartPoleEnv(),
+    "CartPoles": CartPoles,
+    "sides": lambda agent, episode: "left",
     "watch": lambda **arguments: None,
 }
 """What shown commands name in modules of the user's, which are called ``my_...``."""

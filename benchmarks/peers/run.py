@@ -113,8 +113,18 @@ CONTESTS = {
         bare=None,
         floors={"rllib": 3.0},
     ),
-    "agents-shared": Contest("PPO CartPole, 4 agents, one module", {"rllib": 6_000}, bare=None, floors={"rllib": 5.0}),
-    "agents-own": Contest("PPO CartPole, 4 agents, 4 modules", {"rllib": 6_000}, bare=None, floors={"rllib": 5.0}),
+    "agents-shared": Contest(
+        "PPO CartPole, 4 agents, one module",
+        _steps(30_000, rllib=6_000),
+        bare=None,
+        floors={"rllib": 5.0},
+    ),
+    "agents-own": Contest(
+        "PPO CartPole, 4 agents, 4 modules",
+        _steps(30_000, rllib=6_000),
+        bare=None,
+        floors={"rllib": 5.0},
+    ),
     "replay-adding": _replay("replay: transitions added", "adding", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-uniform": _replay("replay: batches", "uniform", "ours bare sb3 rllib tianshou torchrl", sb3=1.0),
     "replay-prioritized": _replay("replay: prioritized batches", "prioritized", "ours rllib tianshou torchrl"),
@@ -232,7 +242,7 @@ def table(kept: dict[str, Any]) -> str:
         for side, floor in contest.floors.items():
             if side in figures:
                 name = "bare" if side == BARE else PEERS[side].name
-                verdict = "not built yet"
+                verdict = "not measured yet"
                 if OURS in figures:
                     verdict = "yes" if ratio(figures[OURS], figures[side], job) >= floor else "no"
                 reached.append(f"{name} {floor:g}: {verdict}")

@@ -1,1 +1,23 @@
 """Several agents: their envs, and sampling from them. Runs with one agent import nothing from this package."""
+
+from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.mask_wrapper import AgentMasksFromInfo
+from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
+from rlmodule.agents.multi_rollout import MultiRollout
+from rlmodule.agents.pettingzoo import AECAdapter, ParallelAdapter
+from rlmodule.agents.policy import MultiAgentPolicy
+from rlmodule.agents.policy_map import PolicyMap
+from rlmodule.agents.runner import AgentRunner
+
+__all__ = [
+    "AECAdapter",
+    "AgentID",
+    "AgentMasksFromInfo",
+    "AgentRunner",
+    "MultiAgentEnv",
+    "MultiAgentEpisode",
+    "MultiAgentPolicy",
+    "MultiRollout",
+    "ParallelAdapter",
+    "PolicyMap",
+]

@@ -24,7 +24,7 @@ AgentEnvSource: TypeAlias = str | Callable[..., Any]
 (``"mpe2.simple_spread_v3"``). They make a `MultiAgentEnv`, or a parallel or AEC env of PettingZoo."""
 
 _EXTRA = ("pettingzoo", "mpe2")
-"""Packages that the extra "agents" of catalog-rl installs."""
+"""Packages that the extra "multiagent" of catalog-rl installs."""
 
 
 def make_agent_envs(
@@ -95,7 +95,7 @@ def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
         text = str(error).rstrip(".")
         missing = error if isinstance(error, ImportError) else error.__cause__  # PettingZoo wraps it
         if isinstance(missing, ImportError):
-            remedy = 'Run: pip install "catalog-rl[agents]"' if missing.name in _EXTRA else install_remedy(missing)
+            remedy = 'Run: pip install "catalog-rl[multiagent]"' if missing.name in _EXTRA else install_remedy(missing)
             raise ImportError(f"{where}: expected its packages, got {text}. {remedy}") from error
         raise RuntimeError(f"{where}: expected an env, got {type(error).__name__}: {text}. {remedy}") from error
     raise _unknown_name(source, where)

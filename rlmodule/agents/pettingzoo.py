@@ -35,9 +35,7 @@ def adapted(made: Any, where: str = "env") -> MultiAgentEnv:
         got = f"an env of one agent ({type(made).__name__})"
         remedy = "Leave .multi_agent() out: it is for envs of several agents."
         if "possible_agents" in names:  # as RLlib's MultiAgentEnv has
-            remedy = (
-                "Derive its class from rlmodule.agents.multi_agent_env.MultiAgentEnv, with the same dicts by agent."
-            )
+            remedy = "Derive its class from rlmodule.agents.MultiAgentEnv, with the same dicts by agent."
     elif "agent_iter" in names:
         return AECAdapter(made)
     elif not names.isdisjoint({"possible_agents", "max_num_agents"}):

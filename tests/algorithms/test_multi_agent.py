@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from algorithms.algorithm import Algorithm
 from algorithms.dqn import DQNConfig
-from algorithms.ppo import PPOConfig
+from algorithms.ppo import PPOCatalog, PPOConfig, PPOModule
 from algorithms.run.callbacks import FinishedEpisode
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
@@ -120,6 +120,36 @@ def test_specs_may_name_the_spaces_that_a_mapping_function_cannot() -> None:
         ValueError, match=r"policy 'pair': expected agents with the same spaces, .* a function policy_m"
     ):
         tags(policy_mapping_fn=mapping_fn).build()
+
+
+@pytest.mark.parametrize("num_agents", [1, 3])
+def test_one_number_sets_agents_and_policies(num_agents: int) -> None:
+    def generated(agents: list[Any]) -> dict[str, RLModuleSpec]:
+        return {agent: RLModuleSpec(model_config={"fcnet_hiddens": [8 * n]}) for n, agent in enumerate(agents, 1)}
+
+    generating = config(env_config={"num_agents": num_agents}, policies=generated)
+    for of in (generating, generating.copy().multi_agent(policies="own")):
+        with of.build() as algo:
+            assert [*algo.train()["learners"]] == CART[:num_agents]
+            widths = [algo.get_module(name).model_config.fcnet_hiddens for name in algo.policies]
+            assert widths == [(8 * n if of is generating else 8,) for n in range(1, num_agents + 1)]
+
+
+class Other(PPOCatalog):
+    """Another catalog."""
+
+
+class OtherModule(PPOModule):
+    """Another module."""
+
+
+def test_policies_may_have_catalogs_of_their_own() -> None:
+    specs = {"pair": RLModuleSpec(catalog_class=Other), "late": RLModuleSpec(module_class=OtherModule)}
+    with tags(policies=specs).build() as algo:
+        modules = [algo.get_module(name) for name in ("pair", "late")]
+        assert [type(module.catalog) for module in modules] == [Other, PPOCatalog]
+        assert [type(module) for module in modules] == [PPOModule, OtherModule]
+        assert {*algo.train()["learners"]} == {"pair", "late"}
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {

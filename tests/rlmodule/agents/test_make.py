@@ -159,7 +159,7 @@ REFUSED = [
         ImportError,
         "^env missing_package: expected its packages, got No module named 'mpe3'. Install the",
     ),
-    (without_mpe2, ImportError, r"got No module named 'mpe2'. Run: pip install \"catalog-rl\[agents\]\""),
+    (without_mpe2, ImportError, r"got No module named 'mpe2'. Run: pip install \"catalog-rl\[multiagent\]\""),
     (
         NeedsMore,
         RuntimeError,

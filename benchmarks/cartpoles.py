@@ -1,0 +1,32 @@
+"""CartPoles: several CartPoles in one env, as RLlib's `MultiAgentCartPole` has them."""
+
+from typing import Any
+
+import gymnasium as gym
+
+from rlmodule.agents import MultiAgentEnv
+
+
+class CartPoles(MultiAgentEnv):
+    """One CartPole for each agent. An agent whose pole fell waits until all have fallen.
+
+    Args:
+        num_agents: Number of agents.
+    """
+
+    def __init__(self, num_agents: int) -> None:
+        self.envs = {f"cart_{i}": gym.make("CartPole-v1") for i in range(num_agents)}
+        self.possible_agents = [*self.envs]
+        self.observation_spaces = {agent: env.observation_space for agent, env in self.envs.items()}
+        self.action_spaces = {agent: env.action_space for agent, env in self.envs.items()}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset all CartPoles; that of agent i with ``seed + i``."""
+        seeds = [None] * len(self.envs) if seed is None else range(seed, seed + len(self.envs))
+        results = [env.reset(seed=own) for env, own in zip(self.envs.values(), seeds, strict=True)]
+        return tuple(dict(zip(self.envs, part, strict=True)) for part in zip(*results, strict=True))
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        """Step the CartPole of each agent that acts."""
+        results = [self.envs[agent].step(action) for agent, action in actions.items()]
+        return tuple(dict(zip(actions, part, strict=True)) for part in zip(*results, strict=True))
