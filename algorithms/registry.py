@@ -57,6 +57,11 @@ def config_class(name: str) -> "type[AlgorithmConfig]":
     return resolve_name(found) if isinstance(found, str) else found
 
 
+def registered_at(path: str) -> "type[AlgorithmConfig] | None":
+    """Return the registered config class with the import path ``path`` (``module:qualname``), or None."""
+    return next((config_class(name) for name, one in ALGORITHMS.items() if _path(one) == path), None)
+
+
 def name_of(config: "AlgorithmConfig") -> str:
     """Return the registered name of a config's algorithm, or the name of its class if it is not registered.
 

@@ -10,6 +10,8 @@ _TABLE = """
 framework: Leave it out: PyTorch is the only framework.
 api_stack: Leave it out: there is one API.
 build_algo: Call build().
+learn train: Call build() first, which makes the algorithm.
+env_kwargs: Use .environment(env_config={...}).
 experimental python_environment: Leave it out: there are no such settings.
 resources: Leave it out: resources are settings of .env_runners() and .learners().
 offline_data input input_ output: Offline data are not available yet.
@@ -23,7 +25,7 @@ connectors env_to_module_connector: There are no connectors: wrap the env, or ov
 module_to_env_connector: There are no connectors: wrap the env. Actions are clipped or scaled to their bounds already.
 learner_connector: There are no connectors: override preprocess_train_data(rollout) of .learners(learner_class=...).
 train_batch_size: Use .training(train_batch_size_per_learner=...).
-sgd_minibatch_size num_minibatches: Use .training(minibatch_size=...).
+sgd_minibatch_size num_minibatches: Use .training(minibatch_size=...), the env steps in each.
 num_sgd_iter n_epochs update_epochs: Use .training(num_epochs=...).
 learning_rate: Use .training(lr=...).
 adam_epsilon optimizer optimizer_class optimizer_kwargs: Override configure_optimizer_for_module() of a learner.
@@ -60,7 +62,7 @@ n_envs num_envs num_envs_per_worker: Use .env_runners(num_envs_per_env_runner=..
 total_timesteps: Pass it to learn(num_env_steps=...).
 policy_kwargs: Use .rl_module(model_config={'fcnet_hiddens': [256, 256]}).
 max_grad_norm: Use .training(grad_clip=...).
-learner_config_dict: Declare it in class MyTraining(PPOTraining), and set training = Section(MyTraining) in your config.
+learner_config_dict: Declare its entries in MyTraining(PPOTraining), and set training = Section(MyTraining) in a config.
 hiddens: Use .rl_module(model_config={'head_fcnet_hiddens': [...]}).
 model model_config_dict: Use .rl_module(model_config=...).
 catalog_class: Use .rl_module(rl_module_spec=RLModuleSpec(catalog_class=...)).

@@ -199,7 +199,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "learner_config_dict=": (
         lambda: PPOConfig().training(learner_config_dict={"bonus": 0.1}),  # type: ignore
-        "Declare it in class MyTraining(PPOTraining), and set training = Section(MyTraining)",
+        "Declare its entries in MyTraining(PPOTraining), and set training = Section(MyTraining)",
     ),
     "rl_module(features_extractor_class=)": (
         lambda: PPOConfig().rl_module(features_extractor_class=nn.Linear),  # type: ignore

@@ -76,9 +76,10 @@ class Callbacks:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in dir(cls):  # not vars(cls), as a mixin may define callbacks too
-            if name.startswith("on_") and name not in CALLBACKS:
+            word = name.lstrip("_")  # SB3's are called _on_step
+            if word.startswith("on_") and word not in CALLBACKS and (word == name or remedy_for("setting", word)):
                 remedy = f"Call it something else, if it is a method of your own.{closest(name, CALLBACKS)}"
-                remedy = remedy_for("setting", name) or remedy
+                remedy = remedy_for("setting", word) or remedy
                 raise TypeError(f"{cls.__qualname__}: expected one of {', '.join(CALLBACKS)}, got {name}. {remedy}")
             if name in CALLBACKS and overrides(cls, name):
                 check_callback(name, getattr(object.__new__(cls), name))

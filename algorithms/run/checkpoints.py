@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from algorithms.loggers.base import needs_folder
-from algorithms.registry import config_class, name_of
+from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.run.run_folder import checkpoint_in, run_folder_of
+from algorithms.settings.base import SettingsBase
+from algorithms.settings.encoding import Decoder, NotReadable, import_path
 from rlmodule.checkpoint import StrPath, load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
         "modules": modules,
         "state": algorithm.get_state(),
     }
+    own = import_path(type(algorithm.config))
+    if own is not None and registered_at(own) is None:
+        content["config_class"] = own
     return save_checkpoint(path, content)
 
 
@@ -74,7 +80,8 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     """Load an algorithm; see :meth:`algorithms.Algorithm.from_checkpoint`."""
     folder = checkpoint_in(path)
     content = read_checkpoint(folder)
-    config = config_class(content["algorithm"]).from_dict(content["config"], allow=list(allow), **objects)
+    own = _config_class(content, folder, allow)
+    config = own.from_dict(content["config"], allow=list(allow), **objects)
     if config.run_dir is not None and "run_dir" not in objects:
         _write_only_where_it_lies(config, folder)
     if config.seed is None:
@@ -94,6 +101,28 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
             ) from error
         raise
     return algorithm
+
+
+def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]) -> type[AlgorithmConfig]:
+    """Return the config class of a checkpoint: the one registered under its name, or an unregistered one, which must
+    be allowed."""
+    if "config_class" in content:
+        if (registered := registered_at(content["config_class"])) is not None:
+            return registered
+        decoder = Decoder(f"checkpoint {str(folder)!r}", list(allow))
+        found = decoder.read({"__import__": content["config_class"]}, "config_class", type[SettingsBase])
+        if modules := decoder.modules_to_allow:
+            raise NotReadable(
+                f"checkpoint {str(folder)!r}: expected a config class that is registered or allowed, got "
+                f"{content['config_class']!r}. If you trust it, pass allow={[*modules]}, "
+                "or import its module, which calls register_algorithm(name, config_class).",
+                modules,
+            )
+        return found
+    if content["algorithm"].upper() not in ALGORITHMS:
+        for one in allow:  # a module that registers its algorithm
+            import_module(one.partition(":")[0])
+    return config_class(content["algorithm"])
 
 
 def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:

@@ -44,9 +44,9 @@ class SettingsBase(Settings):
             if args:
                 name = type(self).__name__
                 section = next(item.section for item in settings_of(type(self)).values() if item.positional)
-                raise TypeError(
-                    f"{name}(): expected settings by keyword, got {args[0]!r}. Write {name}().{section}({args[0]!r})."
-                )
+                envs = [arg for arg in args if not (isinstance(arg, str) and arg.endswith("Policy"))]  # as in SB3
+                remedy = f"Write {name}().{section}({repr(envs[0]) if envs else '...'})."
+                raise TypeError(f"{name}(): expected settings by keyword, got {args[0]!r}. {remedy}")
             super().__init__(**values)
 
     def update(self, values: Mapping[str, Any]) -> Self:

@@ -52,9 +52,9 @@ def encode(value: Any) -> Any:
         return {"__items__": [[encode(key), encode(item)] for key, item in value.items()]}
     if type(value) in _SPACES.values():
         return _encode_space(value)
-    if (path := _import_path(value)) is not None:
+    if (path := import_path(value)) is not None:
         return {"__import__": path}
-    path = _import_path(type(value))
+    path = import_path(type(value))
     if path is not None and is_dataclass(value) and not isinstance(value, type):
         names = [item.name for item in fields(value) if item.init]
         given = value.given() if isinstance(value, DefaultModelConfig) else names
@@ -263,7 +263,7 @@ class Decoder:
                 unreadable = ValueError(f"{unreadable} {there}")
             raise unreadable from error
         # An allowed module must not give access to everything that it imports.
-        if _import_path(found) != path:
+        if import_path(found) != path:
             raise self._unreadable(place, "the path of a class or function, where it is defined", repr(path))
         return found
 
@@ -297,7 +297,8 @@ def _is_ours(path: str) -> bool:
 def _is_of_another_script(path: str) -> bool:
     """Return whether ``path`` is in another script than the running one, so that it cannot be imported."""
     module, _, qualname = path.partition(":")
-    return module == "__main__" and qualname.partition(".")[0] not in vars(sys.modules["__main__"])
+    here = vars(sys.modules["__main__"]).get(qualname.partition(".")[0])
+    return module == "__main__" and not (isinstance(here, _CODE) and here.__module__ == module)
 
 
 @functools.cache
@@ -308,7 +309,7 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
     return get_type_hints(cls) | narrower
 
 
-def _import_path(thing: Any) -> str | None:
+def import_path(thing: Any) -> str | None:
     """Return ``module:qualname`` of a class or function; None if that path does not lead to it, as for a lambda."""
     if not isinstance(thing, _CODE):
         return None

@@ -266,7 +266,7 @@ class LearnerGroup:
 
     # --- modules ------------------------------------------------------------------------------------------------------
 
-    def get_module(self, module_id: str) -> RLModule:
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """Return the module that is trained, or its copy in this process.
 
         Raises:

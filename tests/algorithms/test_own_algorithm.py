@@ -7,6 +7,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,7 +98,7 @@ def test_a_registered_algorithm_is_found_by_its_checkpoints() -> None:
     with config.build() as algorithm:
         algorithm.train()
         path = algorithm.save("saved")
-    with pytest.raises(ValueError, match=r"got 'Reinforce'.*import its module, which calls register_algorithm\("):
+    with pytest.raises(ValueError, match=r"ReinforceConfig'.*import its module, which calls register_algorithm\("):
         Algorithm.from_checkpoint(path)
     register_algorithm("Reinforce", ReinforceConfig)
     register_algorithm("reinforce", ReinforceConfig)  # as a notebook does
@@ -162,6 +163,31 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     with Algorithm.from_checkpoint("run") as algorithm:
         assert algorithm.config.to_dict()["clip_param"] == 0.05
         assert algorithm.env_steps == 64
+
+
+def test_a_checkpoint_of_a_config_class_without_a_name_is_loaded_if_that_is_allowed(
+    own_module: str, here: Path
+) -> None:
+    calm = import_module(own_module).CalmConfig
+    ALGORITHMS.pop("CALM", None)
+    settings = {"env": "CartPole-v1", "train_batch_size_per_learner": 32, "num_envs_per_env_runner": 2}
+    with calm(**settings, minibatch_size=32).build() as algorithm:
+        algorithm.save("calm")
+    with pytest.raises(
+        ValueError, match=rf"got '{own_module}:CalmConfig'. If you trust it, pass allow=\['{own_module}'"
+    ):
+        Algorithm.from_checkpoint("calm")
+    with Algorithm.from_checkpoint("calm", allow=[own_module]) as algorithm:
+        assert type(algorithm.config) is calm
+        assert algorithm.config.clip_param == 0.05
+    register_algorithm("calm", calm)
+    with Algorithm.from_checkpoint("calm") as algorithm:
+        assert type(algorithm.config) is calm
+    ALGORITHMS.pop("CALM")
+    written = Path("calm/checkpoint.json")
+    written.write_text(written.read_text().replace(f"{own_module}:CalmConfig", "subprocess:Popen"))
+    with pytest.raises(ValueError, match="expected a class derived from SettingsBase"):
+        Algorithm.from_checkpoint("calm", allow=["subprocess"])
 
 
 def test_what_train_prints_of_an_own_algorithm_works_when_pasted(
