@@ -167,9 +167,10 @@ class ReplayBuffer:
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
         terminateds, truncateds, rewards, starts = (stored[name].numpy() for name in _NUMBERS)
         finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
-        invalid = ~valid
-        cuts = terminateds | truncateds | invalid
-        cuts[:-1] |= invalid[1:]  # no window may reach into an invalid row
+        cuts, all_valid = terminateds | truncateds, np.count_nonzero(valid) == valid.size
+        if not all_valid:  # no window may reach into an invalid row
+            cuts |= ~valid
+            cuts[:-1] |= ~valid[1:]
         self._obs.check_stacks(columns, obs, last_obs, cuts)
         if not steps:
             return
@@ -182,7 +183,9 @@ class ReplayBuffer:
             envs = np.flatnonzero(broken) + first_slot
             last = (head - 1) % self.rows * self.num_envs + envs
             self._obs.finals.insert(last, self._obs.take(head * self.num_envs + envs))
-        cut_before |= broken | invalid[0]
+            cut_before |= broken
+        if not all_valid:
+            cut_before |= ~valid[0]
         # Withdraw the oldest rows before they are overwritten, or become mere sources of older frames.
         self._transitions.withdraw(head + self.rows - self.kept_rows, steps, columns)
         for rows, _ in spans(head + 1, steps, self.rows):

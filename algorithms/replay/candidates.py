@@ -91,11 +91,16 @@ class Candidates:
         if self.priorities is not None:
             return self.priorities.sample(num, beta, rng)
         # Draw among all entries and reject those that are not drawable: nearly all are, and listing them costs more.
-        total = rows_in_use * self.sampleable.shape[1]
-        drawn, missing, tries = list[np.ndarray](), num, num
+        flags, total = self.sampleable.reshape(-1), rows_in_use * self.sampleable.shape[1]
+        numbers = (rng.random(num) * total).astype(np.int64)
+        good = flags.take(numbers)
+        if np.count_nonzero(good) == num:
+            return numbers, None
+        drawn = [numbers[good]]
+        missing = num - len(drawn[0])
         while missing:
-            numbers = (rng.random(tries) * total).astype(np.int64)
-            drawn.append(numbers[self.sampleable.take(numbers)][:missing])
-            missing -= len(drawn[-1])
             tries = min(_MAX_DRAWS, missing * total // self.num + 8)
+            numbers = (rng.random(tries) * total).astype(np.int64)
+            drawn.append(numbers[flags.take(numbers)][:missing])
+            missing -= len(drawn[-1])
         return np.concatenate(drawn), None
