@@ -271,7 +271,7 @@ class Algorithm(metaclass=AlgorithmType):
         Args:
             path: A folder that :meth:`save` wrote, or a run folder, which stands for its last checkpoint.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
-                this library's own.
+                this library's own. For an algorithm that is not registered, these modules are imported.
             **objects: Settings that were not saved or are to change, such as ``env=my_factory``. Without ``run_dir=``,
                 the run writes to the run folder that holds the checkpoint, or nowhere.
 

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType
@@ -106,7 +105,7 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
             if _kind(part) in _CODE and ":" in text:
                 return imported(flag, text)
             if _kind(part) in _CONTAINERS:
-                return json.loads(re.sub(r"(?<=\d)_(?=\d{3})", "", text) if text.startswith("[") else text)
+                return json.loads(text)
     if str in parts and not (text.startswith(("[", "{")) and {*parts} - {str, NoneType}):
         return text
     raise UsageError(

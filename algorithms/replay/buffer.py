@@ -167,7 +167,7 @@ class ReplayBuffer:
         actions = self._actions.read("Rollout['actions']", stored[Columns.ACTIONS], (steps, slots))
         terminateds, truncateds, rewards, starts = (stored[name].numpy() for name in _NUMBERS)
         finals = self._read_finals(rollout, int(np.count_nonzero(truncateds > terminateds)))
-        cuts, all_valid = terminateds | truncateds, np.count_nonzero(valid) == valid.size
+        cuts, all_valid = np.bitwise_or(terminateds, truncateds), np.count_nonzero(valid) == valid.size
         if not all_valid:  # no window may reach into an invalid row
             cuts |= ~valid
             cuts[:-1] |= ~valid[1:]

@@ -120,8 +120,14 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
             )
         return found
     if content["algorithm"].upper() not in ALGORITHMS:
-        for one in allow:  # a module that registers its algorithm
-            import_module(one.partition(":")[0])
+        for module in (one.partition(":")[0] for one in allow):  # one of them may register the algorithm
+            try:
+                import_module(module)
+            except ImportError as error:
+                raise ValueError(
+                    f"from_checkpoint(allow=): expected modules that can be imported, got {module!r} ({error}). Run "
+                    "from its folder, or set PYTHONPATH to that."
+                ) from error
     return config_class(content["algorithm"])
 
 

@@ -56,4 +56,4 @@ with config.build() as algo:
     played = algo.learn(num_env_steps=30_000, progress=True)["env_runners"]
     for drone, mean in played["agent_episode_returns_mean"].items():
         steps = played["num_agent_steps_sampled_lifetime"][drone]
-        print(f"{drone}: {mean:.2f} per flight, of 0.45 at most, after {steps:,} steps of its own")
+        print(f"{drone}: {mean:.2f} per flight, of 0.45 at most, after {steps:,} of its own steps")

@@ -81,6 +81,7 @@ class AgentColumns:
         noise.use(module.action_dist_cls, module.action_dist_cls.required_input_dim(module.action_space))
         self.cursor, self.began = np.zeros(num, np.int64), np.zeros(num, np.int64)
         self.in_play = np.zeros(num, bool)
+        # made once, since in most steps all agents of all envs observe and act
         self._all, self._every = np.arange(num), list(range(num))
         self.observers, self.seen = list[int](), list[Tree]()
         self.ended, self.flags = list[int](), list[tuple[bool, bool]]()
@@ -154,6 +155,7 @@ class AgentColumns:
         self._rows[Columns.REWARDS][before] = earned[slots]
         earned[slots] = 0.0
         self.cursor[waiting] += 1
+        # while all cursors are equal, rows are views and not gathered copies
         if len(waiting) < len(self.slots):
             self._is_aligned = self.cursor.min() == self.cursor.max()
         at = self._at(who)
@@ -279,6 +281,7 @@ class AgentColumns:
     def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
         """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that
         it has; None if no row is complete."""
+        # the row at the cursor waits for an action or for its results, so the next fragment begins with it
         current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
         used = np.flatnonzero(self.cursor)

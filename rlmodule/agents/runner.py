@@ -145,6 +145,7 @@ class AgentRunner:
             check_acting(f"module {module_id!r}", one, self.device)
             own = one.observation_space, one.action_space
             fits = [(self.observation_space[agent], self.action_space[agent]) == own for agent in self.agents]
+            # a function may map an agent differently in each episode: then all agents whose spaces fit may come
             its = fits if static is None else [static[agent] == module_id for agent in self.agents]
             if misfits := np.flatnonzero(np.greater(its, fits)).tolist():
                 raise self._misfit(self.agents[misfits[0]], module_id)

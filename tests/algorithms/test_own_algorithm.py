@@ -159,6 +159,8 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     )
     assert main(["evaluate", "run", "--episodes", "1", "--allow", own_module]) == 0
     del ALGORITHMS["CALM"]
+    with pytest.raises(ValueError, match=r"expected modules that can be imported, got 'camel_algorithm'"):
+        Algorithm.from_checkpoint("run", allow=["camel_algorithm"])
     assert main(["train", "--load", "run", "--allow", own_module, "--num-env-steps", "32", "--quiet"]) == 0
     with Algorithm.from_checkpoint("run") as algorithm:
         assert algorithm.config.to_dict()["clip_param"] == 0.05

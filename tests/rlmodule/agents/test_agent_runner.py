@@ -231,7 +231,7 @@ def test_agents_with_other_spaces_act_with_modules_of_their_own() -> None:
 
 
 def carts(num_envs: int, first: int = 0) -> AgentRunner:
-    """A runner of CartPoles whose agents leave, of which the last acts with a module of its own."""
+    """A runner of CartPoles whose agents leave, of which the last acts with its own module."""
     settings = Settings(env=lambda _: CartPoles(3, max_episode_steps=30), num_envs_per_env_runner=num_envs)
     runner = AgentRunner(settings, run_seed=1, first_env_index=first)
     of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
