@@ -23,6 +23,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlmodule.envs.shared_counter import SharedCounter
+from rlmodule.seeding import int_seed
 
 logger = logging.getLogger("rlmodule.envs.make")
 
@@ -231,6 +232,8 @@ class EnvGuard(Guard, gym.Wrapper):
         self.env_index = env_index
         self._count = (step_counter or SharedCounter()).cell
         self._seed: int | None = None
+        self._first_seed: int | None = None
+        self._episode = 0  # since the reset with that seed
         self._steps = self._resets = 0
         self._last_step: Any = None
         self._last_reset: Any = None
@@ -265,13 +268,18 @@ class EnvGuard(Guard, gym.Wrapper):
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the env, and check the results: the observation if it is due, the others always."""
+        """Reset the env, and check the results: the observation if it is due, the others always.
+
+        A reset without a seed gets one that derives from the last one passed, so that any episode can be repeated.
+        """
         self._resets += 1
         where = f"env {self.env_index}, reset after step {self._steps}"
+        self._episode += 1
         if seed is not None:
-            self._seed = seed
+            self._first_seed, self._episode = seed, 0
+        self._seed = self._episode_seed()
         try:
-            result = self.env.reset(seed=seed, options=options)
+            result = self.env.reset(seed=self._seed, options=options)
         except (Exception, SystemExit) as error:
             raise self._env_error(error, "reset()", f"in reset() after its step {self._steps}") from error
         if not isinstance(result, tuple) or len(result) != 2:
@@ -283,6 +291,57 @@ class EnvGuard(Guard, gym.Wrapper):
         if is_due(self._resets):
             self._check_obs(*self._last_reset)
         return result
+
+    def _episode_seed(self) -> int | None:
+        first, number = self._first_seed, self._episode
+        return int_seed(first, "episode", number) if number and first is not None else first
+
+    def get_open_episode(self) -> dict[str, Any]:
+        """Return what :meth:`continue_episode` needs besides the actions: the seed, and the env's own state if it has
+        ``get_episode_state()``, a tree of tensors and values that JSON can hold."""
+        episode: dict[str, Any] = {"seed": self._first_seed, "number": self._episode}
+        if self.env.has_wrapper_attr("get_episode_state"):
+            episode["env_state"] = self.env.get_wrapper_attr("get_episode_state")()
+        return episode
+
+    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
+        """Bring the env to where an episode was saved: by ``set_episode_state(state)``, if it has that method, which
+        returns the observation; else by the seed and the actions since. None of these steps counts.
+
+        The observation must then equal the saved one to the bit. If it differs, or the env raises, a new episode
+        begins: the env has randomness that does not derive from its seed, or its version changed.
+
+        Args:
+            episodes: By index of the env in the run: either only a ``seed`` with which to begin a new episode, or the
+                :meth:`get_open_episode`, ``obs`` as leaves, and the ``actions`` as the env got them.
+
+        Returns:
+            The observation, and whether the episode continues.
+        """
+        episode = episodes[self.env_index or 0]
+        if "obs" not in episode:
+            return self.reset(seed=episode["seed"])[0], False
+        self._first_seed, self._episode = episode["seed"], episode["number"]
+        self._seed = self._episode_seed()
+        try:
+            obs, _ = self.env.reset(seed=self._seed)
+            if "env_state" in episode:
+                obs = self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
+            else:
+                for action in episode["actions"]:
+                    obs, *_ = self.env.step(action)
+            leaves = zip(tree.flatten(obs), episode["obs"], strict=True)
+            if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
+                return obs, True
+            found = "another observation"
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        logger.warning(
+            "env %s: expected its open episode to continue after the run was resumed, got %s. The episode is cut, and "
+            "a new one begins. Draw all random numbers of the env from the seed of reset(), or give it the methods "
+            "get_episode_state() and set_episode_state(state).", self.env_index, found,
+        )  # fmt: skip
+        return self.reset()[0], False
 
     def check_last(self) -> None:
         """Check the last results of the env even if no check was due, for callers whose use of the results failed.

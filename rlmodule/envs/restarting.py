@@ -1,7 +1,7 @@
 """RestartingEnv: replaces an env that raises, so that the other envs of a vector env continue. Restarts: how."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -54,6 +54,14 @@ class Restarts:
             else:
                 self._failed = False
                 return result
+
+    def seeds(self) -> list[Any]:
+        """Return the state from which the seed of the next env derives."""
+        return [self._seed, self._num_made]
+
+    def continue_seeds(self, episode: Mapping[str, Any]) -> None:
+        """Continue from the state in a saved ``episode``; without one, from its seed."""
+        self._seed, self._num_made = episode.get("restarts", (episode["seed"], 0))
 
     def note(self, error: RuntimeError) -> None:
         """Note that the env failed with ``error``. Raises as :meth:`reset` does."""
@@ -109,3 +117,13 @@ class RestartingEnv(gym.Wrapper):
             return self._restarts.reset(seed, options)
         finally:
             self.env = self._restarts.guard
+
+    def get_open_episode(self) -> dict[str, Any]:
+        """Return the guard's, and what the seeds of further envs derive from."""
+        return self._restarts.guard.get_open_episode() | {"restarts": self._restarts.seeds()}
+
+    def continue_episode(self, episodes: Mapping[int, Mapping[str, Any]]) -> tuple[Any, bool]:
+        """Do what the guard does, and continue the seeds of further envs."""
+        guard = self._restarts.guard
+        self._restarts.continue_seeds(episodes[guard.env_index])
+        return guard.continue_episode(episodes)

@@ -37,6 +37,7 @@ from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.sampling.episode_stats import EpisodeStats
+from rlmodule.sampling.open_episodes import MOST_STEPS, ActionHistory, describe_row, join_rows
 from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
@@ -127,6 +128,10 @@ class EnvRunner:
         self._seeds: list[int] = []  # of the last reset
         self._steps = 0
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
+        # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
+        self._keeps_episodes = self._guard is None and role == "env"
+        self._actions = ActionHistory()
+        self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
 
     def _make_env(self) -> None:
         settings = self._settings
@@ -180,7 +185,7 @@ class EnvRunner:
             close_vector_env(self.env)
             with _own_gradients():
                 self._make_env()
-        self._seeds = self._streams.next_seeds()
+        self._seeds, self._saved = self._streams.next_seeds(), {}
         # a ready VectorEnv takes one seed, not one per env
         seed: Any = self._seeds if self._guard is None else self._seeds[0]
         self._row = None
@@ -222,6 +227,8 @@ class EnvRunner:
             EnvError: If a single env raises or its process ends. The next call then starts new episodes.
         """
         start = perf_counter()
+        if self._saved:
+            self._resume()
         if self._row is None:
             self.reset()
         data, calls_before = self._next_storage(num_steps), self.step_counter.cell[0]
@@ -241,6 +248,8 @@ class EnvRunner:
             raise culprit from error
         if self._counts_resets:
             self._uncount_resets(data, num_steps)
+        if self._keeps_episodes:
+            self._actions.add(self._steps - num_steps, data.actions, self._totals.oldest)
         rollout.policy_version = policy_version
         bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
         rollout.stats |= seconds | {"bookkeeping": bookkeeping}
@@ -449,15 +458,58 @@ class EnvRunner:
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters and random streams by index of the env in the run. Envs are not saved: ``set_state`` starts
-        new episodes."""
-        return {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
+        """Return counters, random streams and open episodes by index of the env in the run.
+
+        An open episode is described by its seed and its actions, or by the state of an env that has
+        ``get_episode_state()``; see :meth:`EnvGuard.continue_episode`. Episodes of ready vector envs are not saved.
+        """
+        state = {index: one | {"steps": self._steps} for index, one in self._streams.get_state().items()}
+        if self._saved:
+            return {index: self._saved.get(index, {}) | one for index, one in state.items()}
+        if self._row is None or not self._keeps_episodes:
+            return state
+        totals, episodes = self._totals.open(self._steps), self._call("get_open_episode")
+        for slot, (one, episode, (total, length)) in enumerate(zip(state.values(), episodes, totals, strict=True)):
+            one["episode"] = episode | describe_row(self._row, self._state, slot)
+            one["episode"] |= {"return": total, "length": length}
+            if "env_state" not in episode and length <= MOST_STEPS:
+                one["episode"]["actions"] = self._actions.of(slot, self._steps - length)
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`."""
+        """Restore states from :meth:`get_state` of this or other runners; see :meth:`RandomStreams.set_state`.
+
+        Open episodes continue in the next fragment. One that cannot is cut, and a new one begins in that env.
+        """
         self._streams.set_state(state)
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._row = None
+        self._saved = {index: one for index, one in state.items() if "episode" in one} if self._keeps_episodes else {}
+
+    def _call(self, method: str, *args: Any) -> Sequence[Any]:
+        """Call a method of every single env. Return what each returns."""
+        assert isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
+        return self.env.call(method, *args)
+
+    def _resume(self) -> None:
+        """Bring the envs to where their saved episodes were, and begin a new episode in those that have none."""
+        saved, self._saved = self._saved, {}
+        indices = range(self._first, self._first + self.num_envs)
+        episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
+        episodes = [one if {"actions", "env_state"} & one.keys() else {} for one in episodes]  # others were too long
+        actions = [one.get("actions", ()) for one in episodes]
+        self._actions.set(self._steps, actions)
+        sent = self._actions.sent(self.module, self.env, actions)
+        seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
+        plans = {
+            index: one | {"obs": [x.numpy() for x in one["obs"]], "actions": todo} if one else {"seed": seed}
+            for index, one, todo, seed in zip(indices, episodes, sent, seeds, strict=True)
+        }
+        with _own_gradients():
+            obs, goes_on = zip(*self._call("continue_episode", plans), strict=True)
+        episodes = [one if same else {} for one, same in zip(episodes, goes_on, strict=True)]
+        self._row, self._state = join_rows(self.env, self.module, self._no_obs, episodes, obs)
+        self._totals.resume(self._steps, [(one.get("return", 0.0), one.get("length", 0)) for one in episodes])
 
     def stop(self) -> None:
         """Close the envs within a few seconds, and end all their processes."""

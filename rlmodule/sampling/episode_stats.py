@@ -1,5 +1,7 @@
 """EpisodeStats: returns and lengths of episodes that continue from one fragment to the next."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 _NOTHING_FINISHED = {
@@ -26,6 +28,20 @@ class EpisodeStats:
         """Begin a new episode in every env, after ``steps`` steps."""
         self._returns[:] = 0
         self._began[:] = steps
+
+    def open(self, steps: int) -> list[tuple[float, int]]:
+        """Return the return and the length so far of each env's open episode, after ``steps`` steps."""
+        return list(zip(self._returns.tolist(), (steps - self._began).tolist(), strict=True))
+
+    def resume(self, steps: int, episodes: Sequence[tuple[float, int]]) -> None:
+        """Continue ``episodes`` from :meth:`open`, after ``steps`` steps."""
+        self._returns[:], lengths = np.array(episodes).T
+        self._began[:] = steps - lengths.astype(np.int64)
+
+    @property
+    def oldest(self) -> int:
+        """The step in which the oldest open episode began."""
+        return int(self._began.min())
 
     def finished(self, rewards: np.ndarray, ended: np.ndarray, steps: int) -> dict[str, np.ndarray]:
         """Return ``episode_returns``, ``episode_lengths`` and ``episode_slots`` of the episodes that end in the next
