@@ -132,7 +132,7 @@ class FaultEnv(gym.Env):
         super().reset(seed=seed)
         self._num_resets += 1
         if seed is not None:
-            self._index = self._indices.get(seed)
+            self._index = self._indices.get(seed, self._index)
             with self._path.open("ab") as file:
                 file.write(struct.pack("q", seed))
         strike(self._planned(self._resets, self._num_resets))

@@ -327,13 +327,13 @@ class EnvGuard(Guard, gym.Wrapper):
             obs, _ = self.env.reset(seed=self._seed)
             if "env_state" in episode:
                 obs = self.env.get_wrapper_attr("set_episode_state")(episode["env_state"])
-            else:
-                for action in episode["actions"]:
-                    obs, *_ = self.env.step(action)
+            for action in episode.get("actions", ()):
+                obs, *_ = self.env.step(action)
             leaves = zip(tree.flatten(obs), episode["obs"], strict=True)
             if all(to_array(leaf).astype(saved.dtype).tobytes() == saved.tobytes() for leaf, saved in leaves):
                 return obs, True
-            found = "another observation"
+            can_continue = {"env_state", "actions"} & episode.keys()
+            found = "another observation" if can_continue else "one of too many steps to repeat"
         except Exception as error:
             found = f"{type(error).__name__}: {error}"
         logger.warning(

@@ -14,6 +14,7 @@ next to the observation, with zeros before the first row of an episode.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -42,6 +43,8 @@ from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
 from rlmodule.seeding import int_seed
 from rlmodule.settings import RunnerSettings
+
+logger = logging.getLogger("rlmodule.envs.make")
 
 OnEnv = Callable[[VectorEnv], None]
 """Callback with a new vector env."""
@@ -129,7 +132,7 @@ class EnvRunner:
         self._steps = 0
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
-        self._keeps_episodes = self._guard is None and role == "env"
+        self._role, self._keeps_episodes = role, self._guard is None and role == "env"
         self._actions = ActionHistory()
         self._saved: dict[str, Any] = {}  # states of envs from which the next fragment continues
 
@@ -485,6 +488,11 @@ class EnvRunner:
         self._steps = max((one.get("steps", 0) for one in state.values()), default=0)
         self._row = None
         self._saved = {index: one for index, one in state.items() if "episode" in one} if self._keeps_episodes else {}
+        if self._role == "env" and self._steps and not self._keeps_episodes:
+            logger.warning(
+                "envs %d to %d: expected single envs, whose open episodes continue in a resumed run, got a ready %s. "
+                "New episodes begin.", self._first, self._first + self.num_envs - 1, type(self.env.unwrapped).__name__,
+            )  # fmt: skip
 
     def _call(self, method: str, *args: Any) -> Sequence[Any]:
         """Call a method of every single env. Return what each returns."""
@@ -496,15 +504,17 @@ class EnvRunner:
         saved, self._saved = self._saved, {}
         indices = range(self._first, self._first + self.num_envs)
         episodes = [saved.get(str(index), {}).get("episode", {}) for index in indices]
-        episodes = [one if {"actions", "env_state"} & one.keys() else {} for one in episodes]  # others were too long
         actions = [one.get("actions", ()) for one in episodes]
         self._actions.set(self._steps, actions)
         sent = self._actions.sent(self.module, self.env, actions)
         seeds = self._streams.next_seeds() if {} in episodes else [0] * self.num_envs
         plans = {
-            index: one | {"obs": [x.numpy() for x in one["obs"]], "actions": todo} if one else {"seed": seed}
-            for index, one, todo, seed in zip(indices, episodes, sent, seeds, strict=True)
+            index: one | {"obs": [x.numpy() for x in one["obs"]]} if one else {"seed": seed}
+            for index, one, seed in zip(indices, episodes, seeds, strict=True)
         }
+        for plan, todo in zip(plans.values(), sent, strict=True):
+            if "actions" in plan:
+                plan["actions"] = todo
         with _own_gradients():
             obs, goes_on = zip(*self._call("continue_episode", plans), strict=True)
         episodes = [one if same else {} for one, same in zip(episodes, goes_on, strict=True)]

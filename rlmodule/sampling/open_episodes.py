@@ -35,7 +35,7 @@ class ActionHistory:
         """Add the sampled ``actions`` ``[T, N, ...]`` from ``step`` on; drop those from before the ``oldest`` step."""
         self._blocks.append((step, tree.flatten(actions)))
         oldest = max(oldest, step - MOST_STEPS)
-        while (first := self._blocks[0])[0] + len(first[1][0]) <= oldest:
+        while self._blocks and self._blocks[0][0] + len(self._blocks[0][1][0]) <= oldest:
             self._blocks.popleft()
 
     def of(self, slot: int, began: int) -> list[Tensor]:

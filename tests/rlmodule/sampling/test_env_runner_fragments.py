@@ -215,7 +215,6 @@ def test_state_round_trip_in_the_middle_of_a_block_of_noise() -> None:
                 runner.sample(1)
             other.set_state(clone(runner.get_state()))
             assert differences(other.get_state(), runner.get_state()) == []
-            runner.reset()  # as a runner does whose state was set
             rollouts = [[r.sample(n).columns for n in (1, 1, 40)] for r in (runner, other)]
             assert differences(*rollouts) == [], (kind, before)
 

@@ -1,0 +1,215 @@
+"""A run that is resumed is the run that went on: to the bit, in a process of its own, in the middle of episodes."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import tree
+from gymnasium import spaces
+
+from algorithms import Algorithm
+from algorithms.dqn import DQNConfig
+from algorithms.ppo import PPOConfig
+from rlmodule import Columns
+from rlmodule.sampling.env_runner import EnvRunner
+from rlmodule.testing.data import differences
+from tests.algorithms.dqn.conftest import tiny
+
+ITERATIONS = 3
+
+
+class Walker(gym.Env):
+    """A walk whose steps and lengths are random, with nested observations and actions. A class keeps its numbers
+    outside: :class:`Liar` outside the seed, :class:`Keeper` in a state that it hands out."""
+
+    observation_space = spaces.Dict({"at": spaces.Box(-99, 99, (2,), np.float64), "phase": spaces.Discrete(3)})
+    action_space = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2, start=5)))  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.at, self.phase = self.np_random.standard_normal(2), 0
+        return self._obs(), {}
+
+    def _obs(self) -> Any:
+        return {"at": self.at.copy(), "phase": self.phase}
+
+    def step(self, action: Any) -> Any:
+        push, turn = action
+        self.at = np.clip(self.at + push * (turn - 4) + self.np_random.standard_normal(2) / 9, -99, 99)
+        self.phase = (self.phase + int(turn)) % 3
+        return self._obs(), float(-abs(self.at).sum()), bool(self.np_random.random() < 0.05), False, {}
+
+
+class Liar(Walker):
+    random = np.random.default_rng(0)
+
+    def step(self, action: Any) -> Any:
+        self.at = self.at + self.random.standard_normal(2) / 9
+        return super().step(action)
+
+
+class Keeper(Liar):
+    def get_episode_state(self) -> dict[str, Any]:
+        return {"at": self.at.tolist(), "phase": self.phase, "random": self.random.bit_generator.state} | {
+            "own": self.np_random.bit_generator.state
+        }
+
+    def set_episode_state(self, state: dict[str, Any]) -> Any:
+        self.at, self.phase = np.array(state["at"]), state["phase"]
+        self.random.bit_generator.state, self.np_random.bit_generator.state = state["random"], state["own"]
+        return self._obs()
+
+
+def ppo(env: Any, **values: Any) -> PPOConfig:
+    quick = {"num_envs_per_env_runner": 3, "train_batch_size_per_learner": 96, "minibatch_size": 32, "num_epochs": 2}
+    return PPOConfig(env=env, **{"seed": 3, "model_config": {"fcnet_hiddens": [8]}} | quick | values)
+
+
+LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
+PAST = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+
+RUNS: dict[str, Callable[[], PPOConfig | DQNConfig]] = {
+    "ppo": lambda: ppo("CartPole-v1"),
+    "ppo, async": lambda: ppo("CartPole-v1", gym_env_vectorize_mode="async"),
+    "ppo, lstm that sees the past": lambda: ppo("Pendulum-v1", model_config=LSTM | PAST),
+    "ppo, physics": lambda: ppo("HalfCheetah-v5"),
+    "ppo, Box2D": lambda: ppo("LunarLander-v3"),
+    "ppo, nested": lambda: ppo(Walker),
+    "ppo, own state": lambda: ppo(Keeper),
+    "ppo, mended envs": lambda: ppo("CartPole-v1", restart_failed_sub_environments=True),
+    "dqn": lambda: tiny(prioritized_replay=True, n_step=3, training_intensity=5.0, num_atoms=3, v_min=0, v_max=9),
+    "dqn, noisy": lambda: tiny(noisy=True, dueling=True),
+    "dqn, sequences": lambda: tiny(
+        model_config=LSTM, burn_in_len=2, num_steps_sampled_before_learning_starts=64, train_batch_size_per_learner=10
+    ),
+}
+
+
+def fingerprint(algorithm: Algorithm) -> str:
+    """SHA-256 of all state but the seconds that passed."""
+    state, digest = algorithm.get_state(), hashlib.sha256()
+    state["metrics"]["seconds"] = 0.0
+    for path, leaf in tree.flatten_with_path(state):
+        is_tensor = isinstance(leaf, torch.Tensor)
+        value = leaf.detach().contiguous().numpy().tobytes() if is_tensor else repr(leaf).encode()
+        digest.update(repr([*map(str, path)]).encode() + value)
+    return digest.hexdigest()
+
+
+def train(algorithm: Algorithm) -> list[tuple[str, float]]:
+    """After each iteration the fingerprint, and a number that a user sees."""
+    seen = []
+    for _ in range(ITERATIONS):
+        result = algorithm.train()
+        seen.append((fingerprint(algorithm), repr(result["env_runners"]["episode_return_mean"])))
+    return seen
+
+
+def resume(folder: str) -> None:
+    """Train on from every checkpoint in ``folder``; print what :func:`train` returns, by its name."""
+    seen = {}
+    for path in Path(folder).iterdir():
+        with Algorithm.from_checkpoint(path, allow=["tests.algorithms.test_resume"]) as algorithm:
+            seen[path.name] = train(algorithm)
+    print(json.dumps(seen))
+
+
+def test_a_resumed_run_equals_the_one_that_went_on_to_the_bit(tmp_path: Path) -> None:
+    expected = {}
+    for name, config in RUNS.items():
+        with config().build() as algorithm:
+            algorithm.train()
+            algorithm.train()
+            algorithm.save(tmp_path / name)
+            expected[name] = train(algorithm)
+    command = f"from tests.algorithms.test_resume import resume; resume({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    got = json.loads(done.stdout.splitlines()[-1])
+    assert {name: [tuple(each) for each in seen] for name, seen in got.items()} == expected
+
+
+def test_an_env_that_is_random_outside_its_seed_is_named_and_its_episode_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ppo(Liar).build() as algorithm:
+        algorithm.train()
+        algorithm.save(tmp_path / "c")
+        steps = algorithm.env_steps
+    with Algorithm.from_checkpoint(tmp_path / "c", allow=["tests.algorithms.test_resume"]) as other:
+        other.train()
+        assert other.env_steps == steps + 96
+        rollout = other.env_runner_group.sample(1)[0]
+    assert int(rollout.valid.sum()) == 3
+    told = [record.getMessage() for record in caplog.records]
+    assert any("env 0: expected its open episode to continue after the run was resumed, got another" in x for x in told)
+    assert any("env 2" in x for x in told)
+
+
+def settings(num_envs: int) -> PPOConfig:
+    return ppo("CartPole-v1", num_envs_per_env_runner=num_envs)
+
+
+def runner_of(envs: range, module: Any, state: dict[str, Any]) -> EnvRunner:
+    """A runner of some of the run's envs that goes on from a state of all of them."""
+    runner = EnvRunner(settings(len(envs)), run_seed=1, first_env_index=envs.start)
+    runner.set_module(module)
+    runner.set_state({index: one for index, one in state.items() if int(index) in envs})
+    return runner
+
+
+def test_open_episodes_move_between_runners_to_the_bit() -> None:
+    with settings(4).build() as algorithm:
+        module = algorithm.env_runner_group.local_runner.module
+        whole = runner_of(range(4), module, {})
+        whole.sample(33)
+        state = whole.get_state()
+        episodes = {index: one["episode"] for index, one in state.items()}
+        assert any(one["length"] for one in episodes.values())
+        # four envs in two runners, and then in one again
+        moved: dict[str, Any] = {}
+        for envs in (range(2), range(2, 4)):
+            runner = runner_of(envs, module, state)
+            counted = runner.step_counter.count
+            runner._resume()
+            assert runner.step_counter.count == counted  # replayed steps were counted when they were sampled
+            moved |= runner.get_state()
+        again = runner_of(range(4), module, moved)
+        again._resume()
+        for state_after in (moved, again.get_state()):
+            assert differences(episodes, {index: one["episode"] for index, one in state_after.items()}) == []
+        whole_rollout, rollout = whole.sample(20), again.sample(20)
+        assert differences(whole_rollout.columns, rollout.columns) == []
+        assert differences(whole_rollout.stats["episode_returns"], rollout.stats["episode_returns"]) == []
+
+
+def test_a_new_env_beside_resumed_ones_begins_an_episode() -> None:
+    with settings(2).build() as algorithm:
+        module = algorithm.env_runner_group.local_runner.module
+        first = runner_of(range(2), module, {})
+        last = first.sample(7).last_obs
+        grown = EnvRunner(settings(3), run_seed=1)
+        grown.set_module(module)
+        grown.set_state(first.get_state())
+        rollout = grown.sample(1)
+    obs, starts = rollout.columns[Columns.OBS][0], rollout.columns[Columns.STARTS][0]
+    assert torch.equal(obs[:2], last)
+    assert starts.tolist() == [False, False, True]
+
+
+def test_an_episode_of_more_actions_than_are_kept_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmodule.sampling.env_runner.MOST_STEPS", 5)
+    with settings(2).build() as algorithm:
+        module = algorithm.env_runner_group.local_runner.module
+        runner = runner_of(range(2), module, {})
+        runner.sample(6)
+        state = runner.get_state()
+        assert all("actions" not in one["episode"] for one in state.values())
+        assert runner_of(range(2), module, state).sample(1).columns[Columns.STARTS].all()
