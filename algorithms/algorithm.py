@@ -294,7 +294,7 @@ class Algorithm(metaclass=AlgorithmType):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state from :meth:`get_state`. Envs start new episodes."""
+        """Restore a state from :meth:`get_state`. Open episodes continue where that is possible."""
         self.learner_group.set_state(state["learners"])
         self.env_runner_group.set_state(state["env_runners"])
         self.env_runner_group.set_counters(state["workers"])
