@@ -312,7 +312,12 @@ def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
     if _sealed(body) != sealed:
         raise DamagedFolder(f"{MANIFEST}: it does not have the SHA-256 that it ends with")
     for name, entry in files.items():
-        if Path(name).name != name or not isinstance(entry, dict) or type(entry.get("size")) is not int:
+        if (
+            Path(name).name != name
+            or name in ("", "..")
+            or not isinstance(entry, dict)
+            or type(entry.get("size")) is not int
+        ):
             raise DamagedFolder(f"{MANIFEST}: {name!r} is not a file of the folder")
     return manifest
 
@@ -351,29 +356,27 @@ def _content(
         keep: Whether to return the content.
         read: Whether to read it; else only compare the size.
     """
+    most, digest, at = MOST_BYTES_OF_MANIFEST if size is None else size, hashlib.sha256(), 0
     try:
-        handle = os.open(folder / name, _OPEN)
-    except OSError as error:
-        got = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise DamagedFolder(f"{name}: {got}") from error
-    with open(handle, "rb", buffering=0) as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise DamagedFolder(f"{name}: it is not a regular file")
-        if about.st_size != size and (size is not None or about.st_size > MOST_BYTES_OF_MANIFEST):
-            raise DamagedFolder(f"{name}: expected {size or 'fewer'} bytes, got {about.st_size}")
-        size, digest, at = about.st_size if read else 0, hashlib.sha256(), 0
-        try:
-            content = bytearray(size if keep else min(size, _CHUNK))
-            while at < size:
+        with open(folder / name, "rb", buffering=0, opener=lambda path, _: os.open(path, _OPEN)) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise DamagedFolder(f"{name}: it is not a regular file")
+            if about.st_size > most or size not in (None, about.st_size):
+                raise DamagedFolder(f"{name}: expected {'at most ' * (size is None)}{most} bytes, got {about.st_size}")
+            to_read = about.st_size if read else 0
+            content = bytearray(to_read if keep else min(to_read, _CHUNK))
+            while at < to_read:
                 begin = at if keep else 0
                 window = memoryview(content)[begin : begin + _CHUNK]
                 if not (count := file.readinto(window)):
                     break
                 digest.update(window[:count])
                 at += count
-        except (OSError, MemoryError) as error:
-            raise DamagedFolder(f"{name}: {error or 'it needs more memory than there is'}") from error
+    except OSError as error:
+        raise DamagedFolder(f"{name}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise DamagedFolder(f"{name}: it needs more memory than there is") from error
     return content if keep else bytearray(), digest.hexdigest()
 
 
