@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -53,21 +54,23 @@ class CheckpointWriter:
             self._done += [(path, error) for path in (last, best) if path is not None]
             return
         waits = last is not None and "replay" in content
-        jobs: list[tuple[Path, Callable[..., Path], int]] = []
+        jobs: list[tuple[Path, Callable[..., Path]]] = []
         if last is not None:
-            jobs.append((last, prepare_content(content, copy=not waits), self._keep))
+            jobs.append((last, prepare_content(content, copy=not waits)))
         if best is not None:
             content.pop("replay", None)
-            jobs.append((best, jobs[0][1] if jobs and not waits else prepare_content(content, copy=True), 1))
+            jobs.append((best, jobs[0][1] if jobs and not waits else prepare_content(content, copy=True)))
+        if last is not None and self._keep > 1:
+            jobs[0] = (last, partial(_write_and_keep, jobs[0][1], self._algorithm.env_steps, self._keep))
         self._thread = Thread(target=self._write, args=(jobs,), name="checkpoint writer")
         self._thread.start()
         if waits:
             self._thread.join()
 
-    def _write(self, jobs: list[tuple[Path, Callable[..., Path], int]]) -> None:
-        for path, write, keep in jobs:
+    def _write(self, jobs: list[tuple[Path, Callable[..., Path]]]) -> None:
+        for path, write in jobs:
             try:
-                _write_and_keep(path, write, keep)
+                write(path)
             except Exception as error:  # raised by finish()
                 self._done.append((path, error))
             else:
@@ -97,18 +100,17 @@ class CheckpointWriter:
         return [(path, error is None) for path, error in done]
 
 
-def _write_and_keep(path: Path, write: Callable[..., Path], keep: int) -> None:
-    """Write a checkpoint, and move the one that it replaces to the earlier ones, of which ``keep - 1`` stay.
+def _write_and_keep(write: Callable[..., Path], env_steps: int, keep: int, path: Path) -> None:
+    """Write a checkpoint, and move one of fewer or more env steps that it replaces to the earlier ones.
 
-    The oldest are deleted once the new one was read back and is sound.
+    Of these, the newest ``keep - 1`` stay; others are deleted once the new checkpoint was read back and is sound.
     """
-    if keep == 1:
-        write(path)
-        return
     aside = None
     with suppress(DamagedFolder):  # a damaged one is not kept
-        aside = path.with_name("checkpoints") / str(read_manifest(path, KIND)["about"]["env_steps"])
-        aside.parent.mkdir(exist_ok=True)
+        earlier = read_manifest(path, KIND)["about"]["env_steps"]
+        if earlier != env_steps:
+            aside = path.with_name("checkpoints") / str(earlier)
+            aside.parent.mkdir(exist_ok=True)
     write(path, aside)
     verify_checkpoint(path)
     for old in history_of(path.parent)[keep - 1 :]:
