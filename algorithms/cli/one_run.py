@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from algorithms.algorithm import Algorithm
 from algorithms.cli.checkpoints import ALLOW
@@ -61,6 +62,11 @@ class TrainFlags(CommandFlags):
         "Continue a run: its folder, or a checkpoint in it. It keeps its settings, except for the flags you type; "
         "leave out ALGO and ENV.",
     )
+    resume: Literal["auto"] | None = setting(
+        None,
+        "auto continues the run in --run-dir from its newest sound checkpoint, if there is one, until --num-env-steps "
+        "are sampled in all; so the same command may start again what was killed.",
+    )
     allow: list[str] | None = setting(None, ALLOW)
     quiet: bool = setting(False, "Print nothing but errors.")
 
@@ -72,7 +78,7 @@ class TrainPlan:
     Attributes:
         config: All settings, not yet validated; ``run_dir`` may be :data:`NEW_RUN_DIR`.
         flags: The command's own flags.
-        num_env_steps: Env steps to sample.
+        num_env_steps: Env steps to sample; not positive if a resumed run has sampled all.
         begun_with: Origin of the settings, as text: a preset, the defaults or a checkpoint.
         checkpoint: The checkpoint to continue; None starts a new run.
         allow: Modules that the checkpoint may import.

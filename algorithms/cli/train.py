@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.cli.checkpoints import allowing, find_checkpoint, modules_in, saved_config_class
-from algorithms.cli.exits import UsageError
+from algorithms.cli.exits import OK, UsageError
 from algorithms.cli.flags import algorithm_config, apply, parse, parse_early, settings_in
 from algorithms.cli.one_run import DEFAULT_STEPS, NEW_RUN_DIR, TrainFlags, TrainPlan, train_once
 from algorithms.cli.seeds import seeds_of, train_seeds
 from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
-from algorithms.registry import ALGORITHMS
-from algorithms.run.checkpoints import read_checkpoint
-from algorithms.run.run_folder import RunFolder, run_folder_of
+from algorithms.registry import ALGORITHMS, name_of
+from algorithms.run.checkpoints import checkpoint_in, read_checkpoint, run_folder_of
+from algorithms.run.run_folder import RunFolder
 from catalog.errors import closest
 from catalog.settings import settings_of
 
@@ -32,6 +32,9 @@ def train(args: Sequence[str]) -> int:
     plan = train_plan(args)
     plan.config.validate()
     run_dir = plan.config.run_dir
+    if plan.num_env_steps < 1:
+        plan.say(f"{plan.checkpoint} has sampled {plan.flags.num_env_steps or 'all'} env steps: nothing is left to do.")
+        return OK
     if plan.checkpoint is None and run_dir not in (None, NEW_RUN_DIR):
         for folder in [Path(run_dir, f"seed-{seed}") for seed in plan.seeds] or [run_dir]:
             RunFolder(folder, env_steps=0).undo()  # raises for a folder in use before envs and workers start
@@ -49,9 +52,9 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     # The algorithm decides which settings are flags, and --load with --allow decides the algorithm: read these first.
     early = parse_early(TrainFlags, args)
     allow = modules_in(early.allow)
-    checkpoint = None if early.load is None else find_checkpoint(early.load)
+    checkpoint = _to_resume(early) or (find_checkpoint(early.load) if early.load else None)
     content: dict[str, Any] = {} if checkpoint is None else read_checkpoint(checkpoint)
-    if checkpoint is not None:
+    if early.load is not None:
         algo, prog, words, count = saved_config_class(content, allow), "rlmodule train", "--load CKPT", range(1)
     elif args and not args[0].startswith("-"):
         name, args = args[0], args[1:]
@@ -63,30 +66,50 @@ def train_plan(args: Sequence[str]) -> TrainPlan:
     settings = settings_in(algo(), known)
     flags, envs, typed = parse(TrainFlags, prog, words, args, count=count, settings=settings)
     seeds, preset, run_dir = seeds_of(flags.seed), None, flags.run_dir
+    begun, env = str(checkpoint), dict[str, Any]()
+    if envs:
+        env = {"env": environment(envs[0])}
+        preset, source = _preset(algo, env["env"], flags.preset)
+        begun = source if checkpoint is None else begun
+    elif flags.preset not in ("auto", "none") or len(seeds) > 1:
+        raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
     if checkpoint is None:
-        env = environment(envs[0])
-        preset, begun = _preset(algo, env, flags.preset)
-        config = algo(**(preset.settings if preset else {})).update({"env": env})
+        config = algo(**(preset.settings if preset else {})).update(env)
     else:
+        if saved_config_class(content, allow) is not algo:
+            got = f"{content['algorithm']} in {checkpoint}"
+            raise UsageError(f"--resume: expected a run of {name_of(algo())}, got {got}. Choose another --run-dir.")
         with allowing(allow):  # typed settings replace saved ones, which may then stay unreadable
-            given = {name: value for name, value in typed.items() if name in known}
-            config, begun = algo.from_dict(content["config"], allow=allow, **given), str(checkpoint)
+            given = {name: value for name, value in typed.items() if name in known} | env
+            config = algo.from_dict(content["config"], allow=allow, **given)
         if run_dir == NEW_RUN_DIR:
             run_dir = str(run_folder_of(checkpoint) or NEW_RUN_DIR)
-        if flags.preset not in ("auto", "none") or len(seeds) > 1:
-            raise UsageError("--load: expected neither --preset nor several seeds with it, got one. Leave that out.")
     if flags.jobs > 1 and len(seeds) < 2:
         raise UsageError(
             "--jobs: expected several seeds to train at a time, got one. Leave it out, or add --seed 1..5."
         )
-    if allow and checkpoint is None:
+    if allow and early.load is None and early.resume is None:
         raise UsageError(
             "--allow: expected a checkpoint to load, got none. What is typed here is trusted: leave it out."
         )
     # Typed flags are applied last: they override the preset and the checkpoint.
     steps = flags.num_env_steps or (preset.num_env_steps if preset else DEFAULT_STEPS)
+    steps -= content["state"]["metrics"]["env_steps"] if content and env else 0  # resumed runs count all steps
     config = apply(typed, config).update({"run_dir": run_dir} | ({"seed": seeds[0]} if len(seeds) == 1 else {}))
     return TrainPlan(config, flags, steps, begun, checkpoint, allow, seeds if len(seeds) > 1 else ())
+
+
+def _to_resume(flags: TrainFlags) -> Path | None:
+    """Return the checkpoint from which ``--resume auto`` continues; None if there is none, or without that flag."""
+    if flags.resume is None:
+        return None
+    if flags.load:
+        raise UsageError(f"--resume: expected no --load with it, got {flags.load}. Leave one of them out.")
+    if flags.run_dir in (None, NEW_RUN_DIR) or len(seeds_of(flags.seed)) > 1:
+        got = "several seeds" if len(seeds_of(flags.seed)) > 1 else "no --run-dir"
+        raise UsageError(f"--resume: expected one run in a folder, got {got}. Type --run-dir runs/mine, and one seed.")
+    checkpoint = checkpoint_in(str(flags.run_dir))
+    return None if checkpoint == Path(str(flags.run_dir)) else checkpoint
 
 
 def _preset(algo: type[AlgorithmConfig], env: Any, chosen: str) -> tuple[Preset | None, str]:

@@ -1,6 +1,5 @@
 """Checkpoints: what goes in comes out, nothing is lost when writing fails, and reading runs no code."""
 
-import json
 import os
 import pickle
 import re
@@ -9,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors
-import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
-from rlmodule import checkpoint
-from rlmodule.checkpoint import load_checkpoint, save_checkpoint
+from rlmodule.checkpoint import load_checkpoint, prepare_checkpoint, save_checkpoint
 from rlmodule.testing.data import clone, differences
+from tests.checkpoints import rewrite
 
 STATE: dict[str, Any] = {
     "weights": {"a.b": torch.arange(6.0).view(2, 3), "flag": torch.tensor(True), "empty": torch.zeros(0, 4)},
@@ -34,7 +32,7 @@ def test_round_trip(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "deep" / "er" / "run", STATE)
     assert path == tmp_path / "deep" / "er" / "run"
     assert differences(load_checkpoint(path), STATE) == []
-    assert sorted(os.listdir(path)) == ["checkpoint.json", "tensors.safetensors"]
+    assert sorted(os.listdir(path)) == ["checkpoint.json", "manifest.json", "tensors.safetensors"]
     assert os.listdir(path.parent) == ["run"]
 
 
@@ -112,54 +110,19 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "c") == {"a": 1}
 
 
-@pytest.mark.parametrize("earlier", [True, False])
-@pytest.mark.parametrize("fails", ["save_file", "write_text", "fsync", "rename 1", "rename 2"])
-def test_failing_to_write_leaves_the_earlier_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, earlier: bool
-) -> None:
-    if earlier:
-        save_checkpoint(tmp_path / "c", STATE)
-    elif fails == "rename 2":
-        return  # there is only one then
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError("disk is full")
-
-    renames: list[Any] = []
-    rename = os.rename
-
-    def sometimes(*args: Any) -> None:
-        renames.append(args)
-        (full if len(renames) == int(fails[-1]) else rename)(*args)
-
-    if fails == "save_file":
-        monkeypatch.setattr(safetensors.torch, "save_file", full)
-    elif fails == "write_text":
-        monkeypatch.setattr(Path, "write_text", full)
-    elif fails == "fsync":
-        monkeypatch.setattr(os, "fsync", full)
-    else:
-        monkeypatch.setattr(os, "rename", sometimes)
-    with pytest.raises(OSError, match="disk is full"):
-        save_checkpoint(tmp_path / "c", {"new": 1})
-    monkeypatch.undo()
-    assert os.listdir(tmp_path) == (["c"] if earlier else [])
-    if earlier:
-        assert differences(load_checkpoint(tmp_path / "c"), STATE) == []
-    save_checkpoint(tmp_path / "c", {"new": 1})
-    assert load_checkpoint(tmp_path / "c") == {"new": 1}
+def test_the_replay_is_in_a_file_of_its_own(tmp_path: Path) -> None:
+    state = {"replay": {"obs": torch.ones(2), "rows": 2}, "replays": torch.zeros(1), "a": {"replay": torch.ones(1)}}
+    path = save_checkpoint(tmp_path / "c", state)
+    assert [*load_file(path / "replay.safetensors")] == ["replay/obs"]
+    assert {*load_file(path / "tensors.safetensors")} == {"replays", "a/replay"}
+    assert differences(load_checkpoint(path), state) == []
 
 
-def test_the_new_one_is_whole_on_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_checkpoint(tmp_path / "c", STATE)
-    seen = []
-
-    def look(staged: Path, target: Path) -> None:
-        seen.append([load_checkpoint(staged), load_checkpoint(target)])
-
-    monkeypatch.setattr(checkpoint, "_replace", look)
-    save_checkpoint(tmp_path / "c", {"new": torch.ones(1)})
-    assert differences(seen, [[{"new": torch.ones(1)}, STATE]]) == []
+def test_what_was_prepared_with_a_copy_may_change(tmp_path: Path) -> None:
+    state = {"a": torch.zeros(3)}
+    write = prepare_checkpoint(state, copy=True)
+    state["a"].add_(1)
+    assert load_checkpoint(write(tmp_path / "c"))["a"].tolist() == [0, 0, 0]
 
 
 def test_foreign_folders_and_files_are_not_overwritten(tmp_path: Path) -> None:
@@ -186,15 +149,6 @@ def test_a_place_that_cannot_be_written_is_explained(tmp_path: Path, inside: str
             save_checkpoint("/proc/nothing", STATE)
 
 
-def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: Any) -> None:
-        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(OSError, match=r"^save\(.+\): expected a folder to write to, got I/O error: No space left"):
-        save_checkpoint(tmp_path / "c", STATE)
-
-
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_who_may_read_a_checkpoint_goes_by_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
@@ -213,56 +167,38 @@ def test_nothing_to_load(tmp_path: Path) -> None:
             load_checkpoint(path)
 
 
-def _rewrite(path: Path, change: dict[str, Any]) -> None:
-    file = path / "checkpoint.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-
-
-DAMAGES = {
-    "json cut off": lambda path: (path / "checkpoint.json").write_text('{"format": 1, "state": {'),
-    "json of another kind": lambda path: (path / "checkpoint.json").write_text("[1]"),
-    "json no text": lambda path: (path / "checkpoint.json").write_bytes(b"\xff\xfe\x00"),
-    "json empty": lambda path: (path / "checkpoint.json").write_text(""),
-    "no format": lambda path: (path / "checkpoint.json").write_text('{"state": {}}'),
-    "another format": lambda path: _rewrite(path, {"format": 99}),
-    "unknown tensor": lambda path: _rewrite(path, {"state": {"a": {"__tensor__": "nowhere"}}}),
-    "tensors cut off": lambda path: os.truncate(path / "tensors.safetensors", 40),
-    "tensors empty": lambda path: os.truncate(path / "tensors.safetensors", 0),
-    "tensors gone": lambda path: (path / "tensors.safetensors").unlink(),
-    "tensors replaced": lambda path: (path / "tensors.safetensors").write_bytes(pickle.dumps([1, 2, 3] * 50)),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_one_clear_error(tmp_path: Path, damage: str) -> None:
-    path = save_checkpoint(tmp_path / "c", STATE)
-    DAMAGES[damage](path)
-    with pytest.raises(ValueError, match=r"^load\(.*c'\): expected a complete checkpoint of format 1, got one that"):
-        load_checkpoint(path)
-
-
 def test_damage_is_told_in_words(tmp_path: Path) -> None:
-    for damage, told in (
-        ("unknown tensor", "tensors.safetensors lacks 'nowhere'"),
-        ("tensors gone", f"tensors.safetensors: No such file or directory: {tmp_path}/c/tensors.safetensors"),
-        ("another format", "it is of format 99"),
-        ("json empty", "checkpoint.json: Expecting value: line 1 column 1 (char 0)"),
+    path = save_checkpoint(tmp_path / "c", {"a": torch.ones(1)})
+    deep: Any = 1
+    for _ in range(101):
+        deep = [deep]
+    for content, told in (
+        ({"a": {"__tensor__": "nowhere"}}, "checkpoint.json: the tensor 'nowhere' is missing"),
+        ({"a": {"__tensor__": []}}, "checkpoint.json: unhashable type: 'list'"),
+        ([1], "checkpoint.json: it is not an object"),
+        ({"a": deep}, "checkpoint.json: it is nested deeper than 100"),
     ):
-        path = save_checkpoint(tmp_path / "c", STATE)
-        DAMAGES[damage](path)
+        rewrite(path, lambda _, content=content: content)
         with pytest.raises(ValueError, match=re.escape(f"one that cannot be read ({told}). Load another checkpoint;")):
             load_checkpoint(path)
-        (path / "checkpoint.json").write_text("{}")  # so that it can be replaced
+    rewrite(path, lambda _: {"a": deep[0][0]})
+    load_checkpoint(path)
+
+
+def test_a_checkpoint_of_format_1_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.json").write_text('{"format": 1, "state": {}}')
+    with pytest.raises(ValueError, match=r"\(manifest\.json: No such file or directory; checkpoints of format 1 have"):
+        load_checkpoint(tmp_path)
 
 
 def test_of_two_checkpoints_of_a_run_the_sound_one_is_named(tmp_path: Path) -> None:
     last, best = (save_checkpoint(tmp_path / name, STATE) for name in ("checkpoint", "best_checkpoint"))
     elsewhere = save_checkpoint(tmp_path / "mine", STATE)
-    DAMAGES["tensors cut off"](best)
+    os.truncate(best / "tensors.safetensors", 40)
     with pytest.raises(ValueError, match=rf"\. Load '{last}', which is sound; this one is damaged or from"):
         load_checkpoint(best)
-    DAMAGES["tensors cut off"](elsewhere)
-    DAMAGES["json cut off"](last)
+    os.truncate(elsewhere / "tensors.safetensors", 40)
+    os.truncate(last / "checkpoint.json", 40)
     for path in (last, best, elsewhere):
         with pytest.raises(ValueError, match=r"\. Load another checkpoint; this one"):
             load_checkpoint(path)

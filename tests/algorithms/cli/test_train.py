@@ -257,9 +257,30 @@ def test_a_run_that_goes_on_elsewhere_leaves_its_folder_alone(run: Path, monkeyp
     assert steps_logged("moved") == [64, 128, 192]
 
 
+def test_one_command_begins_a_run_and_resumes_it_until_all_steps_are_sampled(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    command = [*PPO, "--run-dir", "run", "--resume", "auto", "--keep-checkpoints", "2", "--checkpoint-interval", "1"]
+    assert main([*command, "--num-env-steps", "128"]) == 0
+    assert "begun with  the preset of CartPole-v1" in capsys.readouterr().out
+    os.truncate("run/checkpoint/checkpoint.json", 10)
+    assert main([*command, "--num-env-steps", "256"]) == 0
+    assert "begun with  run/checkpoints/64, at step 64\n  steps       192 more\n" in capsys.readouterr().out
+    (message,) = caplog.messages
+    assert message.startswith("run/checkpoint is passed over: load('run/checkpoint'): expected a complete checkpoint")
+    assert steps_logged("run") == [64, 128, 192, 256]
+    assert main([*command, "--num-env-steps", "256"]) == 0
+    assert capsys.readouterr().out == "run/checkpoint has sampled 256 env steps: nothing is left to do.\n"
+    assert steps_logged("run") == [64, 128, 192, 256]
+
+
 @pytest.mark.parametrize(
     ("args", "part"),
     [
+        (["--load", "run", "--resume", "auto"], "--resume: expected no --load with it, got run"),
+        (["ppo", "CartPole-v1", "--resume", "auto"], "--resume: expected one run in a folder, got no --run-dir"),
+        (["ppo", "CartPole-v1", "--resume", "auto", "--run-dir", "x", "--seed", "1,2"], "got several seeds. Type"),
+        (["dqn", "CartPole-v1", "--resume", "auto", "--run-dir", "run"], "expected a run of DQN, got PPO in run/ch"),
         (["ppo", "--load", "run"], "rlmodule train: expected --load CKPT, got ppo"),
         (["ppo", "CartPole-v1", "--load", "run"], "rlmodule train: expected --load CKPT, got ppo CartPole-v1"),
         (["--load", "run", "--preset", "CartPole-v1"], "--load: expected neither --preset nor several seeds"),

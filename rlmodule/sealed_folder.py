@@ -1,0 +1,428 @@
+"""Folders of files that are written at once and verified when they are read: checkpoints, policies.
+
+``manifest.json`` names every file of the folder with its size and SHA-256, and ends with the SHA-256 of itself::
+
+    {"kind": "checkpoint", "format": 2, "versions": {…}, "about": {…}, "files": {name: {"size": …, "sha256": …}},
+     "sha256": …}
+
+The digests prove that the files are as they were written, not who wrote them.
+"""
+
+import ctypes
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+if sys.platform != "win32":
+    import fcntl
+
+StrPath: TypeAlias = str | os.PathLike[str]
+Result = TypeVar("Result")
+
+MANIFEST = "manifest.json"
+FORMATS = {"checkpoint": 2, "policy": 1}
+"""The format of each kind of folder that is written and read."""
+MOST_BYTES_OF_MANIFEST = 1_000_000
+_INTS = {torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64"}
+_UNSIGNED = {torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL"}
+_FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
+_DTYPES = {**_INTS, **_UNSIGNED, **_FLOATS, torch.complex64: "C64"}
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # of Linux
+_CHUNK = 1 << 20
+# A link could lead anywhere, and opening a FIFO would wait for somebody who writes to it.
+_OPEN = os.O_RDONLY | (os.O_BINARY if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+class DamagedFolder(ValueError):
+    """Raised if a folder is not as it was written. The message names the file and says why, in a few words."""
+
+
+# --- write ------------------------------------------------------------------------------------------------------------
+
+
+def write_folder(
+    path: StrPath,
+    kind: str,
+    files: Mapping[str, bytes | Mapping[str, Tensor]],
+    about: Mapping[str, Any] | None = None,
+    keep: StrPath | None = None,
+) -> None:
+    """Write ``files`` and their manifest as the folder ``path``, in place of an earlier folder of this kind.
+
+    The new folder is written next to ``path``, flushed to the disk, and then exchanged with the earlier one. So there
+    is a complete folder at every moment, whatever is killed or fails. Permissions follow the umask.
+
+    Args:
+        path: The folder; a link is followed. Folders above it are created.
+        kind: One of :data:`FORMATS`.
+        files: Content by name: bytes, or tensors by name, which are written as safetensors, without a copy of those
+            that are contiguous and on the CPU.
+        about: Plain values for the manifest, which can be read without the files.
+        keep: Where to move the earlier folder instead of deleting it; what is there is deleted.
+
+    Raises:
+        OSError: If the folder cannot be written; the earlier one is then unchanged.
+    """
+    target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _staged(target) as staged:
+        listed = {name: _write(staged / name, _chunks(content)) for name, content in files.items()}
+        libraries = ("catalog-rl", "torch", "numpy", "gymnasium", "safetensors")
+        versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
+        body = {"kind": kind, "format": FORMATS[kind], "versions": versions, "about": about or {}, "files": listed}
+        _write(staged / MANIFEST, [_sealed(body)])
+        _flush(staged)
+        _take_place(staged, target)
+        if keep is not None and staged.exists():
+            shutil.rmtree(keep, ignore_errors=True)
+            os.rename(staged, keep)
+            _flush(Path(keep).parent)
+        _flush(target.parent)
+    _sweep(target)
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """Create a folder next to ``target``, locked while this process needs it, and delete what is left of it."""
+    while True:
+        staged = target.with_name(f".{target.name}-{uuid4().hex}")
+        staged.mkdir()  # unlike a folder of tempfile, it follows the umask
+        with _locked(staged, wait=True):
+            if not staged.exists():  # another process found it before it was locked, and swept it away
+                continue
+            try:
+                yield staged
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+            return
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Lock a folder until the block or this process ends; give False if another one has it, or if it has no locks."""
+    if sys.platform == "win32":
+        yield False
+        return
+    handle, locked = os.open(folder, os.O_RDONLY), False
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            locked = True
+        yield locked
+    finally:
+        os.close(handle)
+
+
+def _leftovers(target: Path) -> list[Path]:
+    """Return the folders that saves of ``target`` work on, or left behind when their process was killed."""
+    name = re.compile(rf"\.{re.escape(target.name)}-[0-9a-f]{{32}}")
+    return [found for found in target.parent.iterdir() if name.fullmatch(found.name)]
+
+
+def _sweep(target: Path) -> None:
+    """Delete the leftovers of processes that were killed."""
+    for left in _leftovers(target):
+        with suppress(OSError), _locked(left) as is_nobodys:
+            if is_nobodys:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _chunks(content: bytes | Mapping[str, Tensor]) -> list[Any]:
+    """Return the bytes of a file as buffers that share the memory of the tensors."""
+    if isinstance(content, bytes):
+        return [content]
+    # widest types first: each tensor then lies at a multiple of its item size
+    tensors = sorted(content.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    arrays = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for _, tensor in tensors]
+    header: dict[str, Any] = {}
+    end = 0
+    for (name, tensor), array in zip(tensors, arrays, strict=True):
+        span = [end, end := end + array.nbytes]
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": span}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *arrays]
+
+
+def _write(file: Path, chunks: list[Any]) -> dict[str, Any]:
+    """Write and flush a new file; return its size and its SHA-256, which is computed at the same time."""
+    digest, size = hashlib.sha256(), 0
+    hashing = Thread(target=lambda: [digest.update(chunk) for chunk in chunks])
+    hashing.start()
+    try:
+        with open(file, "xb") as opened:
+            for chunk in chunks:
+                size += opened.write(chunk)
+            opened.flush()
+            os.fsync(opened.fileno())
+    finally:
+        hashing.join()
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    """Return the only text of a manifest with this content."""
+    digest = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
+    return (json.dumps({**body, "sha256": digest}, indent=1) + "\n").encode()
+
+
+def _flush(folder: Path) -> None:
+    """Flush the names in a folder to the disk."""
+    if sys.platform != "win32":  # which cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _take_place(staged: Path, target: Path) -> None:
+    """Give the folder ``staged`` the name ``target``, and the folder of that name, if any, the name ``staged``.
+
+    Linux exchanges both names in one step. On file systems that cannot, ``target`` is missing for a moment, in which
+    :func:`standing_in` finds the earlier folder.
+    """
+    try:
+        return os.rename(staged, target)  # where there is nothing, or an empty folder
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    if _exchange(staged, target):
+        return None
+    aside = target.with_name(f".{target.name}-{uuid4().hex}")
+    os.rename(target, aside)
+    try:
+        os.rename(staged, target)
+    except BaseException:
+        os.rename(aside, target)
+        raise
+    return os.rename(aside, staged)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders in one step; return False where that is not possible."""
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+# --- read -------------------------------------------------------------------------------------------------------------
+
+
+def standing_in(path: StrPath) -> Path:
+    """Return ``path`` or, if it is missing, the complete folder that an interrupted save left next to it."""
+    path = Path(path)
+    if path.exists() or not path.parent.is_dir():
+        return path
+    complete = [left for left in _leftovers(path) if (left / MANIFEST).is_file()]
+    return max(complete, key=lambda left: (left / MANIFEST).stat().st_mtime_ns, default=path)
+
+
+def read_folder(
+    path: StrPath, kind: str, names: Collection[str] | None = None, others: Collection[str] = ()
+) -> dict[str, bytearray]:
+    """Return the content of the files in a folder that :func:`write_folder` wrote, after verifying them.
+
+    A folder that is replaced in the meantime is read again, so the files belong together. Memory is bounded by the size
+    of the files.
+
+    Args:
+        path: The folder.
+        kind: One of :data:`FORMATS`.
+        names: The files to verify and return, of others only the size is compared; None for all.
+        others: Names of files that may be in the folder without being in the manifest, such as ``README.md``.
+
+    Raises:
+        DamagedFolder: If a file is missing, added, no regular file, or differs from the manifest, if that is damaged or
+            missing, or if the folder is of another kind or format.
+    """
+    return _consistently(path, lambda folder, sealed: _verified(folder, _parsed(sealed, kind), names, others, True))
+
+
+def verify_folder(path: StrPath, kind: str, others: Collection[str] = ()) -> dict[str, Any]:
+    """Verify a folder as :func:`read_folder` does, without keeping the files in memory, and return its manifest.
+
+    Raises:
+        DamagedFolder: As for :func:`read_folder`.
+    """
+
+    def verify(folder: Path, sealed: bytearray) -> dict[str, Any]:
+        manifest = _parsed(sealed, kind)
+        _verified(folder, manifest, None, others, False)
+        return manifest
+
+    return _consistently(path, verify)
+
+
+def read_manifest(path: StrPath, kind: str) -> dict[str, Any]:
+    """Return the verified manifest of a folder, without reading the files.
+
+    Raises:
+        DamagedFolder: If it is damaged or missing, or the folder is of another kind or format.
+    """
+    return _consistently(path, lambda _, sealed: _parsed(sealed, kind))
+
+
+def _consistently(path: StrPath, read: Callable[[Path, bytearray], Result]) -> Result:
+    """Return ``read(folder, content of the manifest)``; again if the folder was replaced before that was done."""
+    while True:
+        folder = standing_in(path)
+        sealed = _content(folder, MANIFEST)[0]
+        try:
+            return read(folder, sealed)
+        except DamagedFolder:
+            with suppress(DamagedFolder):
+                if _content(standing_in(path), MANIFEST)[0] != sealed:
+                    continue
+            raise
+
+
+def _parsed(sealed: bytearray, kind: str) -> dict[str, Any]:
+    """Return the manifest, if it is whole and of this kind and format."""
+    manifest = parse_json(sealed, MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(files := manifest.get("files"), dict):
+        raise DamagedFolder(f"{MANIFEST}: it lists no files")
+    body = {key: value for key, value in manifest.items() if key != "sha256"}
+    if manifest.get("kind") != kind or manifest.get("format") != FORMATS[kind]:
+        got = f"a {manifest.get('kind')} of format {manifest.get('format')}"
+        raise DamagedFolder(f"{MANIFEST}: it is of {got}; this version reads a {kind} of format {FORMATS[kind]}")
+    if _sealed(body) != sealed:
+        raise DamagedFolder(f"{MANIFEST}: it does not have the SHA-256 that it ends with")
+    for name, entry in files.items():
+        if (
+            Path(name).name != name
+            or name in ("", "..")
+            or not isinstance(entry, dict)
+            or type(entry.get("size")) is not int
+        ):
+            raise DamagedFolder(f"{MANIFEST}: {name!r} is not a file of the folder")
+    return manifest
+
+
+def _verified(
+    folder: Path, manifest: Mapping[str, Any], names: Collection[str] | None, others: Collection[str], keep: bool
+) -> dict[str, bytearray]:
+    """Return the content of the files ``names``, empty unless ``keep``, after verifying them."""
+    files = manifest["files"]
+    try:
+        found = {*os.listdir(folder)} - {MANIFEST}
+    except OSError as error:
+        raise DamagedFolder(f"{folder.name}: {error.strerror}") from error
+    for name in sorted(found - files.keys() - {*others}):
+        raise DamagedFolder(f"{name}: it is not in {MANIFEST}")
+    contents: dict[str, bytearray] = {}
+    for name, entry in files.items():
+        wanted = names is None or name in names
+        content, got = _content(folder, name, entry["size"], keep=wanted and keep, read=wanted)
+        if wanted and got != entry.get("sha256"):
+            raise DamagedFolder(f"{name}: expected the SHA-256 {entry.get('sha256')}, got {got}")
+        if wanted:
+            contents[name] = content
+    return contents
+
+
+def _content(
+    folder: Path, name: str, size: int | None = None, *, keep: bool = True, read: bool = True
+) -> tuple[bytearray, str]:
+    """Return the content (empty unless ``keep``) and the SHA-256 of a file.
+
+    Args:
+        folder: The folder of the file.
+        name: Its name.
+        size: The size that it must have; None for at most :data:`MOST_BYTES_OF_MANIFEST`.
+        keep: Whether to return the content.
+        read: Whether to read it; else only compare the size.
+    """
+    most, digest, at = MOST_BYTES_OF_MANIFEST if size is None else size, hashlib.sha256(), 0
+    try:
+        with open(folder / name, "rb", buffering=0, opener=lambda path, _: os.open(path, _OPEN)) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise DamagedFolder(f"{name}: it is not a regular file")
+            if about.st_size > most or size not in (None, about.st_size):
+                raise DamagedFolder(f"{name}: expected {'at most ' * (size is None)}{most} bytes, got {about.st_size}")
+            to_read = about.st_size if read else 0
+            content = bytearray(to_read if keep else min(to_read, _CHUNK))
+            while at < to_read:
+                begin = at if keep else 0
+                window = memoryview(content)[begin : begin + _CHUNK]
+                if not (count := file.readinto(window)):
+                    break
+                digest.update(window[:count])
+                at += count
+    except OSError as error:
+        raise DamagedFolder(f"{name}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise DamagedFolder(f"{name}: it needs more memory than there is") from error
+    return content if keep else bytearray(), digest.hexdigest()
+
+
+def parse_json(content: bytes | bytearray, name: str) -> Any:
+    """Parse the JSON of the file ``name``.
+
+    Raises:
+        DamagedFolder: If it is no JSON, nested too deeply, or has a key twice in one object.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            raise ValueError("a key is there twice")
+        return found
+
+    try:
+        return json.loads(content, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFolder(f"{name}: {error}") from error
+
+
+def parse_tensors(content: bytearray, name: str) -> dict[str, Tensor]:
+    """Return the tensors in ``content``, the safetensors file ``name``; they share its memory.
+
+    Raises:
+        DamagedFolder: If it is no such file.
+    """
+    dtypes, tensors = {text: dtype for dtype, text in _DTYPES.items()}, dict[str, Tensor]()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    if not 8 <= begin <= len(content):
+        raise DamagedFolder(f"{name}: its header is longer than the file")
+    header, last = parse_json(content[8:begin], name), 0
+    try:
+        header.pop("__metadata__", None)
+        for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape, (start, end) = dtypes[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            count = math.prod(shape)
+            sound = all(type(size) is int and size >= 0 for size in shape)
+            if not sound or start != last or end - start != count * dtype.itemsize or begin + end > len(content):
+                raise ValueError(key)
+            flat = (
+                torch.frombuffer(content, dtype=dtype, count=count, offset=begin + start) if count else torch.empty(0)
+            )
+            tensors[key], last = flat.to(dtype).reshape(shape), end
+        if begin + last != len(content):
+            raise ValueError("bytes behind the last tensor")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFolder(f"{name}: its header does not fit its content ({error})") from error
+    return tensors
