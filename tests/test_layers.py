@@ -122,7 +122,7 @@ ROOMS = (
     "catalog.actions",
     "catalog.explain",
     "catalog.catalog",
-    "rlmodule.checkpoint rlmodule.seeding rlmodule.settings",
+    "rlmodule.checkpoint rlmodule.encoding rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
     "rlmodule.modules",
     "rlmodule.collective rlmodule.envs",

@@ -12,8 +12,8 @@ from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
 from algorithms.run.run_folder import checkpoint_in
 from algorithms.run.saved_settings import folders_below
-from algorithms.settings.encoding import NotReadable
 from catalog.errors import closest
+from rlmodule.encoding import NotReadable
 
 ALLOW = "Modules of yours that the checkpoint may import."
 """Help text of the flag --allow."""

@@ -14,8 +14,8 @@ from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.run.run_folder import checkpoint_in, run_folder_of
 from algorithms.settings.base import SettingsBase
-from algorithms.settings.encoding import Decoder, NotReadable, import_path
 from rlmodule.checkpoint import StrPath, load_checkpoint, save_checkpoint
+from rlmodule.encoding import Decoder, NotReadable, import_path
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm

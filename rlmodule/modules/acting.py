@@ -80,7 +80,7 @@ class ActingStep:
                 Columns.STARTS: starts[None],
                 Columns.STATE_IN: memory[Columns.STATE_IN],
             }
-        out = module._forward_exploration(batch) if explore else module._forward_inference(batch)
+        out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
         inputs = out[Columns.ACTION_DIST_INPUTS]
         if self.is_stateful:
             inputs = inputs[0]
@@ -106,3 +106,8 @@ class ActingStep:
         if rewards is not None and PREV_REWARD in past:
             past[PREV_REWARD] = with_newest(past[PREV_REWARD], rewards, self.past[PREV_REWARD])
         return {name: tree.map_structure(seen_by, past[name], self._no_past[name]) for name in past}
+
+
+def most_likely(dist: Distribution) -> Tree:
+    """Return the most likely actions."""
+    return dist.to_deterministic().sample()

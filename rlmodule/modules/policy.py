@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from catalog.distributions.base import Distribution
 from catalog.hooks import explain_unknown, refuses_foreign
 from catalog.past import PREV_REWARD
 from catalog.spaces import map_spaces
+from rlmodule.checkpoint import StrPath
 from rlmodule.data.rollout import map_leaves
-from rlmodule.modules.acting import ActingStep
+from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.observation_reader import ObservationReader
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
@@ -112,6 +114,32 @@ class Policy:
         actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
         return map_leaves(lambda x: x.numpy(force=True), actions), state
 
+    def export(self, path: StrPath, *, explore: bool = False) -> Path:
+        """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
+        ``torch.export.load`` reads.
+
+        The graph takes flat tensors ``[B, ...]`` by name, for any ``B``: ``obs.<path>`` in the dtypes of the space, and
+        for a module with a memory ``state.<path>``, ``starts`` (bool: an episode starts, and the state is ignored) and
+        ``prev_reward``. It returns ``action.<path>`` for the env, ``dist_inputs`` and ``next_state.<path>``, to pass as
+        ``state.<path>`` to the next call. Its metadata ``catalog_rl`` describes spaces, inputs and noise as JSON.
+
+        The file is written only if the graph returned what the policy does, for batches of several sizes.
+
+        Args:
+            path: The file; the extra ``onnx`` is needed for ``.onnx``.
+            explore: Sample the actions from an additional input ``noise`` ``[B, W]``.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: If the nets cannot be exported, or the graph differs from the policy.
+            ImportError: If a package is missing.
+        """
+        from rlmodule.modules.export import export_policy  # torch.export takes long to import
+
+        return export_policy(self.module, path, explore=explore)
+
     @torch.inference_mode()
     def _act(
         self,
@@ -190,11 +218,6 @@ class Policy:
 
     if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
         __getattr__ = explain_unknown
-
-
-def most_likely(dist: Distribution) -> Tree:
-    """Return the most likely actions."""
-    return dist.to_deterministic().sample()
 
 
 def _shapes(state: Tree) -> dict[str, tuple[int, ...]]:
