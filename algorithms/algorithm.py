@@ -25,11 +25,11 @@ from algorithms.run.threads import Threads, building, computing_on
 from algorithms.run.wrong_calls import AlgorithmType, already_stopped, no_sections, wrong_learn
 from catalog.explain.explain import Format
 from catalog.hooks import explain_unknown, refuses_foreign
-from rlmodule.checkpoint import StrPath
 from rlmodule.data.rollout import Rollout
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
 from rlmodule.modules.policy import Policy
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, RLModule
+from rlmodule.sealed_folder import StrPath
 from rlmodule.seeding import torch_stream
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Algorithm(metaclass=AlgorithmType):
     @cached_property
     def report(self) -> RunReport:
         """The writer of logs and checkpoints; opens ``run_dir`` when it is first used."""
-        return self._opened.enter_context(closing(RunReport(self)))
+        return self._opened.enter_context(closing(RunReport(self, self._callbacks)))
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule:
         """Return the learner's module: the weights in training, including the value function."""
@@ -269,7 +269,8 @@ class Algorithm(metaclass=AlgorithmType):
         """Load the algorithm that was saved at ``path``, ready for further training.
 
         Args:
-            path: A folder that :meth:`save` wrote, or a run folder, which stands for its last checkpoint.
+            path: A folder that :meth:`save` wrote, or a run folder, which stands for its newest checkpoint that is
+                sound; the log names those that are passed over.
             allow: Import paths (``"my_package"``, ``"my_module:MyCatalog"``) that the settings may use in addition to
                 this library's own. For an algorithm that is not registered, these modules are imported.
             **objects: Settings that were not saved or are to change, such as ``env=my_factory``. Without ``run_dir=``,

@@ -172,6 +172,11 @@ class Checkpointing(Settings):
     checkpoint_interval: int | None = setting(
         None, "Iterations between checkpoints in run_dir; None writes one when learn() ends.", ge=1
     )
+    keep_checkpoints: int = setting(
+        1,
+        "Last checkpoints to keep: run_dir/checkpoint, and earlier ones in run_dir/checkpoints by their env steps.",
+        ge=1,
+    )
     keep_best_checkpoint: bool = setting(
         True,
         "Whether run_dir/best_checkpoint holds the weights of the evaluation with the best mean return so far.",

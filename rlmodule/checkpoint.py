@@ -2,139 +2,169 @@
 
 Layout of the folder::
 
-    checkpoint.json        format version, and the tree of plain values with names in place of tensors
+    checkpoint.json        the tree of plain values with names in place of tensors
     tensors.safetensors    the tensors by these names
+    replay.safetensors     those of the entry ``replay``, if there is one
+    manifest.json          the format, and size and SHA-256 of each file: see :mod:`rlmodule.sealed_folder`
 """
 
+import errno
 import json
-import os
 import shutil
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
-from uuid import uuid4
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-StrPath: TypeAlias = str | os.PathLike[str]
+from rlmodule.sealed_folder import (
+    FORMATS,
+    MANIFEST,
+    DamagedFolder,
+    StrPath,
+    parse_json,
+    parse_tensors,
+    read_folder,
+    standing_in,
+    verify_folder,
+    write_folder,
+)
 
-FORMAT = 1
-PLAIN, TENSORS = "checkpoint.json", "tensors.safetensors"
+KIND = "checkpoint"
+PLAIN, TENSORS, REPLAY = "checkpoint.json", "tensors.safetensors", "replay.safetensors"
 SIBLING = {"checkpoint": "best_checkpoint", "best_checkpoint": "checkpoint"}
 """The two checkpoint folders of a run: name of each → name of the other."""
+DEEPEST = 100
+"""How deep the tree of a checkpoint may be nested."""
 _TENSOR = "__tensor__"
 
 
 def save_checkpoint(path: StrPath, state: Mapping[str, Any]) -> Path:
     """Write ``state``, a tree of dicts and lists of tensors and plain values, as the folder ``path``.
 
-    An earlier checkpoint at ``path`` is replaced once the new one is complete on disk. The permissions of the files
-    follow the umask.
+    An earlier checkpoint at ``path`` is replaced in one step, once the new one is complete on disk. The permissions of
+    the files follow the umask.
 
     Raises:
         OSError: If the folder cannot be written; an earlier checkpoint is then unchanged.
         FileExistsError: If ``path`` exists and is not a checkpoint.
         TypeError: If ``state`` has a value that is neither a tensor nor plain; names its place in the tree.
     """
-    from safetensors import SafetensorError
+    return prepare_checkpoint(state)(path)
 
-    target = Path(path).absolute()
+
+def prepare_checkpoint(
+    state: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, copy: bool = False
+) -> Callable[..., Path]:
+    """Return the function ``write(path, keep=None)``, which does what :func:`save_checkpoint` does.
+
+    Args:
+        state: See :func:`save_checkpoint`.
+        about: Plain values for the manifest.
+        copy: Copy the tensors now, so that they may change before the checkpoint is written.
+
+    Raises:
+        TypeError: See :func:`save_checkpoint`.
+    """
     tensors: dict[str, Tensor] = {}
-    plain = split_tensors(state, "", tensors)
-    try:
-        is_empty = target.is_dir() and not any(target.iterdir())
-        if is_empty or not target.exists() or (target / PLAIN).exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write(target, plain, tensors)
-            return target
-    except (OSError, SafetensorError) as error:
-        got = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise OSError(
-            f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
-            "or free disk space or get permission there."
-        ) from error
-    raise FileExistsError(
-        f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
-        "something else of that name. Choose another path."
-    )
+    plain = json.dumps(split_tensors(state, "", tensors), indent=1).encode()
+    if copy:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    replay = {name: tensor for name, tensor in tensors.items() if name.startswith("replay/")}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in replay}
+    files = {PLAIN: plain, TENSORS: rest} | ({REPLAY: replay} if replay else {})
+
+    def write(path: StrPath, keep: StrPath | None = None) -> Path:
+        target = Path(path).absolute()
+        try:
+            if not target.exists() or holds_checkpoint(target) or not any(target.iterdir()):
+                write_folder(target, KIND, files, about, keep)
+                return target
+        except OSError as error:
+            got = error.strerror or str(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                size = (len(plain) + sum(tensor.nbytes for tensor in tensors.values())) / 1e6
+                got += f" ({size:,.1f} MB to write, {shutil.disk_usage(target.parent).free / 1e6:,.1f} MB free)"
+            if error.errno != errno.ENOTDIR or not target.exists():
+                raise OSError(
+                    f"save({str(path)!r}): expected a folder to write to, got {got}. Choose another path, "
+                    "or free disk space or get permission there."
+                ) from error
+        raise FileExistsError(
+            f"save({str(path)!r}): expected a new folder, an empty one or an earlier checkpoint, got "
+            "something else of that name. Choose another path."
+        )
+
+    return write
 
 
-def _write(target: Path, plain: Any, tensors: dict[str, Tensor]) -> None:
-    """Write both files into a temporary folder next to ``target``, then replace ``target`` by that folder."""
-    from safetensors.torch import save_file
-
-    staged = target.with_name(f".{target.name}-{uuid4().hex}")  # unlike a folder of tempfile, it follows the umask
-    staged.mkdir()
-    try:
-        save_file(tensors, staged / TENSORS)
-        (staged / PLAIN).write_text(json.dumps({"format": FORMAT, "state": plain}, indent=1))
-        (staged / TENSORS).chmod(stat.S_IMODE((staged / PLAIN).stat().st_mode))  # safetensors ignores the umask
-        for file in staged.iterdir():
-            with open(file, "rb+") as handle:
-                os.fsync(handle.fileno())
-        _replace(staged, target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+def holds_checkpoint(folder: Path) -> bool:
+    """Return whether a folder holds a checkpoint, of any format and in any state."""
+    return any((folder / name).exists() for name in (MANIFEST, PLAIN))
 
 
 def load_checkpoint(path: StrPath) -> dict[str, Any]:
-    """Return the state that :func:`save_checkpoint` wrote.
+    """Return the state that :func:`save_checkpoint` wrote, after verifying every file.
 
     Raises:
         FileNotFoundError: If ``path`` has no checkpoint.
-        ValueError: If the checkpoint is damaged or has another format; names the run's other checkpoint if that can be
-            read.
+        ValueError: If the checkpoint is damaged or has another format; names the file, and the run's other checkpoint
+            if that is sound.
     """
-    folder = Path(path)
-    if not (folder / PLAIN).exists():
+    return _read(path, _load)
+
+
+def verify_checkpoint(path: StrPath) -> dict[str, Any]:
+    """Verify every file of a checkpoint, and return its manifest.
+
+    Raises:
+        FileNotFoundError: If ``path`` has no checkpoint.
+        ValueError: As for :func:`load_checkpoint`.
+    """
+    return _read(path, lambda folder: verify_folder(folder, KIND))
+
+
+def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str, Any]:
+    """Return ``read(path)``, and explain why if that cannot be read."""
+    folder = standing_in(path)
+    if not holds_checkpoint(folder):
         raise FileNotFoundError(
-            f"load({str(path)!r}): expected a folder with checkpoint.json, got none. Pass the "
+            f"load({str(path)!r}): expected a folder with {PLAIN}, got none. Pass the "
             "folder that algo.save(path) wrote, such as runs/<name>/checkpoint."
         )
     try:
-        return _read(folder)
-    except _Damaged as damage:
+        return read(path)
+    except DamagedFolder as damage:
+        got = str(damage)
+        if not (folder / MANIFEST).exists():
+            got += "; checkpoints of format 1 have none, and cannot be read"
         remedy = "Load another checkpoint; this one is damaged or from another version."
-        with suppress(_Damaged, KeyError):  # KeyError: the folder is not one of a run's two
+        with suppress(DamagedFolder, KeyError):  # KeyError: the folder is not one of a run's two
             other = folder.with_name(SIBLING[folder.name])
-            _read(other)
+            verify_folder(other, KIND)
             remedy = f"Load {str(other)!r}, which is sound; this one is damaged or from another version."
         raise ValueError(
-            f"load({str(path)!r}): expected a complete checkpoint of format {FORMAT}, got one that "
-            f"cannot be read ({damage}). {remedy}"
+            f"load({str(path)!r}): expected a complete checkpoint of format {FORMATS[KIND]}, got one that "
+            f"cannot be read ({got}). {remedy}"
         ) from damage
 
 
-class _Damaged(Exception):
-    """Raised if a checkpoint cannot be read. The message says why, in a few words."""
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """Return the state in ``folder``.
-
-    Raises:
-        _Damaged: If the checkpoint cannot be read.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+def _load(path: StrPath) -> dict[str, Any]:
+    files = read_folder(path, KIND)
+    if PLAIN not in files:
+        raise DamagedFolder(f"{MANIFEST}: it does not list {PLAIN}")
+    plain, tensors = parse_json(files.pop(PLAIN), PLAIN), dict[str, Tensor]()
+    for name, content in files.items():
+        tensors |= parse_tensors(content, name)
     try:
-        content = json.loads((folder / PLAIN).read_text())
-    except (ValueError, OSError) as error:
-        raise _Damaged(f"{PLAIN}: {error}") from error
-    if not isinstance(content, dict) or not content.keys() >= {"format", "state"}:
-        raise _Damaged(f"{PLAIN} lacks the format or the state")
-    if content["format"] != FORMAT:
-        raise _Damaged(f"it is of format {content['format']}")
-    try:
-        return join_tensors(content["state"], load_file(folder / TENSORS))
-    except KeyError as error:
-        raise _Damaged(f"{TENSORS} lacks {error}") from error
-    except (ValueError, TypeError, OSError, SafetensorError) as error:
-        raise _Damaged(f"{TENSORS}: {error}") from error
+        state = join_tensors(plain, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFolder(f"{PLAIN}: {error}") from error
+    if not isinstance(state, dict):
+        raise DamagedFolder(f"{PLAIN}: it is not an object")
+    return state
 
 
 def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -164,8 +194,7 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         while path in tensors:  # a key "a/b" and the key "b" of a dict "a" give the same path
             path += "'"
-        # a clone, since safetensors refuses tensors that share memory
-        tensors[path] = value.detach().cpu().contiguous().clone()
+        tensors[path] = value.detach().cpu()
         return {_TENSOR: path}
     if isinstance(value, np.generic):
         return value.item()
@@ -177,26 +206,20 @@ def split_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return ``value`` with the tensors that :func:`split_tensors` took out back in their places."""
+def join_tensors(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
+    """Return ``value`` with the tensors that :func:`split_tensors` took out back in their places.
+
+    Raises:
+        ValueError: If the tree is nested deeper than :data:`DEEPEST`, or names a tensor that is missing.
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested deeper than {DEEPEST}")
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
+            if value[_TENSOR] not in tensors:
+                raise ValueError(f"the tensor {value[_TENSOR]!r} is missing")
             return tensors[value[_TENSOR]]
-        return {key: join_tensors(child, tensors) for key, child in value.items()}
+        return {key: join_tensors(child, tensors, depth + 1) for key, child in value.items()}
     if isinstance(value, list):
-        return [join_tensors(child, tensors) for child in value]
+        return [join_tensors(child, tensors, depth + 1) for child in value]
     return value
-
-
-def _replace(staged: Path, target: Path) -> None:
-    """Rename ``staged`` to ``target``. An existing ``target`` is moved aside first, and moved back on an error."""
-    aside = target.with_name(f".{target.name}-old-{uuid4().hex}")
-    if target.exists():
-        os.rename(target, aside)
-    try:
-        os.rename(staged, target)
-    except BaseException:
-        if aside.exists():
-            os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)

@@ -103,6 +103,8 @@ def _packed(value: Any) -> Tensor:
 
     tensors = dict[str, Tensor]()
     plain = json.dumps(split_tensors(value, "value", tensors))
+    # clones, since safetensors refuses tensors that share memory
+    tensors = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     data = safetensors.torch.save(tensors | {_PLAIN: torch.frombuffer(bytearray(plain, "utf-8"), dtype=torch.uint8)})
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 

@@ -10,10 +10,12 @@ from algorithms.cli.exits import UsageError
 from algorithms.cli.flags import is_config_class, register_own
 from algorithms.config import AlgorithmConfig
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.run.run_folder import checkpoint_in
+from algorithms.run.checkpoints import checkpoint_in
 from algorithms.run.saved_settings import folders_below
 from catalog.errors import closest
+from rlmodule.checkpoint import holds_checkpoint
 from rlmodule.encoding import NotReadable
+from rlmodule.sealed_folder import MANIFEST, standing_in
 
 ALLOW = "Modules of yours that the checkpoint may import."
 """Help text of the flag --allow."""
@@ -30,10 +32,10 @@ def find_checkpoint(path: str, *, best_first: bool = False) -> Path:
         FileNotFoundError: If there is no checkpoint; names checkpoints in folders below ``path``, or the closest path.
     """
     folder = checkpoint_in(path, best_first=best_first)
-    if (folder / "checkpoint.json").is_file():
+    if holds_checkpoint(standing_in(folder)):
         return folder
     remedy = "It is written at the end of a run, or more often: --checkpoint-interval 10."
-    if below := folders_below(folder, "checkpoint.json"):
+    if below := folders_below(folder, MANIFEST):
         remedy = f"Pass one of those below it: {', '.join(map(str, below[:5]))}."
     elif not folder.exists() and folder.parent.is_dir():
         remedy = f"Pass a run's folder.{closest(folder.name, [other.name for other in folder.parent.iterdir()])}"

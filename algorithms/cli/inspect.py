@@ -14,6 +14,8 @@ from algorithms.run.checkpoints import read_checkpoint
 from algorithms.run.saved_settings import default_settings, folders_below, plain_settings, read_about, setting_text
 from algorithms.run.text import return_text, table_text
 from catalog.settings import setting
+from rlmodule.checkpoint import PLAIN, holds_checkpoint, verify_checkpoint
+from rlmodule.sealed_folder import MANIFEST, standing_in
 
 
 class InspectFlags(CommandFlags):
@@ -46,22 +48,24 @@ def inspect(args: Sequence[str]) -> int:
         rows = [(name, " × ".join(map(str, tensors[name].shape)), f"{count:,}") for name, count in counts.items()]
         print(f"\nModule {module_id}: {about['class']}")
         print(table_text([*rows, ("parameters in all", "", f"{sum(counts.values()):,}")], "<<>"))
-    print("\nFiles")
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    print(table_text([(file.name, f"{file.stat().st_size / 1e6:,.3f} MB") for file in files], "<>"))
+    manifest = verify_checkpoint(folder)
+    print("\nFiles, as their SHA-256 says unchanged since they were written")
+    files = [(name, f"{file['size'] / 1e6:,.3f} MB", file["sha256"]) for name, file in manifest["files"].items()]
+    print(table_text(files, "<><"))
+    print(table_text([("format", str(manifest["format"])), *manifest["versions"].items()], "<<"))
     return OK
 
 
 def _runs_in(path: Path) -> list[tuple[str, ...]]:
     """List the runs in folders below ``path`` with their progress; empty if ``path`` is a run itself."""
-    if any((path / name).exists() for name in ("run.json", "checkpoint", "checkpoint.json")):
+    if any((path / name).exists() for name in ("run.json", "checkpoint", MANIFEST, PLAIN)):
         return []
     rows: list[tuple[str, ...]] = []
     for run in folders_below(path, "run.json"):
         about = read_about(run)
         name = "not begun" if about is None else f"{about['name']}, seed {about['seed']}"
         steps = [row[STEPS] for row in read_rows(run / "progress.jsonl") if STEPS in row]
-        kept = [each for each in ("checkpoint", "best_checkpoint") if (run / each / "checkpoint.json").exists()]
+        kept = [each for each in ("checkpoint", "best_checkpoint") if holds_checkpoint(run / each)]
         facts = f"{name}, {', '.join(kept) or 'no checkpoint'}"
         rows.append((str(run), facts, f"{steps[-1]:,} steps" if steps else "no iteration yet"))
     return rows
@@ -74,7 +78,7 @@ def _history(folder: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
     if returns:
         recent = f"{return_text(sum(returns) / len(returns))}, mean of the last {len(returns):,} episodes"
     best = metrics["best_evaluation"]
-    saved = datetime.fromtimestamp((folder / "checkpoint.json").stat().st_mtime)
+    saved = datetime.fromtimestamp((standing_in(folder) / MANIFEST).stat().st_mtime)
     return [
         ("saved", f"{saved:%Y-%m-%d %H:%M:%S}"),
         ("seed", str(content["run_seed"])),

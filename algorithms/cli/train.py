@@ -13,8 +13,8 @@ from algorithms.cli.values import environment
 from algorithms.config import AlgorithmConfig
 from algorithms.presets import Preset, find_preset
 from algorithms.registry import ALGORITHMS
-from algorithms.run.checkpoints import read_checkpoint
-from algorithms.run.run_folder import RunFolder, run_folder_of
+from algorithms.run.checkpoints import read_checkpoint, run_folder_of
+from algorithms.run.run_folder import RunFolder
 from catalog.errors import closest
 from catalog.settings import settings_of
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import torch
+
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
-from algorithms.run.run_folder import checkpoint_in, run_folder_of
 from algorithms.settings.base import SettingsBase
-from rlmodule.checkpoint import StrPath, load_checkpoint, save_checkpoint
+from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
 from rlmodule.encoding import Decoder, NotReadable, import_path
+from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
@@ -26,16 +28,78 @@ logger = logging.getLogger(__name__)
 _saved: WeakSet[Algorithm] = WeakSet()
 
 
+class NotFinite(ValueError):
+    """Raised instead of saving weights that are NaN or infinite."""
+
+
+# --- find -------------------------------------------------------------------------------------------------------------
+
+
+def history_of(run: Path) -> list[Path]:
+    """Return the earlier checkpoints of a run that were kept, the newest first."""
+    return sorted(
+        (found.parent for found in run.glob(f"checkpoints/*/{MANIFEST}")),
+        key=lambda folder: (folder / MANIFEST).stat().st_mtime_ns,
+        reverse=True,
+    )
+
+
+def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
+    """Return the newest sound checkpoint if ``path`` is a run folder that has one, else ``path``.
+
+    The last checkpoint comes first, then earlier ones, then the best. The log names those that are passed over.
+
+    Args:
+        path: A run folder, or a checkpoint.
+        best_first: Prefer the best checkpoint of a run to its last one.
+    """
+    run = Path(path)
+    last, best = [run / "checkpoint", *history_of(run)], [run / "best_checkpoint"]
+    there = [folder for folder in (best + last if best_first else last + best) if holds_checkpoint(standing_in(folder))]
+    for folder in there:
+        try:
+            verify_checkpoint(folder)
+        except ValueError as error:
+            logger.warning("%s is passed over: %s", folder, error)
+        else:
+            return folder
+    return next(iter(there), run)
+
+
+def run_folder_of(checkpoint: Path) -> Path | None:
+    """Return the run folder that holds ``checkpoint``; None if it is not in one."""
+    folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
+    folder = folder.parent if folder.name == "checkpoints" else folder
+    return folder if (folder / "run.json").is_file() else None
+
+
+# --- save -------------------------------------------------------------------------------------------------------------
+
+
 def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
     """Write a checkpoint; see :meth:`algorithms.Algorithm.save`."""
+    return prepare_content(checkpoint_content(algorithm))(path)
+
+
+def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
+    """Return what a checkpoint of ``algorithm`` holds. The tensors share its memory.
+
+    Raises:
+        NotFinite: If a weight is NaN or infinite; names it.
+    """
     if algorithm not in _saved:
         _saved.add(algorithm)
         _warn_of_script(algorithm.config)
-    modules = {
+    modules = {}
+    for module_id, module in algorithm.learner_group.module.items():
+        named = dict(module.named_parameters())
+        if broken := [name for name, parameter in named.items() if not torch.isfinite(parameter).all()]:
+            raise NotFinite(
+                f"save(): expected finite weights, got NaN or infinite ones in {', '.join(broken[:3])} of "
+                f"{module_id!r}. Load an earlier checkpoint."
+            )
         # tensors that are no parameters are buffers
-        module_id: {"class": type(module).__name__, "parameters": [name for name, _ in module.named_parameters()]}
-        for module_id, module in algorithm.learner_group.module.items()
-    }
+        modules[module_id] = {"class": type(module).__name__, "parameters": [*named]}
     content = {
         "algorithm": name_of(algorithm.config),
         "run_seed": algorithm.run_seed,
@@ -46,7 +110,16 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
     own = import_path(type(algorithm.config))
     if own is not None and registered_at(own) is None:
         content["config_class"] = own
-    return save_checkpoint(path, content)
+    if "replay" in content["state"]:  # in a file of its own
+        content["replay"] = content["state"].pop("replay")
+    return content
+
+
+def prepare_content(content: Mapping[str, Any], *, copy: bool = False) -> Callable[..., Path]:
+    """Return the function that writes a content; see :func:`prepare_checkpoint`."""
+    metrics = content["state"]["metrics"]
+    about = {name: metrics[name] for name in ("env_steps", "iterations", "last_evaluation")}
+    return prepare_checkpoint(content, about={"algorithm": content["algorithm"], **about}, copy=copy)
 
 
 def _warn_of_script(config: AlgorithmConfig) -> None:
@@ -58,6 +131,9 @@ def _warn_of_script(config: AlgorithmConfig) -> None:
             f"from_checkpoint(path, {', '.join(f'{name}=...' for name in names)}).",
             stacklevel=4,
         )
+
+
+# --- load -------------------------------------------------------------------------------------------------------------
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
@@ -73,6 +149,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
             f"checkpoint {str(folder)!r}: expected what algo.save(path) writes, got one without "
             f"{', '.join(sorted(missing))}. Pass the folder of an algorithm, or load it with the version that wrote it."
         )
+    if "replay" in content:
+        content["state"]["replay"] = content.pop("replay")
     return content
 
 

@@ -15,8 +15,8 @@ from algorithms.run.progress import display
 from algorithms.run.video import LIMIT, never_ends, player_of, record_videos
 from algorithms.run.wrong_calls import already_stopped
 from catalog.settings import settings_of
-from rlmodule.checkpoint import StrPath
 from rlmodule.groups.env_runner_group import EnvRunnerGroup
+from rlmodule.sealed_folder import StrPath
 from rlmodule.seeding import int_seed
 
 if TYPE_CHECKING:

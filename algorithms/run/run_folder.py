@@ -7,6 +7,7 @@
     events.out.tfevents…  the same, for TensorBoard
     learning_curve.png    returns against env steps
     checkpoint/           the last checkpoint
+    checkpoints/          earlier ones by their env steps, if keep_checkpoints is more than 1
     best_checkpoint/      the checkpoint of the best evaluation
     videos/               videos of evaluations
     .lock                 locked while a run trains in the folder
@@ -15,13 +16,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
 import shutil
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOLCK, ENOSYS, ENOTSUP
 from itertools import count
 from pathlib import Path
@@ -31,40 +32,18 @@ from typing import TYPE_CHECKING, Any
 from algorithms.loggers.base import LoggedRun, LoggerGroup, flatten, replace_file
 from algorithms.loggers.jsonl import read_rows
 from algorithms.registry import name_of
+from algorithms.run.checkpoint_writer import CheckpointWriter
 from algorithms.run.metrics import evaluation_return
 from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
-from rlmodule.checkpoint import StrPath
+from rlmodule.checkpoint import KIND
+from rlmodule.sealed_folder import DamagedFolder, StrPath, read_manifest
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
     from algorithms.algorithm import Algorithm
-
-
-MOST_FAILED_IN_A_ROW = 3
-"""Number of checkpoints in a row that fail before the run ends with an error."""
-
-logger = logging.getLogger(__name__)
-
-
-def checkpoint_in(path: StrPath, *, best_first: bool = False) -> Path:
-    """Return the checkpoint in ``path`` if that is a run folder, else ``path``.
-
-    Args:
-        path: A run folder, or a checkpoint.
-        best_first: Prefer the best checkpoint of a run to its last one.
-    """
-    for name in ("best_checkpoint", "checkpoint") if best_first else ("checkpoint",):
-        if (Path(path) / name / "checkpoint.json").is_file():
-            return Path(path) / name
-    return Path(path)
-
-
-def run_folder_of(checkpoint: Path) -> Path | None:
-    """Return the run folder that holds ``checkpoint``; None if it is not in one."""
-    folder = checkpoint.parent if checkpoint.name not in ("", "..") else checkpoint.resolve().parent
-    return folder if (folder / "run.json").is_file() else None
+    from algorithms.run.callbacks import CallbackCaller
 
 
 def lock_folder(folder: Path) -> BaseFileLock:
@@ -181,6 +160,7 @@ class RunReport:
 
     Args:
         algorithm: The algorithm that trains.
+        callbacks: Its callbacks.
 
     Raises:
         OSError: If ``run_dir`` cannot be written to, holds another run, or a run is training in it.
@@ -188,7 +168,7 @@ class RunReport:
         RuntimeError: If videos are set and the env cannot be rendered.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: Algorithm, callbacks: CallbackCaller) -> None:
         config, self._algorithm = algorithm.config, algorithm
         if config.evaluation_num_videos:
             from algorithms.run.video import check_recording  # videos are named as run folders are
@@ -217,7 +197,18 @@ class RunReport:
             undone.pop_all()
         self._checkpoint_is_last = False
         """Whether ``checkpoint/`` is newer than the last row of the log."""
-        self._failed_in_a_row, self._failed = 0, 0  # checkpoints
+        self._writer, self._callbacks = CheckpointWriter(algorithm, config.keep_checkpoints), callbacks
+        self._in_background = False
+
+    @contextmanager
+    def writing_in_background(self) -> Iterator[None]:
+        """Let :meth:`write` return before its checkpoints are written, as long as the block runs."""
+        self._in_background = True
+        try:
+            yield
+        finally:
+            self._in_background = False
+            self._finish()
 
     def write(self, result: dict[str, Any]) -> None:
         """Log the result of an iteration, or of the evaluation at the end, and write the checkpoints that are due.
@@ -226,66 +217,69 @@ class RunReport:
         ``result``.
 
         Raises:
-            OSError: If :data:`MOST_FAILED_IN_A_ROW` checkpoints in a row fail; each earlier failure is a warning.
+            OSError, ValueError: If several checkpoints in a row could not be written (see :class:`CheckpointWriter`).
             RuntimeError: If a logger fails; names it.
         """
         algorithm, interval = self._algorithm, self._algorithm.config.checkpoint_interval
-        self._checkpoint_is_last = False
         mean = evaluation_return(result)
         if self.folder is not None:  # before the loggers, which may fail
-            keeps_best = algorithm.config.keep_best_checkpoint
-            if keeps_best and mean is not None and mean >= self._best and self._saved(self.folder.best_checkpoint):
-                self._best = mean  # not reached for NaN
-            if interval is not None and algorithm.metrics.iterations % interval == 0:
-                self._checkpoint_is_last = self._saved(self.folder.checkpoint)
-        if self._failed:
-            result["num_checkpoints_failed"] = self._failed
+            is_best = algorithm.config.keep_best_checkpoint and mean is not None and mean >= self._best  # not for NaN
+            is_due = interval is not None and algorithm.metrics.iterations % interval == 0
+            if is_best or is_due:
+                self._finish()
+                best = self.folder.best_checkpoint if is_best else None
+                self._writer.start(self.folder.checkpoint if is_due else None, best)
+                self._best = self._best if mean is None or best is None else mean
+            self._checkpoint_is_last = is_due
+            # a callback is called at once, so that runs on one seed are equal whatever it does
+            if not self._in_background or self._callbacks.listens("on_checkpoint"):
+                self._finish()
+        if self._writer.num_failed:
+            result["num_checkpoints_failed"] = self._writer.num_failed
         self._loggers.log(dict(flatten(result)), algorithm.env_steps)
 
-    def _saved(self, path: Path) -> bool:
-        """Save a checkpoint to ``path``; return whether that worked. Log a failure, as of a full disk.
-
-        Raises:
-            OSError: If this is the ``MOST_FAILED_IN_A_ROW``-th save in a row that failed.
-        """
-        try:
-            self._algorithm.save(path)
-        except OSError as error:
-            self._failed, self._failed_in_a_row = self._failed + 1, self._failed_in_a_row + 1
-            if self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
-                raise
-            logger.warning("A checkpoint was not written, training goes on. %s", error)
-            return False
-        self._failed_in_a_row = 0
-        return True
+    def _finish(self, **most_failed: int) -> None:
+        """Wait for the checkpoints that are being written."""
+        for path, is_written in self._writer.finish(**most_failed):
+            if is_written:
+                self._callbacks.call("on_checkpoint", algorithm=self._algorithm, path=path.absolute())
+            elif path.name == "best_checkpoint":
+                self._best = best_return_in(path)
+            else:
+                self._checkpoint_is_last = False
 
     def write_checkpoint(self) -> Path:
-        """Write ``checkpoint/``, unless it is current, and return its path."""
+        """Write ``checkpoint/``, unless it is current, and return its path.
+
+        Raises:
+            OSError, ValueError: If it cannot be written, or is not finite.
+        """
         assert self.folder is not None
+        self._finish()
         if not self._checkpoint_is_last:
-            self._algorithm.save(self.folder.checkpoint)
+            self._writer.start(self.folder.checkpoint, None)
+            self._finish(most_failed=1)
             self._checkpoint_is_last = True
         return self.folder.checkpoint.absolute()
 
     def close(self) -> None:
-        """Close the loggers, and unlock the folder.
+        """Wait for the checkpoints that are being written, close the loggers, and unlock the folder.
 
         Raises:
             RuntimeError: If a logger fails; names it.
         """
-        try:
-            self._loggers.close()
-        finally:
+        with ExitStack() as closed:
             if self.folder is not None:
-                self.folder.release()
+                closed.callback(self.folder.release)
+            closed.callback(self._loggers.close)
+            self._finish()
 
 
 def best_return_in(checkpoint: Path) -> float:
     """Return the mean return of the evaluation that a best_checkpoint belongs to; ``-inf`` if it cannot be read."""
     try:
-        saved = json.loads((checkpoint / "checkpoint.json").read_text(encoding="utf-8"))
-        mean = saved["state"]["state"]["metrics"]["last_evaluation"]
-    except (OSError, ValueError, KeyError, TypeError):
+        mean = read_manifest(checkpoint, KIND)["about"]["last_evaluation"]
+    except (DamagedFolder, KeyError, TypeError):
         return -math.inf
     return mean if isinstance(mean, float) else -math.inf
 

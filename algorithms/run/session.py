@@ -78,7 +78,7 @@ class TrainingSession:
             raise already_stopped(self.algorithm, "learn")
         folder = self.algorithm.report.folder  # opened before the first step, as it may raise
         self.algorithm.learning_stopped = False
-        with stop_requests(self._on_signal):
+        with stop_requests(self._on_signal), self.algorithm.report.writing_in_background():
             with display(self.num_env_steps, enabled=self.progress, waiting="first iteration …") as show:
                 result = self._train(show)
             self._save(folder)

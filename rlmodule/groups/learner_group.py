@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from catalog.errors import closest
-from rlmodule.checkpoint import StrPath, load_checkpoint
+from rlmodule.checkpoint import load_checkpoint
 from rlmodule.data.columns import Batch
 from rlmodule.learning.batch_learner import BatchLearner
 from rlmodule.learning.learner import EpisodeLearner, Learner, warn_of_update
@@ -19,6 +19,7 @@ from rlmodule.learning.reports import Metrics
 from rlmodule.learning.update_data import ModuleData
 from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
 from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+from rlmodule.sealed_folder import StrPath
 from rlmodule.settings import LearnerSettings
 
 Kwargs = dict[str, Any]

@@ -32,7 +32,6 @@ from catalog.distributions.base import Distribution
 from catalog.distributions.nested import MultiDistribution, noise_width
 from catalog.past import PREV_REWARD
 from catalog.spaces import kept_dtype
-from rlmodule.checkpoint import StrPath
 from rlmodule.data.columns import Columns
 from rlmodule.data.rollout import map_leaves
 from rlmodule.encoding import encode
@@ -40,6 +39,7 @@ from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.rl_module import RLModule
 from rlmodule.modules.spec import RLModuleSpec
+from rlmodule.sealed_folder import StrPath
 
 METADATA = "catalog_rl"
 """Key of the description, as JSON, in the metadata of an ONNX file."""

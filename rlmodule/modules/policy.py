@@ -18,12 +18,12 @@ from catalog.distributions.base import Distribution
 from catalog.hooks import explain_unknown, refuses_foreign
 from catalog.past import PREV_REWARD
 from catalog.spaces import map_spaces
-from rlmodule.checkpoint import StrPath
 from rlmodule.data.rollout import map_leaves
 from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.observation_reader import ObservationReader
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sealed_folder import StrPath
 
 
 class Policy:

@@ -24,6 +24,7 @@ from rlmodule import Columns, RLModule, RLModuleSpec
 from rlmodule.checkpoint import load_checkpoint, save_checkpoint
 from rlmodule.testing.data import clone, differences, global_random_state
 from tests.algorithms.dqn.conftest import tiny
+from tests.checkpoints import rewrite
 
 TIMERS = ["timers/env_step", "timers/forward", "timers/bookkeeping", "timers/value_pass", "timers/update"]
 RESULT_KEYS = [
@@ -512,10 +513,7 @@ def test_a_name_that_is_no_setting_is_told_before_what_the_checkpoint_lacks(tmp_
 def test_a_class_of_another_script_has_to_be_passed_again(tmp_path: Path) -> None:
     with build() as algorithm:
         algorithm.save(tmp_path / "c")
-    text = (tmp_path / "c" / "checkpoint.json").read_text()
-    assert text.count('"env": "CartPole-v1"') == 1
-    text = text.replace('"env": "CartPole-v1"', '"env": {"__import__": "__main__:MyEnv"}')
-    (tmp_path / "c" / "checkpoint.json").write_text(text)
+    rewrite(tmp_path / "c", lambda content: content["config"].update(env={"__import__": "__main__:MyEnv"}))
     with pytest.raises(
         ValueError, match=r"got '__main__:MyEnv'\. It was in a script.*pass it again by keyword \(env=\.\.\.\)"
     ):

@@ -23,6 +23,7 @@ from algorithms.run.callbacks import Callbacks
 from catalog import Catalog, DefaultModelConfig, Distribution
 from rlmodule import RLModuleSpec
 from tests.algorithms.settings.test_config import reads_well
+from tests.checkpoints import rewrite
 
 TINY: dict[str, Any] = {"num_envs_per_env_runner": 1, "train_batch_size_per_learner": 4, "minibatch_size": 4, "seed": 1}
 
@@ -149,12 +150,10 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
     with PPOConfig(env="CartPole-v1", **TINY).build() as algorithm:
         algorithm.save("c")
     made = tmp_path / "made"
-    content = json.loads(Path("c/checkpoint.json").read_text())
-    saved = content["state"]["config"]
-    saved["env"] = {"__import__": "algorithms.cli.main:main"}
-    saved["env_config"] = {"train": 0, "ppo": 0, "subprocess:check_call": 0, "--env-config": 0}
-    saved["env_config"][json.dumps({"touch": 0, str(made): 0})] = 0
-    Path("c/checkpoint.json").write_text(json.dumps(content))
+    words = {"train": 0, "ppo": 0, "subprocess:check_call": 0, "--env-config": 0}
+    words[json.dumps({"touch": 0, str(made): 0})] = 0
+    settings = {"env": {"__import__": "algorithms.cli.main:main"}, "env_config": words}
+    rewrite(Path("c"), lambda content: content["config"].update(settings))
     yield "c", made
     assert not made.exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from algorithms import Algorithm
 from algorithms.cli import main
@@ -21,6 +22,7 @@ from algorithms.run.text import return_text
 from catalog import DefaultModelConfig
 from rlmodule import RLModuleSpec
 from rlmodule.checkpoint import save_checkpoint
+from tests.checkpoints import replace
 
 
 def told(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -113,9 +115,12 @@ def test_it_tells_the_sizes_of_the_files_and_of_what_is_in_them(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = trained / "checkpoint"
-    files = table(told(capsys, str(folder)), "Files")
+    files = table(told(capsys, str(folder)), "Files, as their SHA-256 says unchanged since they were written")
     for name in ("checkpoint.json", "tensors.safetensors"):
-        assert files[name] == [f"{(folder / name).stat().st_size / 1e6:.3f} MB"]
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        assert files[name] == [f"{(folder / name).stat().st_size / 1e6:.3f} MB", digest]
+    assert files["format"] == ["2"]
+    assert files["torch"] == [torch.__version__]
 
 
 def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +139,7 @@ def test_it_imports_nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.Mon
             algorithm.save(tmp_path / "mine")
     monkeypatch.delitem(sys.modules, "nets_of_mine")
     found = find_checkpoint(str(tmp_path / "mine"))
-    config = json.loads((found / "checkpoint.json").read_text())["state"]["config"]
+    config = json.loads((found / "checkpoint.json").read_text())["config"]
     assert main(["inspect", str(found)]) == 0
     assert "nets_of_mine" not in sys.modules
     plain = plain_settings("PPO", config)
@@ -246,7 +251,7 @@ def test_the_checkpoints_below_a_folder_are_named(
 
 def test_a_checkpoint_without_its_tensors(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint / "tensors.safetensors").unlink()
-    assert "expected a complete checkpoint of format 1, got one that cannot be read" in refusal(capsys, checkpoint)
+    assert "expected a complete checkpoint of format 2, got one that cannot be read" in refusal(capsys, checkpoint)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
@@ -266,16 +271,27 @@ def test_json_that_is_garbage(checkpoint: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_another_format(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = checkpoint / "checkpoint.json"
-    file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
-    assert "(it is of format 99)" in refusal(capsys, checkpoint)
+    file = checkpoint / "manifest.json"
+    file.write_text(file.read_text().replace('"format": 2', '"format": 99'))
+    assert "it is of a checkpoint of format 99; this version reads a checkpoint of format 2" in refusal(
+        capsys, checkpoint
+    )
+
+
+def test_a_checkpoint_of_format_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "checkpoint.json").write_text('{"format": 1, "state": {}}')
+    save_file({"a": torch.zeros(2)}, tmp_path / "old" / "tensors.safetensors")
+    assert "manifest.json: No such file or directory; checkpoints of format 1 have none, and cannot" in refusal(
+        capsys, tmp_path / "old"
+    )
 
 
 def test_a_tensor_that_is_missing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = checkpoint / "tensors.safetensors"
     tensors = load_file(file)
     tensors.popitem()
-    save_file(tensors, file)
+    replace(checkpoint, file.name, save(tensors))
     assert "got one that cannot be read" in refusal(capsys, checkpoint)
 
 

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -23,6 +24,7 @@ from algorithms import Algorithm
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPO, PPOConfig
 from algorithms.run.run_folder import best_return_in, lock_folder
+from rlmodule import checkpoint
 from rlmodule.checkpoint import load_checkpoint
 
 
@@ -153,16 +155,23 @@ def test_a_checkpoint_that_fails_is_told_and_three_in_a_row_end_the_run(
 ) -> None:
     full = iter([True, True, False, True, True, True])
 
-    def save(self: Algorithm, path: Path) -> Path:
+    def write(*args: Any) -> None:
         if next(full):
-            raise OSError("No space left on device")
-        return save_in_full(self, path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_in_full(*args)
 
-    save_in_full = Algorithm.save
-    monkeypatch.setattr(Algorithm, "save", save)
+    write_in_full = checkpoint.write_folder
+    monkeypatch.setattr(checkpoint, "write_folder", write)
     with build(tmp_path, [], checkpoint_interval=1) as algorithm:
         assert [algorithm.train()["num_checkpoints_failed"] for _ in range(5)] == [1, 2, 2, 3, 4]
-        assert caplog.messages == ["A checkpoint was not written, training goes on. No space left on device"] * 4
+        assert len(caplog.messages) == 4
+        told = (
+            rf"A checkpoint was not written, training goes on. save\('{tmp_path}/checkpoint'\): expected a folder to "
+        )
+        told += (
+            r"write to, got No space left on device \(0\.0 MB to write, [\d,.]+ MB free\)\. Choose another path, or "
+        )
+        assert all(re.match(told, message) for message in caplog.messages)
         with pytest.raises(OSError, match="No space left"):
             algorithm.train()
     assert iterations_in(tmp_path / "checkpoint") == 3

@@ -1,0 +1,115 @@
+"""Write the checkpoints of a run while its training goes on."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from algorithms.run.checkpoints import NotFinite, checkpoint_content, history_of, prepare_content
+from rlmodule.checkpoint import KIND, verify_checkpoint
+from rlmodule.sealed_folder import DamagedFolder, read_manifest
+
+if TYPE_CHECKING:
+    from algorithms.algorithm import Algorithm
+
+MOST_FAILED_IN_A_ROW = 3
+"""Number of checkpoints in a row that fail before the run ends with an error."""
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread, at most one call of :meth:`start` at a time.
+
+    Tensors are copied first, except for those of a replay buffer, which may be too large: the caller waits for these.
+
+    Args:
+        algorithm: The algorithm to save.
+        keep: Number of last checkpoints to keep; earlier ones are in the folder ``checkpoints`` next to the last one.
+
+    Attributes:
+        num_failed: Checkpoints that could not be written.
+    """
+
+    def __init__(self, algorithm: Algorithm, keep: int) -> None:
+        self._algorithm, self._keep = algorithm, keep
+        self._thread: Thread | None = None
+        self._done: list[tuple[Path, Exception | None]] = []
+        self.num_failed = self._failed_in_a_row = 0
+
+    def start(self, last: Path | None, best: Path | None) -> None:
+        """Begin to write the checkpoint ``last`` and, without a replay buffer, ``best``; None writes none.
+
+        Wait for checkpoints that are being written, and call :meth:`finish`, before ``start``.
+        """
+        try:
+            content = checkpoint_content(self._algorithm)
+        except NotFinite as error:
+            self._done += [(path, error) for path in (last, best) if path is not None]
+            return
+        waits = last is not None and "replay" in content
+        jobs: list[tuple[Path, Callable[..., Path], int]] = []
+        if last is not None:
+            jobs.append((last, prepare_content(content, copy=not waits), self._keep))
+        if best is not None:
+            content.pop("replay", None)
+            jobs.append((best, jobs[0][1] if jobs and not waits else prepare_content(content, copy=True), 1))
+        self._thread = Thread(target=self._write, args=(jobs,), name="checkpoint writer")
+        self._thread.start()
+        if waits:
+            self._thread.join()
+
+    def _write(self, jobs: list[tuple[Path, Callable[..., Path], int]]) -> None:
+        for path, write, keep in jobs:
+            try:
+                _write_and_keep(path, write, keep)
+            except Exception as error:  # raised by finish()
+                self._done.append((path, error))
+            else:
+                self._done.append((path, None))
+
+    def finish(self, *, most_failed: int = MOST_FAILED_IN_A_ROW) -> list[tuple[Path, bool]]:
+        """Wait for what is being written; return each path, and whether it was written. Log failures.
+
+        Args:
+            most_failed: Number of failures in a row that are an error.
+
+        Raises:
+            OSError, ValueError: If as many checkpoints in a row could not be written, or were not finite.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        done, self._done = self._done, []
+        for _, error in done:
+            self._failed_in_a_row = 0 if error is None else self._failed_in_a_row + 1
+            if error is None:
+                continue
+            self.num_failed += 1
+            if self._failed_in_a_row >= most_failed or not isinstance(error, OSError | NotFinite):
+                raise error
+            logger.warning("A checkpoint was not written, training goes on. %s", error)
+        return [(path, error is None) for path, error in done]
+
+
+def _write_and_keep(path: Path, write: Callable[..., Path], keep: int) -> None:
+    """Write a checkpoint, and move the one that it replaces to the earlier ones, of which ``keep - 1`` stay.
+
+    The oldest are deleted once the new one was read back and is sound.
+    """
+    if keep == 1:
+        write(path)
+        return
+    aside = None
+    with suppress(DamagedFolder):  # a damaged one is not kept
+        aside = path.with_name("checkpoints") / str(read_manifest(path, KIND)["about"]["env_steps"])
+        aside.parent.mkdir(exist_ok=True)
+    write(path, aside)
+    verify_checkpoint(path)
+    for old in history_of(path.parent)[keep - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
