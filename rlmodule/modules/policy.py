@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from rlmodule.data.rollout import map_leaves
 from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.observation_reader import ObservationReader
+from rlmodule.modules.policy_files import load_module, save_policy
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
 from rlmodule.sealed_folder import StrPath
 
@@ -113,6 +115,35 @@ class Policy:
         num, seen = self._reader.batch(obs)
         actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
         return map_leaves(lambda x: x.numpy(force=True), actions), state
+
+    def save(self, path: StrPath) -> Path:
+        """Write the policy as the folder ``path``, in place of an earlier one: ``policy.json``, ``policy.safetensors``
+        and their digests. The parts of the module that only learning needs are left out.
+
+        Raises:
+            TypeError: If a setting of the nets cannot be written, such as a lambda.
+            FileExistsError: If ``path`` exists and is not a policy.
+            OSError: If the folder cannot be written.
+        """
+        return save_policy(self.module, path)
+
+    @classmethod
+    def load(cls, path: StrPath, *, module_id: str | None = None, allow: Sequence[str] = ()) -> Policy:
+        """Load a policy from a folder of :meth:`save`, from a checkpoint, or from a run folder, of which it takes the
+        best checkpoint, or the last one if it has no best one.
+
+        No env is made, and no code of envs, learners or settings of algorithms is imported.
+
+        Args:
+            path: The folder.
+            module_id: The module to load, from a checkpoint with several.
+            allow: Modules whose classes and functions the file may name, in addition to this library.
+
+        Raises:
+            FileNotFoundError: If there is none of these.
+            ValueError: If a file is damaged, names code that is not allowed, or the id is unknown.
+        """
+        return cls(load_module(path, module_id, allow))
 
     def export(self, path: StrPath, *, explore: bool = False) -> Path:
         """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
