@@ -5,10 +5,15 @@ the script, or the package of another distribution, may come first on `sys.path`
 modules of each would fail in a puzzling place; the check fails at import instead, in one sentence.
 """
 
+import ast
 import os
 import signal
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 PACKAGES = ("catalog", "rlmodule", "algorithms")
 
@@ -32,6 +37,28 @@ def _end_at_once(number: int, frame: object) -> None:
     """Handle Ctrl-C during the imports."""
     os.write(2, b"\nInterrupted.\n")
     os._exit(128 + number)
+
+
+def lazily(package: str, package_file: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports what it offers when that is first used.
+
+    Loading a policy imports the module of its algorithm, and with it the packages above, but not the rest of them.
+
+    Args:
+        package: The ``__name__`` of the calling package.
+        package_file: Its ``__file__``. What its block ``if TYPE_CHECKING:`` imports is offered.
+    """
+    tree = ast.parse(Path(package_file).read_text(encoding="utf-8"))
+    imports = [line for block in tree.body if isinstance(block, ast.If) for line in block.body]
+    origins = {name.name: line.module for line in imports if isinstance(line, ast.ImportFrom) for name in line.names}
+
+    def find(name: str) -> Any:
+        if name not in origins:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = vars(sys.modules[package])[name] = getattr(import_module(str(origins[name])), name)
+        return found
+
+    return find
 
 
 def check_siblings(package_file: str) -> None:

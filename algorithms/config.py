@@ -20,11 +20,11 @@ from algorithms.presets import Preset, find_preset
 from algorithms.run.callbacks import CALLBACK_SETTINGS, CALLBACKS, Callbacks, check_callback, overrides
 from algorithms.run.threads import building
 from algorithms.settings.base import SettingsBase, on_the_class
-from algorithms.settings.encoding import encode
 from catalog.copies import mutable_copy
 from catalog.errors import closest
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Section, Settings, setting, settings_of
+from rlmodule.encoding import encode
 from rlmodule.envs.atari import AtariGame, importing_id, is_atari
 from rlmodule.envs.make import make_vector_env
 from rlmodule.groups.learner_group import LearnerGroup

@@ -1,37 +1,43 @@
 """Modules, sampling and learning: everything between the catalog's nets and an algorithm's loss."""
 
-from catalog_rl import check_siblings
+from typing import TYPE_CHECKING
+
+from catalog_rl import check_siblings, lazily
 
 check_siblings(__file__)
 
-from rlmodule.data.columns import Batch, Columns
-from rlmodule.data.episode import Episode
-from rlmodule.data.rollout import Rollout
-from rlmodule.distributed.failures import WorkerFailed
-from rlmodule.envs.atari import AtariGame
-from rlmodule.envs.checks import EnvError
-from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
-from rlmodule.groups.env_runner_group import EnvRunnerGroup
-from rlmodule.groups.learner_group import LearnerGroup
-from rlmodule.learning.batch_learner import BatchLearner
-from rlmodule.learning.learner import EpisodeLearner, Learner
-from rlmodule.learning.reports import Metrics
-from rlmodule.learning.schedules import Coefficient, value_at
-from rlmodule.learning.sharding import shard_episodes, shard_rollout
-from rlmodule.modules.apis import (
-    DistributionalQNetAPI,
-    EpsilonGreedyAPI,
-    ExtraLoss,
-    ExtraLossAPI,
-    InferenceOnlyAPI,
-    NoisyNetAPI,
-    QNetAPI,
-    ValueFunctionAPI,
-)
-from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
-from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
-from rlmodule.sampling.env_runner import EnvRunner
-from rlmodule.seeding import seed_sequence
+if TYPE_CHECKING:
+    from rlmodule.data.columns import Batch, Columns
+    from rlmodule.data.episode import Episode
+    from rlmodule.data.rollout import Rollout
+    from rlmodule.distributed.failures import WorkerFailed
+    from rlmodule.envs.atari import AtariGame
+    from rlmodule.envs.checks import EnvError
+    from rlmodule.envs.mask_wrapper import ActionMaskFromInfo
+    from rlmodule.groups.env_runner_group import EnvRunnerGroup
+    from rlmodule.groups.learner_group import LearnerGroup
+    from rlmodule.learning.batch_learner import BatchLearner
+    from rlmodule.learning.learner import EpisodeLearner, Learner
+    from rlmodule.learning.reports import Metrics
+    from rlmodule.learning.schedules import Coefficient, value_at
+    from rlmodule.learning.sharding import shard_episodes, shard_rollout
+    from rlmodule.modules.apis import (
+        DistributionalQNetAPI,
+        EpsilonGreedyAPI,
+        ExtraLoss,
+        ExtraLossAPI,
+        InferenceOnlyAPI,
+        NoisyNetAPI,
+        QNetAPI,
+        ValueFunctionAPI,
+    )
+    from rlmodule.modules.policy import Policy
+    from rlmodule.modules.rl_module import DEFAULT_MODULE_ID, MultiRLModule, RLModule
+    from rlmodule.modules.spec import MultiRLModuleSpec, RLModuleSpec
+    from rlmodule.sampling.env_runner import EnvRunner
+    from rlmodule.seeding import seed_sequence
+else:
+    __getattr__ = lazily(__name__, __file__)
 
 __all__ = [
     "ActionMaskFromInfo",
@@ -57,6 +63,7 @@ __all__ = [
     "MultiRLModule",
     "MultiRLModuleSpec",
     "NoisyNetAPI",
+    "Policy",
     "QNetAPI",
     "RLModule",
     "RLModuleSpec",

@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,16 @@ def holds_checkpoint(folder: Path) -> bool:
     return any((folder / name).exists() for name in (MANIFEST, PLAIN))
 
 
-def load_checkpoint(path: StrPath) -> dict[str, Any]:
-    """Return the state that :func:`save_checkpoint` wrote, after verifying every file.
+def load_checkpoint(path: StrPath, *, replay: bool = True) -> dict[str, Any]:
+    """Return the state that :func:`save_checkpoint` wrote, after verifying every file; without ``replay`` its entry of
+    that name is left out, and the file not read.
 
     Raises:
         FileNotFoundError: If ``path`` has no checkpoint.
         ValueError: If the checkpoint is damaged or has another format; names the file, and the run's other checkpoint
             if that is sound.
     """
-    return _read(path, _load)
+    return _read(path, partial(_load, replay=replay))
 
 
 def verify_checkpoint(path: StrPath) -> dict[str, Any]:
@@ -151,13 +153,15 @@ def _read(path: StrPath, read: Callable[[StrPath], dict[str, Any]]) -> dict[str,
         ) from damage
 
 
-def _load(path: StrPath) -> dict[str, Any]:
-    files = read_folder(path, KIND)
+def _load(path: StrPath, replay: bool) -> dict[str, Any]:
+    files = read_folder(path, KIND, None if replay else (PLAIN, TENSORS))
     if PLAIN not in files:
         raise DamagedFolder(f"{MANIFEST}: it does not list {PLAIN}")
     plain, tensors = parse_json(files.pop(PLAIN), PLAIN), dict[str, Tensor]()
     for name, content in files.items():
         tensors |= parse_tensors(content, name)
+    if isinstance(plain, dict) and not replay:
+        plain.pop("replay", None)
     try:
         state = join_tensors(plain, tensors)
     except (KeyError, TypeError, ValueError) as error:

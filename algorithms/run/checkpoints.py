@@ -15,8 +15,9 @@ import torch
 from algorithms.loggers.base import needs_folder
 from algorithms.registry import ALGORITHMS, config_class, name_of, registered_at
 from algorithms.settings.base import SettingsBase
-from algorithms.settings.encoding import Decoder, NotReadable, import_path
 from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_checkpoint, verify_checkpoint
+from rlmodule.encoding import Decoder, NotReadable, encode, import_path
+from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
                 f"save(): expected finite weights, got NaN or infinite ones in {', '.join(broken[:3])} of "
                 f"{module_id!r}. Load an earlier checkpoint."
             )
+        spec = encode(RLModuleSpec.of(module))  # Policy.load() builds the module from it alone
         # tensors that are no parameters are buffers
-        modules[module_id] = {"class": type(module).__name__, "parameters": [*named]}
+        modules[module_id] = {"class": type(module).__name__, "parameters": [*named], "spec": spec}
     content = {
         "algorithm": name_of(algorithm.config),
         "run_seed": algorithm.run_seed,

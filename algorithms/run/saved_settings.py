@@ -1,6 +1,6 @@
 """Read saved settings as plain JSON, without importing the code that they name.
 
-:class:`algorithms.settings.encoding.Decoder` restores the objects. This module only shows and compares settings, so it
+:class:`rlmodule.encoding.Decoder` restores the objects. This module only shows and compares settings, so it
 works for code that is missing or not trusted.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from algorithms.registry import ALGORITHMS, config_class
-from algorithms.settings.encoding import encode
 from catalog.settings import settings_of
+from rlmodule.encoding import encode
 from rlmodule.modules.spec import RLModuleSpec
 
 MODEL, SPEC = "model_config", "rl_module_spec"
@@ -65,7 +65,7 @@ def setting_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a form of :mod:`algorithms.settings.encoding` to plain JSON."""
+    """Convert a form of :mod:`rlmodule.encoding` to plain JSON."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     match value:

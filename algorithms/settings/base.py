@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from algorithms.settings.encoding import Decoder, encode
 from catalog.copies import frozen_copy, mutable_copy
 from catalog.migration import remedy_for
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Settings, settings_of
+from rlmodule.encoding import Decoder, encode
 
 if TYPE_CHECKING:
     on_the_class = classmethod

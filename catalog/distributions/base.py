@@ -37,10 +37,13 @@ class Distribution(Hooks, ABC):
             such a class.
         bounded: Whether samples lie in (-1, 1) for every space. They must be scaled to reach the bounds of a Box, so
             the catalog refuses ``normalize_actions=False`` unless the bounds are -1 and 1.
+        noise: The standard distribution of the numbers that :meth:`draw_noise` returns: "gumbel", "logistic" or
+            "normal"; empty if there is another way to draw them, or none.
     """
 
     inputs_suffice: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
+    noise: ClassVar[str] = ""
 
     @classmethod
     def check(cls, space: Space, path: str = "action_space") -> None:

@@ -43,6 +43,8 @@ class Scored(ArrayDistribution):
 class Choices(Scored):
     """Base of distributions over one or several choices, from their concatenated unnormalised log-probabilities."""
 
+    noise = "gumbel"
+
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
         self._log_probs: Tensor | None = None
@@ -173,6 +175,7 @@ class MultiCategorical(Choices):
 class Bernoulli(Scored):
     """Independent bits of a MultiBinary, from the log-odds ``[..., prod(shape)]`` of a 1. Actions are int8."""
 
+    noise = "logistic"
     expected, space_type = "a MultiBinary", spaces.MultiBinary
 
     def _best(self, scores: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 class BoxDistribution(ArrayDistribution):
     """Base of distributions over a Box of floats with two inputs for each number."""
 
+    noise = "normal"
     expected = "a Box of floats"
     inputs_per_entry = 2
 

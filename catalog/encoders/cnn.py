@@ -177,7 +177,7 @@ class ImageEncoder(Encoder):
         images = obs.reshape(math.prod(leading), *self.input_dims)
         if self.channels_last:
             images = images.movedim(-1, -3)
-        images = images.reshape(len(images), *self.image_dims).contiguous(memory_format=torch.channels_last)
+        images = images.reshape(images.shape[0], *self.image_dims).contiguous(memory_format=torch.channels_last)
         images = images.to(next(self.parameters()).dtype)  # converted last: moving bytes is four times cheaper
         latent = self.features(images if self.scale == 1 else images * self.scale).flatten(1)
         if self.dense is not None:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping
-from contextlib import suppress
+import copy
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import tree
 from gymnasium import spaces
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from catalog.base import Tree
-from catalog.explain.explain import short_space
+from catalog.distributions.base import Distribution
 from catalog.hooks import explain_unknown, refuses_foreign
-from catalog.past import PREV_ACTION, PREV_REWARD
-from catalog.spaces import map_spaces, to_tensor
-from rlmodule.data.columns import Columns
-from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
+from catalog.past import PREV_REWARD
+from catalog.spaces import map_spaces
+from rlmodule.data.rollout import map_leaves
+from rlmodule.modules.acting import ActingStep, most_likely
 from rlmodule.modules.apis import NoisyNetAPI
-from rlmodule.modules.past_rows import with_newest
-from rlmodule.modules.recurrent import initial_states, state_out_of
+from rlmodule.modules.observation_reader import ObservationReader
+from rlmodule.modules.policy_files import load_module, save_policy
 from rlmodule.modules.rl_module import RLModule, nothing_to_choose
+from rlmodule.sealed_folder import StrPath
 
 
 class Policy:
@@ -41,21 +43,22 @@ class Policy:
 
     def __init__(self, module: RLModule, generator: torch.Generator | None = None) -> None:
         self.module = module.eval()
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self._sample = module.observation_space.sample()
-        self._shapes = tree.map_structure(np.shape, self._sample)
+        self.device = next(module.parameters(), torch.empty(0)).device
+        self.generator = torch.Generator(self.device).manual_seed(0) if generator is None else generator
+        self._step = ActingStep(module)
+        self._reader = ObservationReader(module.observation_space)
+        self._state_shapes = {name: shape[1:] for name, shape in _shapes(self._step.new_memory(1)).items()}
         self._are_numbers = map_spaces(lambda leaf: isinstance(leaf, spaces.Discrete), module.action_space)
-        self._no_past: dict[str, Tree] = {}
-        if module.sees_more_than_the_env:
-            rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
-            self._no_past = {name: rows[name] for name in module.past_view.steps}
 
     def with_generator(self, generator: torch.Generator) -> Policy:
         """Return a policy with the same module that draws from ``generator``."""
         return Policy(self.module, generator)
 
+    def to(self, device: torch.device | str) -> Policy:
+        """Return a policy that acts on ``device``, with a copy of the module and a new generator with seed 0."""
+        return Policy(copy.deepcopy(self.module).to(device))
+
     @refuses_foreign
-    @torch.inference_mode()
     def act(
         self, obs: Tree, state: Tree | None = None, *, reward: float | None = None, explore: bool = False
     ) -> tuple[Tree, Tree | None]:
@@ -73,95 +76,188 @@ class Policy:
             and the next state (None for a module without memory).
 
         Raises:
-            ValueError: If ``obs`` does not have the shape of the observation space, its action mask forbids all
-                actions, ``state`` does not come from this module, or the reward is missing.
+            ValueError: If ``obs`` does not fit the observation space, its action mask forbids all actions, ``state``
+                does not come from this module, or the reward is missing.
         """
-        module, stateful = self.module, self.module.is_stateful()
-        starts, memory = state is None, self._no_past.copy()
-        if stateful:
-            memory[Columns.STATE_IN] = initial_states(module, 1)
-        if state is not None:
-            self._check_state(state, memory)
-            memory = state
-        seen = self._observation(obs)
-        if module.sees_more_than_the_env:
-            seen = {Columns.OBS: seen, **self._past(memory, starts, reward)}
-        batch = {Columns.OBS: seen}
+        rewards = None if reward is None else [reward]
+        actions, state = self._act("Policy.act", self._reader.one(obs), 1, state, None, rewards, explore)
+        are_numbers = self._are_numbers
+        if isinstance(are_numbers, bool):
+            return _take_first(are_numbers, actions), state
+        return tree.map_structure(_take_first, are_numbers, actions), state
+
+    @refuses_foreign
+    def act_batch(
+        self,
+        obs: Tree,
+        state: Tree | None = None,
+        *,
+        starts: ArrayLike | None = None,
+        rewards: ArrayLike | None = None,
+        explore: bool = False,
+    ) -> tuple[Tree, Tree | None]:
+        """Return the actions for a batch of observations, as from a vector env, ready for its ``step``.
+
+        Args:
+            obs: Observations, a tree of arrays ``[B, ...]``.
+            state: The state that the last call returned, of the same ``B`` envs; None if all episodes start.
+            starts: bool ``[B]``: envs whose episode starts with this observation; None for none.
+            rewards: The rewards ``[B]`` that the last ``step`` returned, required as in :meth:`act`. Those of envs
+                that start are ignored.
+            explore: Sample the actions; False takes the most likely ones.
+
+        Returns:
+            The actions, a tree of arrays ``[B, ...]``, and the next state.
+
+        Raises:
+            ValueError: As :meth:`act`, or if an array does not have ``B`` rows.
+        """
+        num, seen = self._reader.batch(obs)
+        actions, state = self._act("Policy.act_batch", seen, num, state, starts, rewards, explore)
+        return map_leaves(lambda x: x.numpy(force=True), actions), state
+
+    def save(self, path: StrPath) -> Path:
+        """Write the policy as the folder ``path``, in place of an earlier one: ``policy.json``, ``policy.safetensors``
+        and their digests. The parts of the module that only learning needs are left out.
+
+        Raises:
+            TypeError: If a setting of the nets cannot be written, such as a lambda.
+            FileExistsError: If ``path`` exists and is not a policy.
+            OSError: If the folder cannot be written.
+        """
+        return save_policy(self.module, path)
+
+    @classmethod
+    def load(cls, path: StrPath, *, module_id: str | None = None, allow: Sequence[str] = ()) -> Policy:
+        """Load a policy from a folder of :meth:`save`, from a checkpoint, or from a run folder, of which it takes the
+        best checkpoint, or the last one if it has no best one.
+
+        No env is made, and no code of envs, learners or settings of algorithms is imported.
+
+        Args:
+            path: The folder.
+            module_id: The module to load, from a checkpoint with several.
+            allow: Modules whose classes and functions the file may name, in addition to this library.
+
+        Raises:
+            FileNotFoundError: If there is none of these.
+            ValueError: If a file is damaged, names code that is not allowed, or the id is unknown.
+        """
+        return cls(load_module(path, module_id, allow))
+
+    def export(self, path: StrPath, *, explore: bool = False) -> Path:
+        """Write the policy as one file, a graph for other programs: ``x.onnx`` for onnxruntime, or ``x.pt2``, which
+        ``torch.export.load`` reads.
+
+        The graph takes flat tensors ``[B, ...]`` by name, for any ``B``: ``obs.<path>`` in the dtypes of the space, and
+        for a module with a memory ``state.<path>``, ``starts`` (bool: an episode starts, and the state is ignored) and
+        ``prev_reward``. It returns ``action.<path>`` for the env, ``dist_inputs`` and ``next_state.<path>``, to pass as
+        ``state.<path>`` to the next call. Its metadata ``catalog_rl`` describes spaces, inputs and noise as JSON.
+
+        The file is written only if the graph returned what the policy does, for batches of several sizes.
+
+        Args:
+            path: The file; the extra ``onnx`` is needed for ``.onnx``.
+            explore: Sample the actions from an additional input ``noise`` ``[B, W]``.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: If the nets cannot be exported, or the graph differs from the policy.
+            ImportError: If a package is missing.
+        """
+        from rlmodule.modules.export import export_policy  # torch.export takes long to import
+
+        return export_policy(self.module, path, explore=explore)
+
+    @torch.inference_mode()
+    def _act(
+        self,
+        where: str,
+        obs: Tree,
+        num: int,
+        state: Tree | None,
+        starts: ArrayLike | None,
+        rewards: ArrayLike | None,
+        explore: bool,
+    ) -> tuple[Tree, Tree | None]:
+        """Return actions and the next state for ``num`` observations; ``where`` names the caller in errors."""
+        module, step = self.module, self._step
+        if module.action_mask is not None and module.action_mask.rows_without_choice(obs).any():
+            raise nothing_to_choose(f"{where}(obs)", module.action_mask)
+        memory: dict[str, Tree] = {}
+        begins = reward = None
+        if step.remembers or state is not None:
+            memory, begins = self._memory(where, num, state, starts)
+            reward = self._rewards(where, num, begins, rewards)
+        if self.device.type != "cpu":
+            obs = map_leaves(lambda x: x.to(self.device), obs)
         if explore and isinstance(module, NoisyNetAPI):
             module.resample_noise(self.generator)
-        if stateful:
-            batch = {
-                Columns.OBS: map_leaves(lambda x: x[None], seen),
-                Columns.STARTS: torch.tensor([[starts]]),
-                Columns.STATE_IN: memory[Columns.STATE_IN],
-            }
-        out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
-        inputs = out[Columns.ACTION_DIST_INPUTS][0] if stateful else out[Columns.ACTION_DIST_INPUTS]
-        dist = module.action_dist_cls.from_logits(inputs)
-        actions = dist.sample(self.generator) if explore else dist.to_deterministic().sample()
-        action = tree.map_structure(_take_first, self._are_numbers, module.action_converter(actions))
-        memory = {Columns.STATE_IN: state_out_of(module, out)} if stateful else {}
-        for name, steps in module.past_view.steps.items():  # the reward of this action is added by the next call
-            memory[name] = seen[name]
-            if name != PREV_REWARD:
-                # a copy, since an env may write its next observation into the memory of this one
-                done = actions if name == PREV_ACTION else map_leaves(Tensor.clone, seen[Columns.OBS])
-                memory[name] = with_newest(seen[name], done, steps)
-        return action, memory or None
+        _, actions, memory = step(obs, memory, begins, reward, self._sampled if explore else most_likely, explore)
+        return actions, memory or None
 
-    def _check_state(self, state: Tree, initial: dict[str, Tree]) -> None:
-        """Raise unless ``state`` has the entries of ``initial``, the state at the start of an episode."""
-        if not isinstance(state, dict) or state.keys() != initial.keys():
-            expected = "the state that the last call returned" + (", a dict" if initial else ", None")
+    def _sampled(self, dist: Distribution) -> Tree:
+        return dist.sample(self.generator)
+
+    def _memory(
+        self, where: str, num: int, state: Tree | None, starts: ArrayLike | None
+    ) -> tuple[dict[str, Tree], Tensor]:
+        """Return the memory of ``num`` envs, and which of them start an episode."""
+        if state is None:
+            return self._step.new_memory(num), torch.ones(num, dtype=torch.bool, device=self.device)
+        given, expected = _shapes(state), {name: (num, *shape) for name, shape in self._state_shapes.items()}
+        if given != expected:
+            is_size = given.keys() == expected.keys()
+            wrong = next(name for name in expected if given[name] != expected[name]) if is_size else None
+            what = "the state that the last call returned" + (", a dict" if expected else ", None")
             got = f"a dict with {', '.join(map(repr, state))}" if isinstance(state, dict) else repr(state)
+            if wrong is not None:
+                what, got = f"the state of {num} envs at {wrong}, {expected[wrong]}", f"shape {given[wrong]}"
             raise ValueError(
-                f"Policy.act(state): expected {expected}, got {got}. Pass None at the start of an "
-                "episode, and after that the state that act() returned."
+                f"{where}(state): expected {what}, got {got}. Pass None at the start of an episode, and after that the "
+                f"state that {where.rpartition('.')[2]}() returned."
             )
+        begins = [False] * num if starts is None else starts
+        return state, self._rows(f"{where}(starts)", num, begins, torch.bool)
 
-    def _observation(self, obs: Tree) -> Tree:
-        """Convert ``obs`` to a batch of one observation, and check it."""
-        module, shapes = self.module, tree.map_structure(np.shape, obs)
-        if shapes != self._shapes:
-            like = self._sample
-            with suppress(ValueError, TypeError, OverflowError):  # the error below describes the problem
-                obs = tree.map_structure_up_to(like, _as_array, like, obs)
-            shapes = tree.map_structure(np.shape, obs)
-        if shapes != self._shapes:
-            is_tree = isinstance(obs, np.ndarray | Mapping)
-            got = f"shape {shapes}" if is_tree else textwrap.shorten(repr(obs), 60)
+    def _rewards(self, where: str, num: int, begins: Tensor, rewards: ArrayLike | None) -> Tensor | None:
+        """Return the last rewards if the module sees them, else None."""
+        if PREV_REWARD not in self._step.past:
+            return None
+        if rewards is None and begins.all():
+            rewards = [0.0] * num
+        if rewards is None:
+            name = "reward" if where.endswith(".act") else "rewards"
+            call = where.rpartition(".")[2]
             raise ValueError(
-                f"Policy.act(obs): expected one observation of {short_space(module.observation_space)}, "
-                f"got {got}. Pass what env.reset() or env.step() of a single (not a vector) env returned."
+                f"{where}({name}): expected the reward of the last env.step(), which the module sees, got None. Call "
+                f"{call}(obs, state, {name}={name}), except at the start of an episode."
             )
-        seen = tree.map_structure(lambda leaf: to_tensor(np.asarray(leaf)[None]), obs)
-        if module.action_mask is not None and module.action_mask.rows_without_choice(seen).any():
-            raise nothing_to_choose("Policy.act(obs)", module.action_mask)
-        return seen
+        return self._rows(f"{where}(rewards)", num, rewards, torch.float32)
 
-    def _past(self, memory: dict[str, Tree], starts: bool, reward: float | None) -> dict[str, Tree]:
-        """Return the earlier steps that the module sees, with the last reward, as a batch of one."""
-        past = {name: memory[name] for name in self._no_past}
-        if PREV_REWARD in past and not starts:
-            if reward is None:
-                raise ValueError(
-                    "Policy.act(reward): expected the reward of the last env.step(), which the module sees, got "
-                    "None. Call act(obs, state, reward=reward), except at the start of an episode."
-                )
-            steps = self.module.past_view.rewards
-            past[PREV_REWARD] = with_newest(past[PREV_REWARD], torch.tensor([reward]), steps)
-        like = self._no_past
-        return {name: tree.map_structure(Tensor.type_as, past[name], like[name]) for name in past}
+    def _rows(self, where: str, num: int, values: ArrayLike, dtype: torch.dtype) -> Tensor:
+        """Return ``values`` as a tensor ``[num]``."""
+        rows = torch.as_tensor(values, dtype=dtype, device=self.device)
+        if rows.shape != (num,):
+            raise ValueError(
+                f"{where}: expected one number for each of the {num} observations, got shape {tuple(rows.shape)}. Pass "
+                "what the vector env's step() returned."
+            )
+        return rows
 
     if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
         __getattr__ = explain_unknown
 
 
-def _as_array(like: Any, value: Any) -> Any:
-    """Convert ``value`` to an array with the dtype of ``like`` if it is a list or tuple."""
-    return np.asarray(value, np.asarray(like).dtype) if isinstance(value, list | tuple) else value
+def _shapes(state: Tree) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each leaf of ``state`` by its path."""
+    return {".".join(map(str, path)): tuple(np.shape(leaf)) for path, leaf in tree.flatten_with_path(state)}
 
 
 def _take_first(is_number: bool, actions: Tensor) -> Any:
     """Return the action in a batch ``[1, ...]``, as a number or an array."""
-    return int(actions[0]) if is_number else actions[0].numpy().copy()  # a copy: the state may share the memory
+    if is_number:
+        return int(actions)
+    return actions[0].cpu().numpy().copy()  # a copy: the state may share the memory

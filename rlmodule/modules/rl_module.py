@@ -56,6 +56,10 @@ class RLModule(Hooks, nn.Module, ABC):
         model_config: Settings of the nets, for the catalog or for ``setup``.
         catalog_class: The catalog that ``setup`` builds with.
         inference_only: Drop the parts that only learning needs; see :class:`InferenceOnlyAPI`.
+
+    Attributes:
+        model_config: The settings that the nets are built with: those of the first function, with nothing left open.
+        given_config: The settings as they were given, from which another such module can be built.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class RLModule(Hooks, nn.Module, ABC):
         self.observation_space = observation_space
         self.action_space = action_space
         self.inference_only = inference_only
-        self.model_config = catalog_class.model_config_class.from_any(model_config)
+        self.model_config = self.given_config = catalog_class.model_config_class.from_any(model_config)
         self.catalog = catalog_class(
             observation_space,
             action_space,

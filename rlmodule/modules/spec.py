@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from gymnasium import Space
+from torch import Tensor
 
 from catalog.catalog import Catalog
 from catalog.hooks import check_signature
@@ -53,6 +55,12 @@ class RLModuleSpec:
                 remedy = f" Or override {hook}, which runs at construction, and set attributes there."
                 check_signature(f"{value.__qualname__}.__init__()", "__init__", value.__init__, base.__init__, remedy)
 
+    @classmethod
+    def of(cls, module: RLModule) -> RLModuleSpec:
+        """Return the spec that builds a module like ``module``."""
+        spaces = module.observation_space, module.action_space
+        return cls(type(module), *spaces, module.given_config, type(module.catalog), module.inference_only)
+
     def filled(self, default: RLModuleSpec) -> RLModuleSpec:
         """Return this spec with every None replaced by the value of ``default``."""
         mine = vars(self)
@@ -82,6 +90,16 @@ class RLModuleSpec:
             catalog_class=self.catalog_class or Catalog,
             inference_only=self.inference_only if inference_only is None else inference_only,
         ).eval()
+
+    def build_with(self, weights: Mapping[str, Tensor]) -> RLModule:
+        """Build an inference-only module with ``weights``, the state of a module of this spec, inference-only or not.
+
+        The global random generator is left as it is.
+        """
+        with torch.random.fork_rng(devices=[]):
+            module = self.build(inference_only=True)
+        module.set_state(weights)
+        return module
 
     def as_multi(self, module_id: str = DEFAULT_MODULE_ID) -> MultiRLModuleSpec:
         """Return a spec with this one module under ``module_id``."""

@@ -79,7 +79,7 @@ PLACES: dict[str, tuple[Callable[[Any], dict[str, Any]], type | None]] = {
 }
 DATACLASSES: dict[str, type] = {"model_config": DefaultModelConfig, "rl_module_spec": RLModuleSpec}
 READING = (
-    "algorithms/settings/encoding.py",
+    "rlmodule/encoding.py",
     "algorithms/settings/base.py",
     "catalog/settings.py",
     "algorithms/config.py",

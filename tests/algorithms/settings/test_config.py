@@ -26,11 +26,11 @@ from algorithms.config import AlgorithmConfig
 from algorithms.loggers.csv import CsvLogger
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner, PPOModule
 from algorithms.run.callbacks import Callbacks
-from algorithms.settings.encoding import Decoder, encode
 from catalog import Categorical
 from catalog.checks import Bounds, Schedule, check_value, is_schedule, type_text
 from catalog.model_config import DefaultModelConfig
 from catalog.settings import Section, Settings, sections_of, setting, settings_of
+from rlmodule.encoding import Decoder, encode
 from rlmodule.learning.learner import Learner
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.settings import Training
@@ -749,7 +749,7 @@ def test_untrusted_paths_are_refused_before_import(form: Any, monkeypatch: pytes
     def no_import(name: str) -> None:
         raise AssertionError(f"imported {name}")
 
-    monkeypatch.setattr("algorithms.settings.encoding.resolve_name", no_import)
+    monkeypatch.setattr("rlmodule.encoding.resolve_name", no_import)
     for allow in ([], ["evil", "evil_module.below", "evil_module:other"]):
         with pytest.raises(ValueError, match="import path") as caught:
             MyConfig.from_dict({"env": form}, allow=allow)
@@ -760,8 +760,8 @@ def test_untrusted_paths_are_refused_before_import(form: Any, monkeypatch: pytes
     "path",
     [
         "algorithms.settings.base:settings_of",  # a name that our module merely imports
-        "algorithms.settings.encoding:inspect.signature",
-        "algorithms.settings.encoding:sys",
+        "rlmodule.encoding:inspect.signature",
+        "rlmodule.encoding:sys",
         "algorithms.config:Nothing",
         "algorithms.nowhere:Thing",
         "algorithms.config",

@@ -246,3 +246,118 @@ def test_actions_of_a_box_without_dims_are_arrays() -> None:
     action, _ = policy_for(space).act(np.zeros(4))
     assert isinstance(action, np.ndarray)
     assert space.contains(action)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MEMORIES)
+@pytest.mark.parametrize("num", [1, 2, 7])
+def test_a_batch_acts_as_its_rows_alone_across_episodes(model: dict[str, Any], num: int) -> None:
+    _, policy = remembering(model)
+    rng = np.random.default_rng(num)
+    starts = rng.random((12, num)) < 0.25
+    starts[0] = True
+    state, states, rewards = None, [None] * num, rng.normal(size=num)
+    for t in range(12):
+        obs = rng.normal(size=(num, 3)).astype(np.float32)
+        actions, state = policy.act_batch(obs, state, starts=starts[t], rewards=rewards)
+        for row in range(num):
+            if starts[t, row]:
+                states[row] = None
+            alone, states[row] = policy.act(obs[row], states[row], reward=rewards[row])
+            np.testing.assert_allclose(actions[row], alone, atol=1e-5)
+        rewards = rng.normal(size=num)
+
+
+@pytest.mark.parametrize("model", MEMORIES)
+def test_a_batch_of_the_runners_shape_acts_as_the_runner_to_the_last_bit(model: dict[str, Any]) -> None:
+    runner, policy = remembering(model)
+    rollout = runner.sample(20, explore=False)
+    env_part = policy.module.env_part
+    state, rewards = None, None
+    for t in range(20):
+        obs = env_part(tree.map_structure(lambda x, t=t: x[t].numpy(), rollout[Columns.OBS]))
+        actions, state = policy.act_batch(obs, state, starts=rollout[Columns.STARTS][t], rewards=rewards)
+        assert np.array_equal(actions, rollout[Columns.ACTIONS][t].numpy())
+        rewards = rollout[Columns.REWARDS][t]
+
+
+def test_actions_of_a_batch_are_those_a_vector_env_takes() -> None:
+    space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(4)])})
+    actions, state = policy_for(space).act_batch(np.zeros((5, 4)), explore=True)
+    assert state is None
+    one = tree.map_structure(lambda x: x[3], actions)
+    assert space.contains(one)
+    assert {x.shape[0] for x in tree.flatten(actions)} == {5}
+
+
+ROBOT = spaces.Dict(
+    {"arm": spaces.Tuple([OBS, spaces.Discrete(3, start=1)]), "eye": spaces.Box(0, 255, (2,), np.uint8)}
+)  # type: ignore[arg-type]
+SEEN = {"arm": (np.zeros(4), 2), "eye": np.zeros(2, np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"eye": None}, r"\(obs\)\['eye'\]: expected one observation of Box\(2\) uint8 in \[0, 255\], got None"),
+        (
+            {"eye": np.zeros((1, 2), np.uint8)},
+            r"\['eye'\]: expected one .*, got shape \(1, 2\)\. .* call act_batch\(\)",
+        ),
+        ({"eye": np.zeros(2)}, r"\['eye'\]: .* got shape \(2,\) of float64"),
+        ({"arm": (np.array([0, 1, np.nan, 2]), 2)}, r"\['arm'\]\[0\]: expected finite numbers, got nan"),
+        ({"arm": (np.zeros(4), 0)}, r"\['arm'\]\[1\]: expected Discrete\(3, start=1\), got 0"),
+        ({"arm": np.zeros(4)}, r"\['arm'\]: expected one observation of Tuple"),
+        ({"more": 1}, r"Policy.act\(obs\): expected one .* got \['arm', 'eye', 'more'\]"),
+    ],
+)
+def test_the_leaf_that_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+    policy = policy_for(spaces.Box(-1, 1, (2,)), ROBOT)
+    policy.act(SEEN)
+    with pytest.raises(ValueError, match=message):
+        policy.act({**SEEN, **change})
+    with pytest.raises(ValueError, match=r"\(obs\)\['eye'\]: expected one observation of Box.*, got \['arm'\]"):
+        policy.act({"arm": SEEN["arm"]})
+
+
+@pytest.mark.parametrize(
+    ("obs", "more", "message"),
+    [
+        (
+            np.zeros(3),
+            {},
+            r"act_batch\(obs\): expected a batch \[3, ...\] of Box.*, got shape \(3,\)\. .* call act\(\)",
+        ),
+        (np.zeros((0, 3)), {}, r"expected a batch \[B, ...\] of .*, got shape \(0, 3\)"),
+        (
+            np.zeros((2, 3)),
+            {},
+            r"\(state\): expected the state of 2 envs at prev_reward, \(2,\), got shape \(4,\)",
+        ),
+        (
+            np.zeros((4, 3)),
+            {"starts": [True]},
+            r"\(starts\): expected one number for each of the 4 .* got shape \(1,\)",
+        ),
+        (np.zeros((4, 3)), {"rewards": 1.0}, r"\(rewards\): expected one number for each of the 4 .* got shape \(\)"),
+        (np.zeros((4, 3)), {"rewards": None}, r"Policy\.act_batch\(rewards\): expected the reward of the last"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_explained(obs: Any, more: dict[str, Any], message: str) -> None:
+    _, policy = remembering({"lstm_use_prev_reward": True})
+    _, state = policy.act_batch(np.zeros((4, 3)))
+    with pytest.raises(ValueError, match=message):
+        policy.act_batch(obs, state, **{"rewards": np.zeros(4), **more})
+
+
+def test_a_policy_moved_to_a_device_has_its_own_weights() -> None:
+    _, policy = remembering({"lstm_use_prev_action": True})
+    moved, obs = policy.to("cpu"), np.ones((2, 3), np.float32)
+    before = policy.act_batch(obs)
+    assert differences(before, moved.act_batch(obs)) == []
+    with torch.no_grad():
+        next(policy.module.parameters()).add_(1)
+    assert differences(before, moved.act_batch(obs)) == []
+    assert differences(before, policy.act_batch(obs))

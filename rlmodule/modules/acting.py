@@ -1,0 +1,113 @@
+"""One step of acting: tensors in, tensors out. A policy runs it, and an export traces it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import tree
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.distributions.base import Distribution
+from catalog.past import PREV_ACTION, PREV_REWARD
+from rlmodule.data.columns import Columns
+from rlmodule.data.rollout import allocate_observations, as_tensors, map_leaves
+from rlmodule.modules.past_rows import with_newest
+from rlmodule.modules.recurrent import initial_states, state_out_of
+from rlmodule.modules.rl_module import RLModule
+
+
+class ActingStep:
+    """Acts once in ``B`` envs with a module: adds the earlier steps that it sees, runs its nets, chooses actions, and
+    converts them for the env.
+
+    The memory is a dict of ``state_in``, for a module with a recurrent state, and of the earlier steps it sees
+    (``prev_obs``, ``prev_action``, ``prev_reward``), all ``[B, ...]``; empty for other modules.
+
+    Args:
+        module: The module to act with.
+    """
+
+    def __init__(self, module: RLModule) -> None:
+        self.module = module
+        self.is_stateful = module.is_stateful()
+        self.past = module.past_view.steps
+        self._no_past: dict[str, Tree] = {}
+        if self.past:
+            rows = map_leaves(torch.zeros_like, as_tensors(allocate_observations(module.input_space, 1)))
+            device = next(module.parameters(), torch.empty(0)).device
+            self._no_past = {name: map_leaves(lambda x: x.to(device), rows[name]) for name in self.past}
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a memory."""
+        return self.is_stateful or bool(self.past)
+
+    def new_memory(self, num: int) -> dict[str, Tree]:
+        """Return the memory of ``num`` envs whose episodes start."""
+        memory = {name: map_leaves(lambda x: x.expand(num, *x.shape[1:]), x) for name, x in self._no_past.items()}
+        return memory | ({Columns.STATE_IN: initial_states(self.module, num)} if self.is_stateful else {})
+
+    def __call__(
+        self,
+        obs: Tree,
+        memory: dict[str, Tree],
+        starts: Tensor | None,
+        rewards: Tensor | None,
+        choose: Callable[[Distribution], Tree],
+        explore: bool = False,
+    ) -> tuple[Tensor, Tree, dict[str, Tree]]:
+        """Return the inputs of the action distributions ``[B, D]``, the actions for the envs, and the next memory.
+
+        Args:
+            obs: Observations ``[B, ...]``.
+            memory: The memory that the last call returned.
+            starts: bool ``[B]``: rows whose episode starts, which forget their memory; None without a memory.
+            rewards: Rewards of the last steps ``[B]``; None if the module does not see them.
+            choose: Picks the actions.
+            explore: Use the forward pass for exploration.
+        """
+        module, seen = self.module, obs
+        if self.past:
+            assert starts is not None
+            seen = {Columns.OBS: obs, **self._earlier(memory, starts, rewards)}
+        batch = {Columns.OBS: seen}
+        if self.is_stateful:
+            assert starts is not None
+            batch = {
+                Columns.OBS: map_leaves(lambda x: x[None], seen),
+                Columns.STARTS: starts[None],
+                Columns.STATE_IN: memory[Columns.STATE_IN],
+            }
+        out = module.forward_exploration(batch) if explore else module.forward_inference(batch)
+        inputs = out[Columns.ACTION_DIST_INPUTS]
+        if self.is_stateful:
+            inputs = inputs[0]
+        actions = choose(module.action_dist_cls.from_logits(inputs))
+        after: dict[str, Tree] = {Columns.STATE_IN: state_out_of(module, out)} if self.is_stateful else {}
+        for name, steps in self.past.items():  # the reward of this action is added by the next call
+            after[name] = seen[name]
+            if name != PREV_REWARD:
+                # a copy, since an env may write its next observation into the memory of this one
+                done = actions if name == PREV_ACTION else map_leaves(Tensor.clone, obs)
+                after[name] = with_newest(seen[name], done, steps)
+        converter = module.action_converter
+        return inputs, actions if converter.is_identity else converter.forward(actions), after
+
+    def _earlier(self, memory: dict[str, Tree], starts: Tensor, rewards: Tensor | None) -> dict[str, Tree]:
+        """Return the earlier steps that the module sees, with the last rewards: zeros in rows that start."""
+
+        def seen_by(rows: Tensor, like: Tensor) -> Tensor:
+            fresh = starts.view(-1, *[1] * (rows.dim() - 1))
+            return rows.to(like.dtype).masked_fill(fresh, 0)
+
+        past = {name: memory[name] for name in self.past}
+        if rewards is not None and PREV_REWARD in past:
+            past[PREV_REWARD] = with_newest(past[PREV_REWARD], rewards, self.past[PREV_REWARD])
+        return {name: tree.map_structure(seen_by, past[name], self._no_past[name]) for name in past}
+
+
+def most_likely(dist: Distribution) -> Tree:
+    """Return the most likely actions."""
+    return dist.to_deterministic().sample()

@@ -1,0 +1,131 @@
+"""Read observations as an env returns them, for acting: checked, and as tensors in the dtypes of rollouts."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import textwrap
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.explain.explain import short_space
+from catalog.spaces import kept_dtype, space_parts, to_tensor
+
+
+class ObservationReader:
+    """Reads the observations of a space, or of one part of it.
+
+    Args:
+        space: Space of one observation.
+        path: The keys that lead to it, for errors.
+    """
+
+    def __init__(self, space: Space, path: str = "") -> None:
+        self._space, self._path = space, path
+        self._parts: dict[Any, ObservationReader] | None = None
+        self._is_float = space.dtype is None or space.dtype.kind == "f"
+        self._first: tuple[Any, ...] = ()
+        """The keys that lead to the first leaf."""
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            parts = space_parts(space).items()
+            self._parts = {key: ObservationReader(part, f"{path}[{key!r}]") for key, part in parts}
+            key, part = next(iter(self._parts.items()))
+            self._first = (key, *part._first)
+            return
+        self._shape, self._dtype = space.shape, space.dtype
+        self._kept = kept_dtype(space.dtype)
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):  # a wrong choice would read as another part's
+            start = np.asarray(space.start)
+            self._bounds = start, start + (space.n if isinstance(space, spaces.Discrete) else space.nvec)
+
+    def one(self, obs: Tree) -> Tree:
+        """Return one observation as tensors ``[1, ...]``.
+
+        Raises:
+            ValueError: If it does not fit the space; names the leaf.
+        """
+        return self._read(obs, None)
+
+    def batch(self, obs: Tree) -> tuple[int, Tree]:
+        """Return the number ``B`` of observations, and these as tensors ``[B, ...]``.
+
+        Raises:
+            ValueError: If they do not fit the space, or a leaf has another number of rows; names the leaf.
+        """
+        num = 0
+        with suppress(KeyError, IndexError, TypeError):  # reading raises the error that names the leaf
+            num = len(functools.reduce(operator.getitem, self._first, obs))
+        return num, self._read(obs, num)
+
+    def _read(self, obs: Tree, rows: int | None) -> Tree:
+        """Return ``obs`` as tensors; ``rows`` is the size of a batch, None for one observation."""
+        parts = self._parts
+        if parts is None:
+            return self._leaf(obs, rows)
+        fields = obs
+        if isinstance(self._space, spaces.Tuple):
+            fields = dict(enumerate(obs)) if isinstance(obs, tuple | list) else None
+        if not isinstance(fields, Mapping):
+            raise self._misfit(obs, rows)
+        if lost := next((part for key, part in parts.items() if key not in fields), None):
+            raise lost._misfit([*fields], rows)
+        if len(fields) > len(parts):
+            raise self._misfit([*fields], rows)
+        read = {key: part._read(fields[key], rows) for key, part in parts.items()}
+        return read if isinstance(self._space, spaces.Dict) else tuple(read.values())
+
+    def _leaf(self, value: Any, rows: int | None) -> Tensor:
+        array = value
+        if type(value) is not np.ndarray or value.dtype != self._dtype:
+            array = self._converted(value, rows)
+        if array.shape != (self._shape if rows is None else (rows, *self._shape)) or rows == 0:
+            raise self._misfit(array, rows)
+        if self._is_float and not np.isfinite(array).all():
+            raise self._outside("finite numbers", array[~np.isfinite(array)])
+        if self._bounds is not None and ((array < self._bounds[0]) | (array >= self._bounds[1])).any():
+            raise self._outside(str(self._space), array)
+        return to_tensor(array[None] if rows is None else array)
+
+    def _converted(self, value: Any, rows: int | None) -> np.ndarray:
+        """Return ``value`` as an array of the dtype in which rollouts store it."""
+        try:
+            array = np.asarray(value, self._dtype) if isinstance(value, list | tuple) else np.asarray(value)
+        except (ValueError, TypeError, OverflowError):
+            raise self._misfit(value, rows) from None
+        if not self._takes(array.dtype):
+            raise self._misfit(value if array.dtype.kind == "O" else array, rows)
+        with np.errstate(over="ignore"):  # what is beyond the range of the dtype is refused as infinite
+            return array.astype(self._kept, copy=False)
+
+    def _takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in ("biuf" if self._is_float else "biu")
+
+    def _misfit(self, got: Any, rows: int | None) -> ValueError:
+        """Return the error for ``got``, which has not the structure, shape or kind of numbers of the space."""
+        call, expected, remedy = "act", "one observation", "a single (not a vector) env returned, or call act_batch()"
+        if rows is not None:
+            call, expected, remedy = (
+                "act_batch",
+                f"a batch [{rows or 'B'}, ...]",
+                "a vector env returned, or call act()",
+            )
+        shown = textwrap.shorten(repr(got), 60)
+        if isinstance(got, np.ndarray):
+            shown = f"shape {got.shape}" + ("" if self._takes(got.dtype) else f" of {got.dtype}")
+        return ValueError(
+            f"Policy.{call}(obs){self._path}: expected {expected} of {short_space(self._space)}, got {shown}. Pass "
+            f"what env.reset() or env.step() of {remedy}."
+        )
+
+    def _outside(self, expected: str, got: np.ndarray) -> ValueError:
+        return ValueError(
+            f"Policy.act(obs){self._path}: expected {expected}, got {got.flat[0]}. Look for a sensor that failed, or "
+            "an env that leaves its observation space."
+        )
