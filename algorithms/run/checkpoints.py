@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
 
-logger = logging.getLogger(__name__)
-
 _saved: WeakSet[Algorithm] = WeakSet()
 
 
@@ -38,6 +35,7 @@ def save_algorithm(algorithm: Algorithm, path: StrPath) -> Path:
     }
     content = {
         "algorithm": name_of(algorithm.config),
+        "config_module": type(algorithm.config).__module__,  # for errors only
         "run_seed": algorithm.run_seed,
         "config": algorithm.config.to_dict(),
         "modules": modules,
@@ -82,13 +80,15 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     content = read_checkpoint(folder)
     own = _config_class(content, folder, allow)
     config = own.from_dict(content["config"], allow=list(allow), **objects)
+    lost = ""
     if config.run_dir is not None and "run_dir" not in objects:
-        _write_only_where_it_lies(config, folder)
+        lost = _write_only_where_it_lies(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
         content["state"]["evaluation"] = None
     algorithm = config.build()
+    algorithm.lost_run_dir = lost
     try:
         algorithm.set_state(content["state"])
     except BaseException as error:
@@ -131,12 +131,19 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
     return config_class(content["algorithm"])
 
 
-def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:
-    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write."""
-    folder = run_folder_of(checkpoint)
+def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> str:
+    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write.
+
+    Returns:
+        The warning to log before training if the checkpoint is in no run folder; else an empty text.
+    """
+    folder, lost = run_folder_of(checkpoint), ""
     if folder is None:
-        lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"
-        logger.warning("%s has %s unless you pass run_dir=%r.", checkpoint, lost, config.run_dir)
+        lost = (
+            f"{checkpoint} has a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there "
+            f"unless you pass run_dir={config.run_dir!r}."
+        )
         loggers = [one for one in config.loggers or () if not needs_folder(one)]
         config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
     config.run_dir = None if folder is None else str(folder)
+    return lost
