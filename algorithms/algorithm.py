@@ -54,6 +54,7 @@ class Algorithm(metaclass=AlgorithmType):
         self._evaluation = Evaluation(self, self._callbacks)
         self._rollout_length = config.get_rollout_fragment_length()
         self._writes = config.run_dir is not None or bool(config.loggers)
+        self.lost_run_dir = ""  # of a loaded checkpoint that is in no run folder: what to warn of before training
         self.is_stopped = self.learning_stopped = False
         if config.num_env_runners or config.num_learners:
             from rlmodule.distributed.ray_workers import check_resources_of  # imports much that only workers need
@@ -105,7 +106,7 @@ class Algorithm(metaclass=AlgorithmType):
         if self.is_stopped:
             raise already_stopped(self, "train")
         with nullcontext() if torch.get_num_threads() == self._threads.count else computing_on(self._threads.count):
-            report, start = self.report if self._writes else None, perf_counter()
+            report, start = self.report if self._writes or self.lost_run_dir else None, perf_counter()
             sections = self.training_step()
             if not isinstance(sections, dict):
                 raise no_sections(self, sections)

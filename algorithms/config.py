@@ -444,6 +444,13 @@ class AlgorithmConfig(
     def _set(self, values: Mapping[str, Any], where: str, section: str | None = None) -> Self:
         if isinstance(values.get("model_config"), dict):
             DefaultModelConfig.from_any(values["model_config"])  # raises for a wrong name or value
+        if isinstance(env := values.get("env"), gym.Env | VectorEnv):
+            name = repr(env.spec.id) if env.spec is not None else type(env.unwrapped).__name__
+            raise TypeError(
+                f"{where[:-1]}env=): expected an id, a class or a factory, since a run makes several envs, got an env "
+                f"of class {type(env.unwrapped).__name__}. Write .environment({name}), or .environment(make) with "
+                "def make(env_config) that makes and returns a new one."
+            )
         if isinstance(spec := values.get("rl_module_spec"), MultiRLModuleSpec):
             raise TypeError(
                 f"{where[:-1]}rl_module_spec=): expected one RLModuleSpec, got a MultiRLModuleSpec of "

@@ -16,6 +16,10 @@ ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
 """Name → config class, or ``module:name`` of a config class that is imported on demand."""
 
 
+_AS_WRITTEN: dict[str, str] = {}
+"""Name → the same name as its user wrote it, for what is printed."""
+
+
 def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None:
     """Register a custom algorithm, so that checkpoints and the ``rlmodule`` command find it.
 
@@ -39,6 +43,7 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
     if taken is not None and _path(taken) != _path(config_class):
         raise ValueError(f"{where}: expected a free name, got that of {_path(taken)}. Choose another name.")
     ALGORITHMS[name.upper()] = config_class
+    _AS_WRITTEN.setdefault(name.upper(), name)
 
 
 def config_class(name: str) -> "type[AlgorithmConfig]":
@@ -63,11 +68,12 @@ def registered_at(path: str) -> "type[AlgorithmConfig] | None":
 
 
 def name_of(config: "AlgorithmConfig") -> str:
-    """Return the registered name of a config's algorithm, or the name of its class if it is not registered.
+    """Return the name of a config's algorithm as it was registered, or the name of its class if it was not.
 
     Checkpoints hold this name, to find the algorithm when they are loaded."""
     path = _path(type(config))
-    return next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
+    name = next((name for name, one in ALGORITHMS.items() if _path(one) == path), config.algo_class.__name__)
+    return _AS_WRITTEN.get(name, name)
 
 
 def _path(registered: "str | type[AlgorithmConfig]") -> str:

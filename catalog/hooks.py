@@ -63,13 +63,15 @@ def refuses_foreign(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def explain_unknown(owner: Any, name: str) -> Any:
-    """Raise AttributeError for an unknown attribute, such as ``algo.predict`` or ``PPO.load``. Algorithms and policies
-    use this function as ``__getattr__``."""
+    """Raise AttributeError for an unknown attribute, such as ``algo.predict`` or ``PPO.load``. Algorithms, policies and
+    learners use this function as ``__getattr__``."""
     cls = owner if isinstance(owner, type) else type(owner)
     if name.startswith("_") or name in (known := dir(owner)):  # a property raised an AttributeError: raise that again
         return (type if owner is cls else object).__getattribute__(owner, name)
     public = [one for one in known if not one.startswith("_")]
-    remedy = remedy_for("algorithm", name) or f"help({cls.__name__}) lists them.{closest(name, public)}"
+    places = (*(base.__name__.lower() for base in cls.__mro__), "algorithm")
+    remedy = next(filter(None, (remedy_for(place, name) for place in places)), "")
+    remedy = remedy or f"help({cls.__name__}) lists them.{closest(name, public)}"
     raise AttributeError(f"{cls.__name__}.{name}: expected one of its methods or attributes, got {name!r}. {remedy}")
 
 

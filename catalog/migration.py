@@ -28,6 +28,7 @@ train_batch_size: Use .training(train_batch_size_per_learner=...).
 sgd_minibatch_size num_minibatches: Use .training(minibatch_size=...), the env steps in each.
 num_sgd_iter n_epochs update_epochs: Use .training(num_epochs=...).
 learning_rate: Use .training(lr=...).
+anneal_lr: Use points for the learning rate: .training(lr=[[0, 2.5e-4], [500_000, 0.0]]).
 adam_epsilon optimizer optimizer_class optimizer_kwargs: Override configure_optimizer_for_module() of a learner.
 num_epochs: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has .training(training_intensity=...).
 minibatch_size: PPO and configs that derive from EpisodeLearnerConfig have it; DQN has train_batch_size_per_learner.
@@ -36,30 +37,32 @@ batch_mode: Leave it out: rollouts end with the fragment, and the value function
 use_gae: Leave it out: .training(lambda_=1.0) gives Monte Carlo advantages.
 buffer_size: Use .replay(replay_capacity=...).
 learning_starts: Use .training(num_steps_sampled_before_learning_starts=...).
-train_freq: Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).
+train_freq train_frequency: Use .env_runners(rollout_fragment_length=...) and .training(training_intensity=...).
 gradient_steps: Use .training(training_intensity=...), the steps trained on per step sampled.
-target_update_interval: Use .training(target_network_update_freq=...).
-exploration_config exploration_fraction: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
+target_update_interval target_network_frequency: Use .training(target_network_update_freq=...).
+exploration_config exploration_fraction start_e end_e: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
 exploration_initial_eps exploration_final_eps: Use .training(epsilon=[[0, 1.0], [10_000, 0.05]]).
 n_steps: Use .training(train_batch_size_per_learner=...), of all environments together, or DQN's n_step=...
 num_steps: Use .training(train_batch_size_per_learner=...), of all environments together.
 gae_lambda: Use .training(lambda_=...).
 clip_range clip_coef: Use .training(clip_param=...).
-clip_range_vf: Use .training(vf_clip_param=...), in standard deviations of the returns.
-normalize_advantage: Leave it out: advantages are standardised over each train batch.
+clip_range_vf clip_vloss: Use .training(vf_clip_param=...), in standard deviations of the returns.
+normalize_advantage norm_adv: Leave it out: advantages are standardised over each train batch.
 ent_coef: Use .training(entropy_coeff=...).
 vf_coef: Use .training(vf_loss_coeff=...).
 stats_window_size: Use .reporting(metrics_num_episodes_for_smoothing=...).
-min_sample_timesteps_per_iteration: Use .reporting(num_env_steps_per_iteration=...).
+min_sample_timesteps_per_iteration: For DQN, .reporting(num_env_steps_per_iteration=...); PPO samples one train batch.
 replay_buffer_class: Use .replay(prioritized_replay=...).
 replay_buffer_config: Use .replay(replay_capacity=..., prioritized_replay=..., ...).
 store_buffer_in_checkpoints: Use .replay(replay_in_checkpoints=...).
 before_learn_on_batch: Override prepare_batch() of a learner.
 categorical_distribution_temperature: Leave it out, or override _forward_exploration() of a module.
 tensorboard_log storage_path: Use .reporting(run_dir=...).
-device: Use .learners(num_gpus_per_learner=1) for a GPU; the default 0 is the CPU.
+track wandb_project_name wandb_entity: Use .reporting(run_dir=..., loggers=['tensorboard', 'wandb']).
+device cuda: Use .learners(num_gpus_per_learner=1) for a GPU; the default 0 is the CPU.
 n_envs num_envs num_envs_per_worker: Use .env_runners(num_envs_per_env_runner=...).
 total_timesteps: Pass it to learn(num_env_steps=...).
+num_iterations: Pass the env steps of all of them to learn(num_env_steps=...).
 policy_kwargs: Use .rl_module(model_config={'fcnet_hiddens': [256, 256]}).
 max_grad_norm: Use .training(grad_clip=...).
 learner_config_dict: Declare its entries in MyTraining(PPOTraining), and set training = Section(MyTraining) in a config.
@@ -101,6 +104,8 @@ custom_evaluation_function: Call evaluate() in .callbacks(on_train_result=...), 
 eval_freq: Use .evaluation(evaluation_interval=...), in iterations.
 n_eval_episodes: Use .evaluation(evaluation_duration=...).
 eval_env: Use .evaluation(evaluation_env_config=...).
+capture_video: Use .evaluation(evaluation_num_videos=...).
+use_sde sde_sample_freq: Leave it out: actions have independent noise in each step; there is no gSDE.
 log_level: Use logging.getLogger('algorithms').setLevel(...).
 verbose: Pass progress=True to learn().
 log_interval: Leave it out: every iteration is logged.
@@ -126,6 +131,13 @@ fusionnet_kernel_initializer_kwargs: They are fcnet_kernel_initializer_kwargs.
 fusionnet_bias_initializer_kwargs: They are fcnet_bias_initializer_kwargs.
 net_arch: The widths are fcnet_hiddens, and those of a single function functions={'value': {...}}.
 activation_fn: It is fcnet_activation.
+ortho_init: Leave it out: weights are orthogonal. To turn that off, set fcnet_kernel_initializer to None.
+log_std_init: Leave it out: log_std starts at 0, one per action dimension, or per state with free_log_std=False.
+squash_output: Set custom_action_dist='SquashedGaussian'.
+use_expln full_std: Leave it out: there is no gSDE.
+share_features_extractor shared_lstm enable_critic_lstm: It is vf_share_layers.
+lstm_hidden_size: It is lstm_cell_size.
+n_lstm_layers: It is lstm_num_layers.
 features_extractor_class: It is custom_model, or override build_encoder() of a catalog.
 features_extractor_kwargs: They are custom_model_config.
 post_fcnet_hiddens: The layers after convolutions are conv_dense_dim, those of heads head_fcnet_hiddens.
@@ -196,6 +208,12 @@ fit: Call learn(num_env_steps=...).
 step: Call train(), which does one iteration.
 set_env: Call Algorithm.from_checkpoint(path, env=...).
 env get_env: Make one as config.env says; algo.env_runner_group has those of the training.
+
+[learner]
+config: Use self.settings; between updates, self.settings_of(module_id).
+metrics: Return tensors to report with the loss: return loss, {'name': tensor}.
+get_optimizer get_optimizers_for_module: Use self.optimizers[module_id].
+register_optimizer: Return it from configure_optimizer_for_module(module_id, parameters).
 
 [learn]
 callback: Use config.callbacks(...) before build().

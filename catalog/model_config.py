@@ -334,8 +334,9 @@ class DefaultModelConfig(Settings):
         known = settings_of(cls)
         for name in names:
             if name not in known:
-                remedy = remedy_for("model setting", name) or closest(name, known).strip()
-                remedy = remedy or f"Use one of {', '.join(known)}."
+                hint = closest(name, known).strip() or f"help({cls.__name__}) lists them."
+                own = f"Put an option of your own net or module into custom_model_config={{{name!r}: ...}}."
+                remedy = remedy_for("model setting", name) or f"{hint} {own}"
                 raise ValueError(
                     f"{where}[{name!r}]: expected a model setting, got the unknown name {name!r}. {remedy}"
                 )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOCatalog, PPOConfig, PPOLearner
+from algorithms.run.run_folder import flatten
 from catalog import (
     ActorCriticEncoderConfig,
     Catalog,
@@ -113,6 +114,15 @@ def test_every_connector_of_rllib_has_its_place() -> None:
     rows = re.findall(r"^\| (`.+`) \| (.+) \|$", CONNECTORS.read_text(encoding="utf-8"), re.M)
     named = [name for pieces, here in rows if here for name in re.findall(r"`(\w+)`", pieces)]
     assert sorted(named) == sorted(CONNECTORS_OF_RLLIB)
+
+
+def test_every_key_of_a_result_is_reported() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("### Keys of a result")[2].partition("\n### ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([\w/]+)`", row[1])}
+    assert len(named) > 8
+    with small().training(use_kl_loss=True, entropy_coeff=[[0, 0.1], [1000, 0.0]]).build() as algorithm:
+        assert named - dict(flatten(algorithm.train())).keys() == set()
 
 
 def test_the_page_ends_with_what_helps() -> None:

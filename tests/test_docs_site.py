@@ -247,6 +247,9 @@ def test_override_points_become_a_list_and_names_that_share_a_sentence_one_each(
     assert docstrings.listed("Override points:\n    ``a``: one,\n    more.\n    ``b``: two.") == (
         "**Override points:**\n\n- ``a``: one,\n    more.\n- ``b``: two."
     )
+    assert docstrings.listed("Returns:\n    Its keys:\n    - a: one,\n      more.\n    - b: two.") == (
+        "Returns:\n    Its keys:\n\n    - a: one,\n      more.\n    - b: two."
+    )
     assert docstrings.listed("Args:\n    ge, gt: A bound,\n        or None.") == (
         "Args:\n    ge: A bound,\n        or None.\n    gt: A bound,\n        or None."
     )

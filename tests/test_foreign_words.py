@@ -217,6 +217,28 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: PPOConfig().env_runners(module_to_env_connector=print),  # type: ignore
         "There are no connectors: wrap the env.",
     ),
+    "training(anneal_lr=)": (
+        lambda: PPOConfig().training(anneal_lr=True),  # type: ignore
+        "Use points for the learning rate: .training(lr=[[0, 2.5e-4], [500_000, 0.0]]).",
+    ),
+    "training(norm_adv=)": (
+        lambda: PPOConfig().training(norm_adv=True),  # type: ignore
+        "Leave it out: advantages are standardised over each train batch.",
+    ),
+    "training(use_sde=)": (lambda: PPOConfig().training(use_sde=True), "there is no gSDE."),  # type: ignore
+    "min_sample_timesteps_per_iteration=": (
+        lambda: PPOConfig().reporting(min_sample_timesteps_per_iteration=1000),  # type: ignore
+        "For DQN, .reporting(num_env_steps_per_iteration=...); PPO samples one train batch.",
+    ),
+    "environment(an env with an id)": (
+        lambda: PPOConfig().environment(gym.make("CartPole-v1")),  # type: ignore
+        "got an env of class CartPoleEnv. Write .environment('CartPole-v1'), or .environment(make) with",
+    ),
+    "environment(an env without an id)": (
+        lambda: PPOConfig(env=Shares()),  # type: ignore
+        "PPOConfig(env=): expected an id, a class or a factory, since a run makes several envs, got an env of class "
+        "Shares. Write .environment(Shares), or .environment(make)",
+    ),
     "learner_connector=": (
         lambda: PPOConfig().learners(learner_connector=print),  # type: ignore
         "There are no connectors: override preprocess_train_data(rollout)",
@@ -333,6 +355,9 @@ MODEL_SETTINGS = {
     "features_extractor_class": "It is custom_model, or override build_encoder() of a catalog.",
     "features_extractor_kwargs": "They are custom_model_config.",
     "use_prev_action": "It is lstm_use_prev_action.",
+    "ortho_init": "Leave it out: weights are orthogonal.",
+    "log_std_init": "Leave it out: log_std starts at 0",
+    "lstm_hidden_size": "It is lstm_cell_size.",
 }
 
 
@@ -341,6 +366,32 @@ def test_an_old_model_setting_names_the_one_in_its_place_alone(word: str, remedy
     with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
         DQNConfig().rl_module(model_config={word: 1})
     assert len(str(caught.value)) < 250  # not all settings there are
+
+
+def test_an_option_of_ones_own_has_its_place() -> None:
+    spec = RLModuleSpec(PPOModule, OBS, ACTIONS, {"hidden": 64}, PPOCatalog)
+    with pytest.raises(ValueError, match=r"into custom_model_config=\{'hidden': \.\.\.\}\.$"):
+        spec.build()
+    with pytest.raises(
+        ValueError, match=r"^model_config\['depth'\]: .* into custom_model_config=\{'depth': \.\.\.\}\.$"
+    ):
+        DQNConfig().rl_module(model_config={"depth": 2})
+
+
+# --- attributes of a learner ------------------------------------------------------------------------------------------
+
+ATTRIBUTES = {
+    "config": "Use self.settings; between updates, self.settings_of(module_id).",
+    "metrics": "Return tensors to report with the loss: return loss, {'name': tensor}.",
+    "get_optimizer": "Use self.optimizers[module_id].",
+    "optimisers": "help(PPOLearner) lists them. Did you mean 'optimizers'?",
+}
+
+
+@pytest.mark.parametrize(("name", "remedy"), ATTRIBUTES.items(), ids=list(ATTRIBUTES))
+def test_an_attribute_that_a_learner_lacks_names_what_it_has(algorithm: PPO, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"got {name!r}. {remedy}")):
+        getattr(algorithm.learner_group.learner, name)
 
 
 # --- environments -----------------------------------------------------------------------------------------------------

@@ -60,9 +60,10 @@ def saved_config_class(content: Mapping[str, Any], allow: Sequence[str]) -> type
                 if is_config_class(found) and found.__module__ == module.__name__:
                     register_own(found)
     if name not in ALGORITHMS:
+        module = ", ".join(modules_in([content.get("config_module", "MODULE")])) or "MODULE"
         raise UsageError(
             f"checkpoint: expected a run of a known algorithm ({', '.join(ALGORITHMS)}), got one of "
-            f"{content['algorithm']}. If it is one of yours, type --allow MODULE, the one with its config class."
+            f"{content['algorithm']}. If it is one of yours, type --allow {module}, the module with its config class."
         )
     return config_class(name)
 

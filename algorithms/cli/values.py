@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import NoneType
@@ -16,6 +17,7 @@ from catalog.errors import closest
 _LISTS = (list, tuple, Sequence)
 _CONTAINERS = (*_LISTS, dict, Mapping)
 _CODE = (type, Callable)
+_UNDERSCORES = re.compile(r'("(?:\\.|[^"\\])*")|(?<=\d)_(?=\d)')  # those of 500_000; strings are matched to keep them
 
 
 def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
@@ -105,7 +107,7 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
             if _kind(part) in _CODE and ":" in text:
                 return imported(flag, text)
             if _kind(part) in _CONTAINERS:
-                return json.loads(text)
+                return json.loads(_UNDERSCORES.sub(lambda match: match[1] or "", text))
     if str in parts and not (text.startswith(("[", "{")) and {*parts} - {str, NoneType}):
         return text
     raise UsageError(

@@ -8,7 +8,7 @@ from algorithms.ppo.learner import PPOLearner
 from algorithms.ppo.module import PPOCatalog, PPOModule
 from algorithms.ppo.presets import PRESETS
 from catalog.checks import Schedule
-from catalog.settings import Section, setting
+from catalog.settings import Section, setting, settings_of
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.settings import EpisodeTraining
 
@@ -55,6 +55,15 @@ class PPOConfig(PPOTraining, EpisodeLearnerConfig):
 
     def default_rl_module_spec(self) -> RLModuleSpec:
         return RLModuleSpec(module_class=PPOModule, catalog_class=PPOCatalog)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.use_kl_loss or any(changed.get("use_kl_loss") for changed in self.policy_overrides.values()):
+            return
+        for name in ("kl_coeff", "kl_target"):
+            if getattr(self, name) != settings_of(type(self))[name].default:
+                remedy = "Set that to True, or leave this out. target_kl ends the epochs early, without a penalty."
+                raise self._invalid(name, "its default without use_kl_loss", remedy)
 
 
 class PPO(Algorithm):

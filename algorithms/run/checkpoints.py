@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -23,8 +22,6 @@ from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
-
-logger = logging.getLogger(__name__)
 
 _saved: WeakSet[Algorithm] = WeakSet()
 
@@ -104,6 +101,7 @@ def checkpoint_content(algorithm: Algorithm) -> dict[str, Any]:
         modules[module_id] = {"class": type(module).__name__, "parameters": [*named], "spec": spec}
     content = {
         "algorithm": name_of(algorithm.config),
+        "config_module": type(algorithm.config).__module__,  # for errors only
         "run_seed": algorithm.run_seed,
         "config": algorithm.config.to_dict(),
         "modules": modules,
@@ -162,13 +160,15 @@ def load_algorithm(path: StrPath, allow: Sequence[str], objects: Mapping[str, An
     content = read_checkpoint(folder)
     own = _config_class(content, folder, allow)
     config = own.from_dict(content["config"], allow=list(allow), **objects)
+    lost = ""
     if config.run_dir is not None and "run_dir" not in objects:
-        _write_only_where_it_lies(config, folder)
+        lost = _write_only_where_it_lies(config, folder)
     if config.seed is None:
         config.seed = content["run_seed"]
     if config.seed != content["run_seed"]:  # the saved evaluation envs belong to another seed
         content["state"]["evaluation"] = None
     algorithm = config.build()
+    algorithm.lost_run_dir = lost
     try:
         algorithm.set_state(content["state"])
     except BaseException as error:
@@ -211,12 +211,19 @@ def _config_class(content: Mapping[str, Any], folder: Path, allow: Sequence[str]
     return config_class(content["algorithm"])
 
 
-def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> None:
-    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write."""
-    folder = run_folder_of(checkpoint)
+def _write_only_where_it_lies(config: AlgorithmConfig, checkpoint: Path) -> str:
+    """Set ``run_dir`` to the run folder that holds the checkpoint; a file must not choose where to write.
+
+    Returns:
+        The warning to log before training if the checkpoint is in no run folder; else an empty text.
+    """
+    folder, lost = run_folder_of(checkpoint), ""
     if folder is None:
-        lost = f"a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there"
-        logger.warning("%s has %s unless you pass run_dir=%r.", checkpoint, lost, config.run_dir)
+        lost = (
+            f"{checkpoint} has a run_dir of {config.run_dir!r}, in which it does not lie. Nothing is written there "
+            f"unless you pass run_dir={config.run_dir!r}."
+        )
         loggers = [one for one in config.loggers or () if not needs_folder(one)]
         config.update({"checkpoint_interval": None, "evaluation_num_videos": 0, "loggers": loggers})
     config.run_dir = None if folder is None else str(folder)
+    return lost

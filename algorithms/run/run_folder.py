@@ -170,6 +170,8 @@ class RunReport:
 
     def __init__(self, algorithm: Algorithm, callbacks: CallbackCaller) -> None:
         config, self._algorithm = algorithm.config, algorithm
+        if algorithm.lost_run_dir:
+            logger.warning("%s", algorithm.lost_run_dir)
         if config.evaluation_num_videos:
             from algorithms.run.video import check_recording  # videos are named as run folders are
 

@@ -49,13 +49,14 @@ def check_settings_are_read(catalog: Catalog) -> None:
         )
     if unread:
         named = ", ".join(f"{name} = {value!r}" for name, value in unread.items())
-        _warn(f"model_config: no effect with these spaces and settings: {named}")
+        warn_once(f"model_config: no effect with these spaces and settings: {named}")
     if catalog.setting_reasons.get("normalize_observations") == RAW:
-        _warn(f"model_config: normalize_observations = False, {RAW}. Set it to True or False to say which.")
+        warn_once(f"model_config: normalize_observations = False, {RAW}. Set it to True or False to say which.")
 
 
 @functools.cache  # a run builds its module several times
-def _warn(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Log the warning ``text``, the same text only once per process."""
     logger.warning("%s", text)
 
 

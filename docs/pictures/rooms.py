@@ -128,7 +128,7 @@ def draw(path: Path) -> None:
             axes.text(x, y, name, color="white", size=10.5, weight="bold", ha="center", va="center", zorder=4)
         if files[package]:
             text = f"{BASE}: {', '.join(sorted(files[package]))}"
-            axes.text(width - 0.35, bottom + tall - 0.22, text, color=GREY, size=8, ha="right", va="center")
+            axes.text(width - 0.35, bottom + tall - 0.22, text, color=GREY, size=10, ha="right", va="center")
         bottom += tall + 0.45
         if package != "algorithms":
             arrow(axes, (width / 2, bottom), (width / 2, bottom - 0.45))

@@ -36,6 +36,7 @@ Documented = Module | Class | Function | Attribute
 _ROLE = re.compile(r":(class|meth|func|attr|data|mod):`([\w.]+)`")
 _BLOCK = re.compile(r"^( *)(.*)::\n((?:[ ]*\n)*)((?:\1 +.*\n|[ ]*\n)+)", re.M)
 _OVERRIDES = re.compile(r"^(Override points.*):\n((?: {4}.+\n)+)", re.M)
+_ITEMS = re.compile(r"^( *)(?!- )(\S.*)\n(?=\1- )", re.M)
 _SEVERAL = re.compile(r"^ {4}((?:[a-z_]\w*, )+[a-z_]\w*):((?:.*\n)(?: {8}.*\n)*)", re.M)
 _log = get_plugin_logger("docstrings")
 
@@ -163,7 +164,7 @@ def fenced(text: str) -> str:
 
 
 def listed(text: str) -> str:
-    """``text`` with override points as a list, and what is said of several names at once said of each."""
+    """``text`` with lists as Markdown needs them, and what is said of several names at once said of each."""
 
     def points(match: re.Match[str]) -> str:
         items = re.sub(r"^ {4}(?=``)", "- ", match[2], flags=re.M)
@@ -172,7 +173,8 @@ def listed(text: str) -> str:
     def each(match: re.Match[str]) -> str:
         return "".join(f"    {name}:{match[2]}" for name in match[1].split(", "))
 
-    return _SEVERAL.sub(each, _OVERRIDES.sub(points, f"{text}\n")).rstrip("\n")
+    text = _ITEMS.sub(r"\1\2\n\n", _OVERRIDES.sub(points, f"{text}\n"))
+    return _SEVERAL.sub(each, text).rstrip("\n")
 
 
 def _below(module: Module) -> Iterator[Documented]:

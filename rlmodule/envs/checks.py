@@ -11,6 +11,7 @@ values within the bounds, for floats up to rounding. `check_finite` covers NaN a
 """
 
 import copy
+import functools
 import logging
 import traceback
 from collections.abc import Callable, Mapping
@@ -290,6 +291,8 @@ class EnvGuard(Guard, gym.Wrapper):
             check_info(where, result[1])
         if is_due(self._resets):
             self._check_obs(*self._last_reset)
+        if self._resets == 1 and self.env_index == 0:
+            self._look_for_mask(result[1])
         return result
 
     def _episode_seed(self) -> int | None:
@@ -343,6 +346,17 @@ class EnvGuard(Guard, gym.Wrapper):
         )  # fmt: skip
         return self.reset()[0], False
 
+    def _look_for_mask(self, info: Mapping[str, Any]) -> None:
+        """Warn if the env returns an action mask where nothing reads it: in ``info``, or from a method as for SB3."""
+        space = self.env.observation_space
+        if isinstance(space, spaces.Dict) and any("mask" in str(key) for key in space):
+            return
+        if "action_mask" in info:
+            _warn_of_mask(type(self.env.unwrapped).__name__, "info['action_mask']", "")
+        elif self.env.has_wrapper_attr("action_masks"):
+            first = "return it in info['action_mask'] of reset() and step(), and "
+            _warn_of_mask(type(self.env.unwrapped).__name__, "action_masks()", first)
+
     def check_last(self) -> None:
         """Check the last results of the env even if no check was due, for callers whose use of the results failed.
         Raise as ``reset`` and ``step`` do."""
@@ -355,6 +369,17 @@ class EnvGuard(Guard, gym.Wrapper):
 
     def _check_obs(self, obs: Any, where: str) -> None:
         check_member(self.env.observation_space, obs, lambda _: where)
+
+
+@functools.cache  # a process makes an env several times
+def _warn_of_mask(env_name: str, found: str, first: str) -> None:
+    logger.warning(
+        "%s: nothing reads the mask in %s, so every action may be taken. To forbid actions, %swrap the env in "
+        "rlmodule.ActionMaskFromInfo.",
+        env_name,
+        found,
+        first,
+    )
 
 
 def _plain(action: Any) -> Any:

@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import tree
 from torch import Tensor, nn
 
 from catalog.base import Tree
-from catalog.hooks import Hooks
+from catalog.hooks import Hooks, explain_unknown
 from rlmodule.collective import Collective, SingleProcess
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.data.device import moved
@@ -422,6 +422,9 @@ class Learner(Hooks, ABC):
         self._module_noise.set_state(state["module_noise"])
         self.env_steps, self.num_updates = state["env_steps"], state["num_updates"]
         self._skipped_in_a_row |= state["skipped_in_a_row"]
+
+    if not TYPE_CHECKING:  # checkers must keep on reporting unknown attributes
+        __getattr__ = explain_unknown
 
 
 class EpisodeLearner(Learner):

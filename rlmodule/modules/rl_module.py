@@ -21,8 +21,9 @@ from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
-from catalog.explain.unread import check_settings_are_read
+from catalog.explain.unread import check_settings_are_read, warn_once
 from catalog.hooks import Hooks
+from catalog.model_config import MEMORIES
 from catalog.past import PREV_OBS, PastView
 from rlmodule.data.columns import Batch, Columns
 from rlmodule.modules.apis import InferenceOnlyAPI
@@ -96,6 +97,13 @@ class RLModule(Hooks, nn.Module, ABC):
         self.sees_more_than_the_env = bool(self.past_view.steps)
         self.observation_normalizer: ObservationNormalizer | None = None  # setup() may build one
         self.setup()
+        for name in MEMORIES:
+            if getattr(self.model_config, name) and not self.is_stateful():
+                warn_once(
+                    f"model_config: {name} = True has no effect in {type(self).__name__}, which has no recurrent "
+                    "state. Build the net with self.catalog.build_encoder(), and return the state from "
+                    "get_initial_state(), or leave the setting out."
+                )
         self._bind_distribution(self.action_dist_cls)  # after setup(): a distribution may read submodules
         if issubclass(self.action_dist_cls, AutoregressiveDistribution):
             check_action_model(self.action_dist_cls, f"{type(self).__name__}.action_model")

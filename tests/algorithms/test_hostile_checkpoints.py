@@ -190,6 +190,9 @@ def test_a_checkpoint_makes_no_folder_outside_of_its_own(
     assert not caplog.messages
     before = sorted(tmp_path.rglob("*"))
     with Algorithm.from_checkpoint("alone") as algorithm:
+        algorithm.evaluate(num_env_steps=2)
+        assert not caplog.messages  # to act, no folder is missed
+        algorithm.train()
         algorithm.train()
         algorithm.evaluate(num_env_steps=2)
     assert sorted(tmp_path.rglob("*")) == before

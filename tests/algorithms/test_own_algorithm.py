@@ -154,9 +154,10 @@ def test_the_shell_trains_and_loads_an_algorithm_by_its_import_path(
     assert main(["train", *run, "--run-dir", "run", "--quiet", *TINY]) == 0
     del ALGORITHMS["CALM"]  # as in another process
     assert main(["evaluate", "run", "--episodes", "1"]) == 2
-    assert "expected a run of a known algorithm (DQN, PPO), got one of CALM. If it is one of yours, type --allow" in (
-        " ".join(capsys.readouterr().err.split())
-    )
+    assert (
+        "expected a run of a known algorithm (DQN, PPO), got one of Calm. If it is one of yours, type --allow "
+        f"{own_module}, the module with its config class."
+    ) in " ".join(capsys.readouterr().err.split())
     assert main(["evaluate", "run", "--episodes", "1", "--allow", own_module]) == 0
     del ALGORITHMS["CALM"]
     with pytest.raises(ValueError, match=r"expected modules that can be imported, got 'camel_algorithm'"):
@@ -198,6 +199,7 @@ def test_what_train_prints_of_an_own_algorithm_works_when_pasted(
     run = [f"{own_module}:CalmConfig", "CartPole-v1", "--num-env-steps", "32", "--minibatch-size", "32"]
     assert main(["train", *run, "--run-dir", "run", *TINY]) == 0
     shell, _, snippet = capsys.readouterr().out.partition("Next:\n")[2].partition("and in Python:\n")
+    assert f"register_algorithm('Calm', {own_module}.CalmConfig)" in snippet
     evaluate, train = [shlex.split(line)[1:] for line in shell.split("\n") if line]
     for printed, shorter in ((evaluate, ["--episodes", "1"]), (train, ["--num-env-steps", "32"])):
         del ALGORITHMS["CALM"]  # as in another process

@@ -189,6 +189,8 @@ def test_the_classes_of_the_module_are_flags(mine: Any) -> None:
         (["--lr", "1e-3"], "lr", 1e-3),
         (["--lr", ".5"], "lr", 0.5),
         (["--lr=[[0,3e-4],[1e6,0]]"], "lr", [[0.0, 3e-4], [1e6, 0.0]]),
+        (["--lr", "[[0, 3e-4], [1_000_000, 0]]"], "lr", [[0.0, 3e-4], [1e6, 0.0]]),
+        (["--env-config", '{"steps_1_0": 1_0, "id": "a_\\"1_0"}'], "env_config", {"steps_1_0": 10, "id": 'a_"1_0'}),
         (["--grad-clip", "None"], "grad_clip", None),
         (["--minibatch_size", "16"], "minibatch_size", 16),
         (["--train-batch-size-per-learner", "1_024"], "train_batch_size_per_learner", 1024),

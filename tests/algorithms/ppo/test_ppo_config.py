@@ -121,6 +121,14 @@ def test_a_setting_of_another_section() -> None:
             lambda c: c.env_runners(rollout_fragment_length=10),
             ("PPOConfig.train_batch_size_per_learner", "rollout_fragment_length=10", "is 20"),
         ),
+        (
+            lambda c: c.training(kl_coeff=0.5),
+            ("PPOConfig.kl_coeff", "its default without use_kl_loss", "got 0.5", "Set that to True"),
+        ),
+        (
+            lambda c: c.training(kl_target=0.02),
+            ("PPOConfig.kl_target", "its default without use_kl_loss", "got 0.02", "target_kl ends the epochs"),
+        ),
         (lambda c: c.environment(None), ("PPOConfig.env", ".environment('CartPole-v1')")),
         (lambda c: c.environment("CartPole-v9"), ("'CartPole-v9'",)),
         (lambda c: c.environment("CartPol-v1"), ("'CartPol-v1'", "Did you mean 'CartPole-v1'?")),
@@ -140,6 +148,8 @@ def test_a_setting_of_another_section() -> None:
         "minibatch > batch",
         "uneven batch",
         "inconsistent fragment",
+        "kl_coeff without the penalty",
+        "kl_target without the penalty",
         "no env",
         "unknown version",
         "misspelt id",
@@ -154,6 +164,13 @@ def test_build_refuses(change: Callable[[PPOConfig], PPOConfig], parts: tuple[st
     *rest, last = parts
     assert reads_well(caught.value, *rest)
     assert any(option in str(caught.value) for option in last.split("|"))
+
+
+def test_the_penalty_of_one_policy_alone_reads_its_settings() -> None:
+    config = PPOConfig().environment("CartPole-v1").multi_agent(policies=["a", "b"]).training(kl_coeff=0.5)
+    with pytest.raises(ValueError, match=r"PPOConfig\.kl_coeff: expected its default without use_kl_loss"):
+        config.validate()
+    config.multi_agent(policy_overrides={"a": {"use_kl_loss": True}}).validate()
 
 
 # --- what comes out --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from algorithms.dqn import DQNConfig
 from algorithms.ppo import PPOConfig
 from rlmodule import ActionMaskFromInfo
+from rlmodule.envs.checks import EnvGuard
 
 TAXI = max(name for name in gym.registry if name.startswith("Taxi-"))
 
@@ -180,6 +181,43 @@ def test_in_vectors_each_env_has_its_own(vector: Any) -> None:
     final = info["final_obs"][0]
     assert (final["observations"], final["action_mask"].tolist()) == (3, [1, 0, 0])
     envs.close()
+
+
+class Unwrapped(Told):
+    """Its mask is in ``info`` alone."""
+
+
+class LikeSB3(Told):
+    """Has the method that sb3-contrib calls, and no mask in ``info``."""
+
+    def _info(self, when: int) -> dict[str, Any]:
+        return {}
+
+    def action_masks(self) -> Any:
+        return np.ones(3, bool)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Unwrapped, "Unwrapped: nothing reads the mask in info['action_mask'], so every action may be taken. To forbid "
+                    "actions, wrap the env in rlmodule.ActionMaskFromInfo."),
+        (LikeSB3, "LikeSB3: nothing reads the mask in action_masks(), so every action may be taken. To forbid actions, "
+                  "return it in info['action_mask'] of reset() and step(), and wrap the env in "
+                  "rlmodule.ActionMaskFromInfo."),
+    ],
+)  # fmt: skip
+def test_a_mask_that_nothing_reads_is_warned_of_once(
+    kind: Any, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    EnvGuard(ActionMaskFromInfo(Told()), 0).reset()
+    EnvGuard(kind(), 1).reset()
+    assert not caplog.messages
+    for _ in range(2):
+        guard = EnvGuard(gym.wrappers.TimeLimit(kind(), 9), 0)
+        guard.reset()
+        guard.reset()
+    assert caplog.messages == [expected]
 
 
 def taxi(env_config: dict[str, Any]) -> gym.Env[Any, Any]:

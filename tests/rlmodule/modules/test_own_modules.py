@@ -1,5 +1,6 @@
 """Modules that make their nets themselves: what the catalog leaves to them."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,29 @@ def test_options_without_a_custom_model_are_for_a_module_of_ones_own() -> None:
     for default, kind in ((PPOModule, PPOCatalog), (DQNModule, DQNCatalog)):
         with pytest.raises(ValueError, match=r"custom_model_config: expected \{\}, since custom_model is None, got"):
             RLModuleSpec(default, vector, TWO, options, kind).build()
+
+
+class Blind(Flat):
+    """Another class, since each warning is logged once."""
+
+
+class Remembering(Flat):
+    """Keeps a state of its own."""
+
+    def get_initial_state(self) -> Any:
+        return torch.zeros(2)
+
+
+def test_a_memory_that_a_module_does_not_build_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    vector, expected = spaces.Box(-1, 1, (4,), np.float32), "use_gru = True has no effect in Blind, which has no recurr"
+    with caplog.at_level(logging.WARNING, "catalog"):
+        RLModuleSpec(Remembering, vector, TWO, {"use_gru": True}).build()
+        RLModuleSpec(PPOModule, vector, TWO, {"use_gru": True}, PPOCatalog).build()
+        assert not caplog.messages
+        for _ in range(2):
+            RLModuleSpec(Blind, vector, TWO, {"use_gru": True}).build()
+    (message,) = caplog.messages
+    assert message.startswith(f"model_config: {expected}")
 
 
 def test_options_go_to_a_custom_model_if_there_is_one() -> None:
