@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,12 +170,11 @@ class Evaluation:
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
         summary: dict[str, Any] = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
-        by_agent = dict[Any, list[float]]()
-        for episode in counted:
-            for agent, total in episode.agent_returns.items():
-                by_agent.setdefault(agent, []).append(total)
-        means = {agent: sum(totals) / len(totals) for agent, totals in by_agent.items()}
-        summary |= {"agent_episode_returns_mean": means} if means else {}
+        of_agents = [one for episode in counted for one in episode.agent_episodes]
+        for place, kind in enumerate(("agent", "module") if of_agents else ()):
+            names = dict.fromkeys(one[place] for one in of_agents)
+            means = {name: fmean(total for *who, total in of_agents if who[place] == name) for name in names}
+            summary[f"{kind}_episode_returns_mean"] = means
         return summary | {"num_episodes": len(counted), "num_env_steps": steps}
 
     def get_state(self) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ class MultiAgentEpisode:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env; a run that is resumed continues to count.
         length: Number of steps of the env.
-        finished: Sum of the rewards of each agent that ended in this episode.
+        finished: Of each episode of an agent that ended in this one: agent, id of its module, sum of its rewards.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class MultiAgentEpisode:
         self._in_play: dict[AgentID, None] = {}
         self._all_agents, self._policy_map, self._returns = agents, policy_map, returns
         self._policies: dict[AgentID, str] = {}
-        self.finished: dict[AgentID, float] = {}
+        self.finished: list[tuple[AgentID, str, float]] = []
 
     @property
     def id(self) -> str:
@@ -54,8 +54,10 @@ class MultiAgentEpisode:
     @property
     def returns(self) -> dict[AgentID, float]:
         """Sum of all rewards in this episode, by agent."""
-        own = zip(self._all_agents, self._returns.tolist(), strict=True)
-        return {agent: total + self.finished.get(agent, 0.0) for agent, total in own}
+        totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
+        for agent, _, total in self.finished:
+            totals[agent] += total
+        return totals
 
     def policy_of(self, agent: AgentID) -> str:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
@@ -76,4 +78,4 @@ class MultiAgentEpisode:
     def leave(self, agent: AgentID, total: float) -> None:
         """Remove ``agent``, which ends with the return ``total``."""
         del self._in_play[agent]
-        self.finished[agent] = self.finished.get(agent, 0.0) + total
+        self.finished.append((agent, self._policies[agent], total))

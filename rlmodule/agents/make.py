@@ -115,6 +115,13 @@ def _maker(name: str) -> Callable[..., Any] | None:
     return found.get("parallel_env", found.get("env"))
 
 
+def is_known(name: str) -> bool:
+    """Return whether ``name`` is that of an env of several agents, whose package is installed."""
+    with contextlib.suppress(Exception):  # whatever importing it raises
+        return _maker(name) is not None
+    return False
+
+
 def _is_of_gymnasium(name: str) -> bool:
     return name in gym.registry or is_atari(name)
 

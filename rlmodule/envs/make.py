@@ -251,6 +251,10 @@ def _unknown_id(env_id: str) -> ValueError:
             f"env {env_id!r}: expected a current id, got an old one of an Atari game. Use {current!r}, "
             "whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
         )
+    from rlmodule.agents.make import is_known  # with much that only several agents need
+
+    if is_known(env_id):
+        return ValueError(f"env {env_id!r}: expected an id of Gymnasium's, got one of PettingZoo's. {SEVERAL_AGENTS}")
     name = _id(env_id)
     return ValueError(
         f"env {env_id!r}: expected a registered id, got an unknown one. Register it, or name its module "

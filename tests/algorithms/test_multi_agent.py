@@ -17,7 +17,7 @@ from algorithms.run.callbacks import FinishedEpisode
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.testing.data import differences
-from tests.rlmodule.agents.envs import CartPoles, OneAgent
+from tests.rlmodule.agents.envs import CartPoles, Moment, OneAgent, ScriptedEnv
 
 ID = "default_policy"
 SMALL = {"fcnet_hiddens": [8]}
@@ -163,11 +163,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unknown policy": (
         lambda: tags(policy_mapping_fn=MAPPING | {"b": "pear"}).build(),
-        "agent 'b': expected one of the policies pair, late, got 'pear'",
+        r"agent 'b': expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
     "unknown policy in evaluations": (
         lambda: tags(evaluation_policy_mapping_fn=dict.fromkeys(MAPPING, "pear")).build(),
-        "expected one of the policies pair, late, got 'pear'",
+        r"expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
     "other spaces": (
         lambda: tags(policy_mapping_fn=dict.fromkeys(MAPPING, "pair")).build(),
@@ -185,13 +185,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unknown policy trained": (
         lambda: tags(policies_to_train=["pear"]).build(),
-        r"policies_to_train: expected ids of policies \(pair, late\), got 'pear'.*'pair'",
+        r"policies_to_train: expected one of the policies \['pair', 'late'\], got 'pear'.*'pair'",
     ),
     "unknown policy overridden": (
         lambda: tags(policy_overrides={"pear": {"gamma": 0.5}}).build(),
-        "policy_overrides: expected ids of policies",
+        "policy_overrides: expected one of the policies ",
     ),
     "no policies": (lambda: config(policies=[]).build(), "expected at least one policy, not named 'timers', got none"),
+    "the same twice": (
+        lambda: config(policies=["a", "a"]).build(),
+        r"PPOConfig\.policies: expected ids that differ, got \['a', 'a'\]",
+    ),
     "timers": (lambda: config(policies=["timers"]).build(), "got 'timers', a section of the result"),
     "one agent": (lambda: PPOConfig(env="CartPole-v1", policies="own").build(), "got an id of Gymnasium's"),
     "several agents": (lambda: config(CartPoles).build(), r"needs \.multi_agent\(policies='shared'\)"),
@@ -274,6 +278,27 @@ def test_metrics_are_by_env_by_agent_and_by_module() -> None:
         assert algo.train()["env_runners"]["num_module_steps_sampled_lifetime"]["pair"] == 256
         evaluated = algo.evaluate(num_episodes=3)["env_runners"]
         assert evaluated["agent_episode_returns_mean"] == {1: 5.0, "b": 50.0, "late": 300.0}
+        assert evaluated["module_episode_returns_mean"] == {"pair": 27.5, "late": 300.0}
+
+
+TWICE = [
+    Moment(["a", "b"]),
+    Moment(["b"], {"a": 1.0, "b": 2.0}, terminated=["a"]),
+    Moment(["a", "b"]),
+    Moment(rewards={"a": 5.0, "b": 2.0}, final=["a", "b"], terminated=["__all__"]),
+]
+
+
+def test_an_agent_that_returns_has_an_episode_each_time() -> None:
+    """Agent "a" gets 1 in its first episode and 5 in its second, "b" 4 in its only one."""
+    episodes = list[FinishedEpisode]()
+    run = config(lambda _: ScriptedEnv([TWICE], "ab"), train_batch_size_per_learner=2 * 33)
+    run.multi_agent(policies=["x", "y"], policy_mapping_fn={"a": "x", "b": "y"})
+    with run.callbacks(on_episode_end=lambda algorithm, episode: episodes.append(episode)).build() as algo:
+        for result in (algo.train(), algo.evaluate(num_episodes=2)):
+            assert result["env_runners"]["agent_episode_returns_mean"] == {"a": 3.0, "b": 4.0}
+            assert result["env_runners"]["module_episode_returns_mean"] == {"x": 3.0, "y": 4.0}
+    assert {tuple(one.agent_returns.items()) for one in episodes} == {(("a", 6.0), ("b", 4.0))}
 
 
 def test_callbacks_see_the_returns_of_agents_and_the_rollouts_of_trained_modules() -> None:
@@ -329,7 +354,7 @@ def test_policies_act_for_all_agents_as_the_modules_do() -> None:
         env.t = 2
         actions, state = algo.policies.act(env._obs(), state)
         assert {agent: policy_id for agent, (policy_id, _) in state.items()} == MAPPING
-        with pytest.raises(ValueError, match=r"expected observations of 1, 'b', 'late', got one of 'lat'.*'late'"):
+        with pytest.raises(ValueError, match=r"expected one of the agents \[1, 'b', 'late'\], got 'lat'.*'late'"):
             algo.policies.act({"lat": obs["b"]})
         with pytest.raises(AttributeError, match=r"PPO\.policy: expected a run with one policy, got 'pair', 'late'"):
             _ = algo.policy
@@ -337,8 +362,22 @@ def test_policies_act_for_all_agents_as_the_modules_do() -> None:
             algo.get_module()
         assert algo.explain().startswith("pair\nPPOCatalog")
         assert "\n\nlate\nPPOCatalog" in algo.explain()
-        with pytest.raises(ValueError, match=r"get_module\(id\)\.explain\('mermaid'\) for one of pair, late"):
-            algo.explain("mermaid")
+
+
+def test_a_flowchart_of_several_modules_has_that_of_each_in_a_frame() -> None:
+    with tags().build() as algo:
+        chart = algo.explain("mermaid").splitlines()
+        frames = [line for line in chart if line.startswith("    subgraph ")]
+        assert frames == ['    subgraph m0["pair"]', '    subgraph m1["late"]']
+        assert (chart[0], chart.count("    end")) == ("flowchart LR", 2)
+        for number, name in enumerate(("pair", "late")):
+            begin = chart.index(frames[number]) + 1
+            inside = chart[begin : chart.index("    end", begin)]
+            assert [line.replace(f"m{number}n", "n") for line in inside] == (
+                algo.get_module(name).explain("mermaid").splitlines()[1:]
+            )
+            assert inside[0].startswith(f"    m{number}n0[")
+            assert inside[2] == f"    m{number}n0 --> m{number}n1"
 
 
 def test_agents_keep_their_memories_and_need_rewards_that_their_modules_see() -> None:
