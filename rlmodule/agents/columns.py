@@ -278,12 +278,15 @@ class AgentColumns:
 
     # --- once all steps are there -------------------------------------------------------------------------------------
 
-    def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
-        """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that
-        it has; None if no row is complete."""
-        # the row at the cursor waits for an action or for its results, so the next fragment begins with it
+    def carry(self) -> None:
+        """Keep the current rows of the agents in play, which wait for an action or for its results: the next fragment
+        begins with them."""
         current = self.cursor[self.in_play], np.flatnonzero(self.in_play)
         self._carried = {name: entry_of(column, current) for name, column in self._rows.items()}
+
+    def finish(self, explore: bool) -> tuple[Rollout, np.ndarray] | None:
+        """Return a rollout of the complete rows of actions that were sampled (``explore``) or not, and the slots that
+        it has; None if no row is complete. Call :meth:`carry` before."""
         used = np.flatnonzero(self.cursor)
         if not len(used):
             return None

@@ -398,6 +398,29 @@ def test_modules_that_are_not_trained_act_and_have_no_rollout() -> None:
     assert rollout.stats["module_steps"] == {"p": 15, "q": 15}
 
 
+@pytest.mark.parametrize("kind", [{}, {"module_class": SeesPast, "use_lstm": True, "max_seq_len": 5}])
+def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[str, Any]) -> None:
+    """The other agent restarts when all poles have fallen, so its rows show what the untrained module did."""
+
+    class OneTrained(Settings):
+        def is_trained(self, module_id: str) -> bool:
+            return module_id == "p"
+
+    sampled = []
+    for settings in (Settings, OneTrained):
+        runner = AgentRunner(settings(env=lambda _: CartPoles(2)), run_seed=1)
+        torch.manual_seed(2)
+        of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
+        policy_map = PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"})
+        runner.set_module(MultiRLModule({"p": module_for(*of), "q": module_for(*of, **kind)}), policy_map)
+        sampled.append([runner.sample(num) for num in (3, 200, 129)])
+        assert (len(runner._columns["q"]._rows[Columns.REWARDS]) < 100) == (settings is OneTrained)
+    for expected, got in zip(*sampled, strict=True):
+        assert differences(got["p"].columns, expected["p"].columns) == []
+        for name in ("agent_steps", "module_steps", "agent_returns", "agent_lengths", "agent_episodes"):
+            assert got.stats[name] == expected.stats[name], name
+
+
 def test_a_module_whose_spaces_differ_is_an_error() -> None:
     runner = AgentRunner(Settings(env=lambda _: CartPoles(2)), run_seed=1)
     other = module_for(spaces.Box(-1, 1, (2,)), runner.action_space["cart_0"])
