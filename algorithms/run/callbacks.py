@@ -32,6 +32,7 @@ from rlmodule.data.rollout import Rollout
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
+    from rlmodule.agents.episode import AgentEpisode
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class FinishedEpisode:
         env_index: Index of the environment that played it.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
-        agent_episodes: Of each episode of an agent, if the env has several: agent, id of its policy, sum of its
-            rewards. ``episode_return`` is the sum of all, and ``info`` has the infos by agent.
+        agent_episodes: The episodes of agents in it, if the env has several, each an :class:`AgentEpisode`.
+            ``episode_return`` is the sum of their returns, and ``info`` has the infos by agent.
     """
 
     episode_return: float
@@ -53,14 +54,14 @@ class FinishedEpisode:
     env_index: int
     info: dict[str, Any]
     in_evaluation: bool
-    agent_episodes: Sequence[tuple[Any, str, float]] = ()
+    agent_episodes: Sequence[AgentEpisode] = ()
 
     @property
     def agent_returns(self) -> dict[Any, float]:
         """Sum of the rewards of each agent, if the env has several."""
         totals = dict[Any, float]()
-        for agent, _, total in self.agent_episodes:
-            totals[agent] = totals.get(agent, 0.0) + total
+        for one in self.agent_episodes:
+            totals[one.agent] = totals.get(one.agent, 0.0) + one.episode_return
         return totals
 
 
@@ -69,7 +70,7 @@ def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[Finished
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
     infos = stats.get("episode_infos", [{}] * len(returns))
-    of_agents = stats.get("agent_episodes", [()] * len(returns))
+    of_agents = stats.get("episode_agents", [()] * len(returns))
     in_each = [in_evaluation] * len(returns)
     return [*map(FinishedEpisode, returns, lengths, slots, infos, in_each, of_agents)]
 

@@ -170,11 +170,12 @@ class Evaluation:
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
         summary: dict[str, Any] = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
-        of_agents = [one for episode in counted for one in episode.agent_episodes]
-        for place, kind in enumerate(("agent", "module") if of_agents else ()):
-            names = dict.fromkeys(one[place] for one in of_agents)
-            means = {name: fmean(total for *who, total in of_agents if who[place] == name) for name in names}
-            summary[f"{kind}_episode_returns_mean"] = means
+        by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
+        for one in (one for episode in counted for one in episode.agent_episodes):
+            by_agent.setdefault(one.agent, []).append(one.episode_return)
+            by_module.setdefault(one.policy, []).append(one.episode_return)
+        for kind, returns in (("agent", by_agent), ("module", by_module)) if by_agent else ():
+            summary[f"{kind}_episode_returns_mean"] = {name: fmean(values) for name, values in returns.items()}
         return summary | {"num_episodes": len(counted), "num_env_steps": steps}
 
     def get_state(self) -> dict[str, Any] | None:

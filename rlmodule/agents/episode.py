@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap
+
+
+class AgentEpisode(NamedTuple):
+    """The episode of one agent, which has ended.
+
+    Attributes:
+        agent: The agent.
+        policy: Id of the module that it acted with.
+        episode_return: Sum of its rewards.
+        length: Number of its own steps.
+    """
+
+    agent: AgentID
+    policy: str
+    episode_return: float
+    length: int
 
 
 class MultiAgentEpisode:
@@ -24,7 +41,7 @@ class MultiAgentEpisode:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env; a run that is resumed continues to count.
         length: Number of steps of the env.
-        finished: Of each episode of an agent that ended in this one: agent, id of its module, sum of its rewards.
+        finished: The episodes of agents that ended in this one, in order.
     """
 
     def __init__(
@@ -39,7 +56,7 @@ class MultiAgentEpisode:
         self._in_play: dict[AgentID, None] = {}
         self._all_agents, self._policy_map, self._returns = agents, policy_map, returns
         self._policies: dict[AgentID, str] = {}
-        self.finished: list[tuple[AgentID, str, float]] = []
+        self.finished: list[AgentEpisode] = []
 
     @property
     def id(self) -> str:
@@ -55,8 +72,8 @@ class MultiAgentEpisode:
     def returns(self) -> dict[AgentID, float]:
         """Sum of all rewards in this episode, by agent."""
         totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
-        for agent, _, total in self.finished:
-            totals[agent] += total
+        for one in self.finished:
+            totals[one.agent] += one.episode_return
         return totals
 
     def policy_of(self, agent: AgentID) -> str:
@@ -75,7 +92,7 @@ class MultiAgentEpisode:
         self._in_play[agent] = None
         return module_id
 
-    def leave(self, agent: AgentID, total: float) -> None:
-        """Remove ``agent``, which ends with the return ``total``."""
-        del self._in_play[agent]
-        self.finished.append((agent, self._policies[agent], total))
+    def leave(self, one: AgentEpisode) -> None:
+        """Remove the agent of ``one``, whose episode has ended."""
+        del self._in_play[one.agent]
+        self.finished.append(one)

@@ -19,7 +19,7 @@ import torch
 
 from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
-from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
@@ -197,11 +197,9 @@ class AgentRunner(Accounts):
             ``stats`` are:
             - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes of envs, in order of
               time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
-            - ``agent_returns``, ``agent_lengths``: of finished episodes of agents, a list by agent. An agent that
-              ended and returned has several in one episode of its env. The length counts its own steps.
-            - ``agent_episodes``: of each finished episode of an env, a list of the episodes of its agents: agent, id of
-              its module, return.
-            - ``module_returns``: the returns of agents, by id of their module.
+            - ``agent_episodes``: the finished episodes of agents, each an :class:`AgentEpisode`. An agent that ended
+              and returned has several in one episode of its env.
+            - ``episode_agents``: of each finished episode of an env, a list of those of its agents.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
               are part of returns, but no action led to them.
@@ -237,8 +235,8 @@ class AgentRunner(Accounts):
         """Prepare a fragment. After a reset, begin its episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        names = "agent_returns", "agent_lengths", "module_returns", "module_steps", "rewards_before_acting"
-        self._stats: dict[str, Any] = {"agent_episodes": [], **{name: {} for name in names}}
+        self._stats: dict[str, Any] = {"agent_episodes": [], "episode_agents": [], "module_steps": {}}
+        self._stats["rewards_before_acting"] = {}
         self._faults: list[tuple[int, int]] = []  # step and env
         self._is_complete = False
         self._agent_steps = np.zeros(len(self.agents), np.int64)
@@ -328,7 +326,7 @@ class AgentRunner(Accounts):
                 left.append((e, agent))
             if env.is_over:
                 self._ended[t, e] = True
-                self._stats["agent_episodes"].append(episode.finished)  # filled below
+                self._stats["episode_agents"].append(episode.finished)  # filled below
                 if self._settings.records_episode_infos:
                     self._stats.setdefault("episode_infos", []).append(own_value(result[4]))  # reset() may change it
         if self._joined:
@@ -371,15 +369,11 @@ class AgentRunner(Accounts):
     def _leave(self, e: int, agent: AgentID) -> None:
         """Note return and length of the episode of ``agent`` of env ``e``, which has ended."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
-        total, self._returns[slot] = float(self._returns[slot]), 0.0
         length = self._columns[module_id].length_of(slot)
-        self._episode_of[e].leave(agent, total)
-        for name, key, value in (
-            ("agent_returns", agent, total),
-            ("agent_lengths", agent, length),
-            ("module_returns", module_id, total),
-        ):
-            self._stats[name].setdefault(key, []).append(value)
+        one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
+        self._returns[slot] = 0.0
+        self._episode_of[e].leave(one)
+        self._stats["agent_episodes"].append(one)
 
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
         """Begin new episodes of the envs whose resets returned ``observations`` after ``t`` steps."""

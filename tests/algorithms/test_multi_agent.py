@@ -453,12 +453,16 @@ def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("ray_started")
-def test_runners_and_learners_elsewhere_learn_the_same() -> None:
-    here = config(num_envs_per_env_runner=4, policies=["a", "b"], minibatch_size=16).multi_agent(
-        policy_mapping_fn=dict.fromkeys(CART, "a") | {"cart_3": "b"}, policies_to_train=["a"]
+@pytest.mark.parametrize(("num_learners", "minibatch_size", "trained"), [(1, 16, ["a"]), (2, None, ["a", "b"])])
+def test_runners_and_learners_elsewhere_learn_the_same(
+    num_learners: int, minibatch_size: int | None, trained: list[str]
+) -> None:
+    """Two learners share each batch; only a whole one is the same for one learner and for two."""
+    here = config(num_envs_per_env_runner=4, policies=["a", "b"], minibatch_size=minibatch_size).multi_agent(
+        policy_mapping_fn=dict.fromkeys(CART, "a") | {"cart_3": "b"}, policies_to_train=trained
     )
     there = here.copy().env_runners(num_env_runners=2, num_envs_per_env_runner=2)
-    there.learners(num_learners=1)
+    there.learners(num_learners=num_learners).training(train_batch_size_per_learner=64 // num_learners)
     result: dict[str, Any] = {}
     with here.build() as one, there.build() as other:
         for _ in range(2):
@@ -467,9 +471,10 @@ def test_runners_and_learners_elsewhere_learn_the_same() -> None:
                 result["env_runners"]["num_agent_steps_sampled_lifetime"]
                 == (expected["env_runners"]["num_agent_steps_sampled_lifetime"])
             )
-            assert result["learners"].keys() == expected["learners"].keys() == {"a"}
-            for name, value in expected["learners"]["a"].items():
-                assert result["learners"]["a"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
+            assert result["learners"].keys() == expected["learners"].keys() == {*trained}
+            for module_id, numbers in expected["learners"].items():
+                for name, value in numbers.items():
+                    assert result["learners"][module_id][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
         assert result["workers"]["num_env_steps_lost_lifetime"] == 0
 
 

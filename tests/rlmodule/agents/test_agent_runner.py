@@ -126,8 +126,8 @@ def test_one_agent_is_sampled_as_in_an_env_of_one(case: str) -> None:
             stats["episode_infos"] = [{"a": info} for info in stats["episode_infos"]]
         own = rollout.stats
         assert not differences(stats, {name: own[name] for name in stats})
-        assert own["agent_returns"].get("a", []) == pytest.approx(stats["episode_returns"].tolist())
-        assert own["agent_lengths"].get("a", []) == stats["episode_lengths"].tolist()
+        assert [one.episode_return for one in own["agent_episodes"]] == pytest.approx(stats["episode_returns"].tolist())
+        assert [one.length for one in own["agent_episodes"]] == stats["episode_lengths"].tolist()
         assert rollout.num_env_steps == expected.num_env_steps == own["module_steps"]["shared"]
         expected.stats = {}
         assert not differences(vars(expected), vars(rollout.modules["shared"]))
@@ -171,7 +171,8 @@ def test_agents_that_restart_together_are_sampled_as_so_many_envs(model: dict[st
     for steps in (7, 13, 1, 4):
         expected, rollout = runner.sample(steps), agents.sample(steps)
         own, returns = rollout.stats, expected.stats["episode_returns"]
-        assert sorted(own["module_returns"].get("shared", [])) == pytest.approx(sorted(returns.tolist()))
+        ended = [one.episode_return for one in own["agent_episodes"] if one.policy == "shared"]
+        assert sorted(ended) == pytest.approx(sorted(returns.tolist()))
         assert own["episode_returns"].sum() == pytest.approx(returns.sum())
         expected.stats = {}
         assert not differences(vars(expected), vars(rollout.modules["shared"]))
@@ -417,7 +418,7 @@ def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[
         assert (len(runner._columns["q"]._rows[Columns.REWARDS]) < 100) == (settings is OneTrained)
     for expected, got in zip(*sampled, strict=True):
         assert differences(got["p"].columns, expected["p"].columns) == []
-        for name in ("agent_steps", "module_steps", "agent_returns", "agent_lengths", "agent_episodes"):
+        for name in ("agent_steps", "module_steps", "agent_episodes", "episode_agents"):
             assert got.stats[name] == expected.stats[name], name
 
 
