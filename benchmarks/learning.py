@@ -147,7 +147,13 @@ GOALS = {
     "PPO-agents": {
         **_on_presets("PPO", {CARTPOLES: 450}, figure="return per agent"),
         "own": Goal(
-            "PPO", CARTPOLES, 300_000, 450, {"policies": "own"}, part="a policy per agent", figure="return per agent"
+            "PPO",
+            CARTPOLES,
+            300_000,
+            450,
+            {"policies": "own", "minibatch_size": 256},
+            part="own",
+            figure="return per agent",
         ),
         **_on_presets("PPO", {SPREAD: -20}, figure="return per agent", episodes=100, most_seeds=3),
         **_on_presets("PPO", {CONNECT_FOUR: 90}, figure="wins against random", most_seeds=3),
