@@ -247,17 +247,8 @@ class Algorithm(metaclass=AlgorithmType):
         return self.learner_group.get_module(module_id)
 
     def explain(self, format: Format = "text") -> str:
-        """Describe the networks and the catalog's decisions that led to them; see :meth:`RLModule.explain`. Several
-        modules follow one another, each below its id."""
-        modules = dict(self.learner_group.module.items())
-        if len(modules) == 1:
-            return self.get_module(*modules).explain(format)
-        if format != "text":
-            raise ValueError(
-                f"{type(self).__name__}.explain(format=): expected 'text' for several modules, got {format!r}. Call "
-                f"algo.get_module(id).explain({format!r}) for one of {', '.join(modules)}."
-            )
-        return "\n\n".join(f"{name}\n{module.explain()}" for name, module in modules.items())
+        """Describe the networks and the catalog's decisions that led to them; see :meth:`MultiRLModule.explain`."""
+        return self.learner_group.module.explain(format)
 
     def save(self, path: StrPath) -> Path:
         """Write a checkpoint with :func:`save_checkpoint`, and warn once if it needs code of the running script."""

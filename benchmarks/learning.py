@@ -2,6 +2,8 @@
 
     python -m benchmarks.learning [--algo DQN] [--envs CartPole-v1 Acrobot-v1] [--seeds 5] [--workers 2] [--write]
 
+    python -m benchmarks.learning --algo PPO-agents
+
 Each run is a process of its own with one torch thread: it trains for as long as the next iteration still fits into the
 budget of env steps. PPO then plays 20 greedy episodes, and their mean return is the run's. DQN plays 20 after every
 5,000 env steps, and the best of these means is the run's; beside it stands the last one. An env's figure is the median
@@ -17,14 +19,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from algorithms.algorithm import Algorithm
 from algorithms.registry import config_class
 from benchmarks.run import ROOT, machine, write
 
@@ -37,12 +41,15 @@ class Goal:
 
     Attributes:
         algo: Its name in `algorithms.registry`.
-        env_id: A Gymnasium id.
+        env_id: A Gymnasium id, or the name of an env of several agents.
         budget: Env steps; the last iteration is the last that fits.
         floor: The least mean return.
         settings: Those that are not the algorithm's defaults, JSON values.
         evaluate_every: Env steps between evaluations, of which the best counts; None evaluates at the end alone.
         part: What it is about, where there are several on one env.
+        figure: What an evaluation measures, a key of `FIGURES`.
+        episodes: Episodes of an evaluation.
+        most_seeds: Seeds of a run that takes long.
     """
 
     algo: str
@@ -52,6 +59,9 @@ class Goal:
     settings: dict[str, Any] = field(default_factory=dict)
     evaluate_every: int | None = None
     part: str = ""
+    figure: str = "return"
+    episodes: int = 20
+    most_seeds: int = 5
 
     def __str__(self) -> str:
         return f"{self.algo} {self.where}"
@@ -61,6 +71,44 @@ class Goal:
         """The env and the part."""
         return f"{self.env_id}, {self.part}" if self.part else self.env_id
 
+
+def _return(algorithm: Algorithm) -> float:
+    """Mean return of greedy episodes; of several agents, their sum."""
+    return algorithm.evaluate()["env_runners"]["episode_return_mean"]
+
+
+def _return_per_agent(algorithm: Algorithm) -> float:
+    """Mean return of greedy episodes, over all agents."""
+    return fmean(algorithm.evaluate()["env_runners"]["agent_episode_returns_mean"].values())
+
+
+def _wins_against_random(algorithm: Algorithm) -> float:
+    """Percentage of 100 games of connect four that the greedy policy wins against random moves, in its worse seat."""
+    return min(_wins(algorithm, seat) for seat in ("player_0", "player_1"))
+
+
+def _wins(algorithm: Algorithm, seat: str, num_games: int = 100) -> int:
+    import pettingzoo
+
+    rng, wins = np.random.default_rng(1), 0
+    for _ in range(num_games):
+        env: Any = pettingzoo.make("aec", "classic/connect_four-v3")
+        env.reset(seed=int(rng.integers(2**31)))
+        state = None
+        while not any(env.terminations.values()):
+            agent = env.agent_selection
+            obs = env.observe(agent)
+            if agent == seat:
+                actions, state = algorithm.policies.act({agent: obs}, state)
+                env.step(actions[agent])
+            else:
+                env.step(int(rng.choice(np.flatnonzero(obs["action_mask"]))))
+        wins += env.rewards[seat] == 1
+    return wins
+
+
+FIGURES = {"return": _return, "return per agent": _return_per_agent, "wins against random": _wins_against_random}
+"""What an evaluation measures."""
 
 PARTS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -74,13 +122,16 @@ PARTS: dict[str, dict[str, Any]] = {
 """Settings that turn on each part of Rainbow; all others are off."""
 
 
-def _on_presets(algo: str, floors: Mapping[str, float], evaluate_every: int | None = None) -> dict[str, Goal]:
-    """Goals on the envs that `algo` has presets for: their budgets and settings."""
+def _on_presets(algo: str, floors: Mapping[str, float], **others: Any) -> dict[str, Goal]:
+    """Goals on the envs that `algo` has presets for: their budgets and settings, and `others` of the attributes."""
     presets = config_class(algo).presets
     return {
-        env_id: Goal(algo, env_id, presets[env_id].num_env_steps, floor, dict(presets[env_id].settings), evaluate_every)
+        env_id: Goal(algo, env_id, presets[env_id].num_env_steps, floor, dict(presets[env_id].settings), **others)
         for env_id, floor in floors.items()
     }
+
+
+CARTPOLES, SPREAD, CONNECT_FOUR = "rlmodule.agents.cartpoles", "mpe2.simple_spread_v3", "classic/connect_four-v3"
 
 
 GOALS = {
@@ -93,6 +144,20 @@ GOALS = {
         {"CartPole-v1": 475, "Acrobot-v1": -90, "MountainCar-v0": -120, "LunarLander-v3": 200},
         evaluate_every=5000,
     ),
+    "PPO-agents": {
+        **_on_presets("PPO", {CARTPOLES: 450}, figure="return per agent"),
+        "own": Goal(
+            "PPO",
+            CARTPOLES,
+            300_000,
+            450,
+            {"policies": "own", "minibatch_size": 256},
+            part="own",
+            figure="return per agent",
+        ),
+        **_on_presets("PPO", {SPREAD: -20}, figure="return per agent", episodes=100, most_seeds=3),
+        **_on_presets("PPO", {CONNECT_FOUR: 90}, figure="wins against random", most_seeds=3),
+    },
     "DQN-parts": {
         part: Goal(
             "DQN", "CartPole-v1", 50_000, 475, {"double_q": False, "n_step": 1} | on, evaluate_every=5000, part=part
@@ -174,7 +239,8 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
     """
     config = config_class(goal.algo)(**goal.settings).environment(goal.env_id).debugging(seed=seed)
     every = goal.budget if goal.evaluate_every is None else goal.evaluate_every
-    figures: list[float] = []
+    config.evaluation(evaluation_duration=goal.episodes)
+    figure_of, figures = FIGURES[goal.figure], list[float]()
     iteration, window, seconds, evaluated = 0, 0.0, 0.0, 0
     with config.build() as algorithm:
         while algorithm.env_steps + iteration <= goal.budget:
@@ -186,10 +252,10 @@ def train(goal: Goal, seed: int, report: Report = lambda steps, mean: None) -> R
             window, seconds = result["env_runners"]["episode_return_mean"], result["time_total_s"]
             report(algorithm.env_steps, window)
             if algorithm.env_steps // every > before // every:
-                figures.append(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+                figures.append(figure_of(algorithm))
                 evaluated = algorithm.env_steps
         if evaluated < algorithm.env_steps:
-            figures.append(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+            figures.append(figure_of(algorithm))
         steps = algorithm.env_steps
     numbers = (round(number, 2) for number in (max(figures), figures[-1], window, seconds))
     return Run(str(goal), seed, steps, *numbers)
@@ -225,7 +291,11 @@ def train_apart(goal: Goal, seed: int, report: Report = lambda steps, mean: None
 def measure(goals: list[Goal], seeds: int, workers: int, console: Console) -> list[Row]:
     """Run every goal on every seed, `workers` at a time, the longest first; prints each run as it finishes."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    jobs = [(goal, seed) for goal in sorted(goals, key=lambda goal: -goal.budget) for seed in range(seeds)]
+    jobs = [
+        (goal, seed)
+        for goal in sorted(goals, key=lambda goal: -goal.budget)
+        for seed in range(min(seeds, goal.most_seeds))
+    ]
     runs: list[Run] = []
     with (
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
@@ -266,7 +336,7 @@ def markdown(rows: list[Row], name: str) -> str:
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     tuned = [f"- {row.goal.where}: {_settings(row.goal)}" for row in rows if row.goal.settings]
     stated = "\n\nSettings other than the defaults:\n\n" + "\n".join(tuned) if tuned else ""
-    seeds = len(rows[0].runs)
+    seeds = max(len(row.runs) for row in rows)
     command = f"python -m benchmarks.learning --algo {name} --seeds {seeds}"
     return f"{table}{stated}\n\nMedians of {seeds} seeds, `{command}`. {machine()}."
 

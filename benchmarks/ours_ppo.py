@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from algorithms import AlgorithmConfig
 from algorithms.ppo import PPOConfig
-from benchmarks.cartpoles import CartPoles
 from benchmarks.jobs import AGENTS_JOBS, JOBS, PONG_JOBS, SHARED_JOBS, WARM_UP, Job, main
 from catalog import DefaultModelConfig
+from rlmodule.agents.cartpoles import CartPoles
 
 
 def config(job: Job, seed: int) -> PPOConfig:

@@ -8,7 +8,7 @@ from algorithms.cli.values import environment
 from catalog.explain.explain import Format
 from catalog.settings import setting, settings_of
 
-_EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec")
+_EXPLAINED = ("env_config", "gym_env_vectorize_mode", "rl_module_spec", "policies", "policy_mapping_fn")
 """Settings on which the catalog's decisions depend, in addition to those of the networks."""
 
 
@@ -26,5 +26,5 @@ def explain(args: Sequence[str]) -> int:
     known = {name: item for name, item in settings_of(algo).items() if name in (*_EXPLAINED, *algo.net_settings)}
     flags, (env,), typed = parse(ExplainFlags, "rlmodule explain", "ENV", args, settings=settings_in(algo(), known))
     config = apply(typed, algo()).update({"env": environment(env)})
-    print(config.get_rl_module_spec(*config.spaces_of()).build().explain(flags.format))
+    print(config.get_module_spec(*config.spaces_of()).build().explain(flags.format))
     return OK

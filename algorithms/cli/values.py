@@ -34,16 +34,17 @@ def read(flag: str, hint: Any, texts: Sequence[str]) -> Any:
     item = item_of(hint)
     if [*texts] == ["None"] and NoneType in union_members(hint):
         return None
-    return _read_one(flag, hint, texts[0]) if item is None else [_read_one(flag, item, text) for text in texts]
+    if item is None or (len(texts) == 1 and len({*union_members(hint)} - {NoneType}) > 1):
+        return _read_one(flag, hint, texts[0])
+    return [_read_one(flag, item, text) for text in texts]
 
 
 def item_of(hint: Any) -> Any:
-    """Return the annotation of the items if ``hint`` is a list that is typed as several words; else None."""
-    kind, *others = (part for part in union_members(hint) if part is not NoneType)
-    items = get_args(kind)
-    if others or get_origin(kind) not in _LISTS or items[1:] not in ((), (Ellipsis,)):
-        return None
-    return None if any(_kind(part) in _CONTAINERS for part in union_members(items[0])) else items[0]
+    """Return the annotation of the items if ``hint`` may be a list that is typed as several words; else None."""
+    for items in (get_args(part) for part in union_members(hint) if get_origin(part) in _LISTS):
+        if items[1:] in ((), (Ellipsis,)) and not any(_kind(part) in _CONTAINERS for part in union_members(items[0])):
+            return items[0]
+    return None
 
 
 def imported(where: str, path: str) -> Any:
@@ -110,6 +111,8 @@ def _read_one(flag: str, hint: Any, text: str) -> Any:
                 return json.loads(_UNDERSCORES.sub(lambda match: match[1] or "", text))
     if str in parts and not (text.startswith(("[", "{")) and {*parts} - {str, NoneType}):
         return text
+    if item_of(hint) is str and re.fullmatch(r"\w+", text) and not any(_kind(part) is Literal for part in parts):
+        return [text]
     raise UsageError(
         f"{flag}: expected {type_text(hint)}, got {text!r}. Type all digits of a number, one word per item of a list, "
         "other lists and dicts as JSON in 'single quotes', and code as my_module:Name."

@@ -15,6 +15,23 @@ _ATARI: dict[str, Any] = {
     "clip_rewards": "sign",
     "model_config": {"conv_filters": "nature", "vf_share_layers": True},
 }
+_AGENTS: dict[str, Any] = {"policies": "shared", "num_envs_per_env_runner": 32}
+_CONNECT_FOUR: dict[str, Any] = {
+    **_AGENTS,
+    "train_batch_size_per_learner": 8192,
+    "minibatch_size": 512,
+    "num_epochs": 8,
+    "lr": [[0, 1e-3], [1_000_000, 0.0]],
+    "entropy_coeff": 0.05,
+    "model_config": {"flatten_observations": True, "fcnet_hiddens": [256, 256]},
+}
+_SPREAD: dict[str, Any] = {
+    **_AGENTS,
+    "train_batch_size_per_learner": 4000,
+    "minibatch_size": 1000,
+    "lr": 7e-4,
+    "entropy_coeff": 0.01,
+}
 
 PRESETS = {
     "CartPole-v1": Preset(100_000, "500 at the end, median of 5 seeds"),
@@ -22,5 +39,10 @@ PRESETS = {
     "Pendulum-v1": Preset(300_000, "-143 at the end, median of 5 seeds"),
     "LunarLander-v3": Preset(1_000_000, "265 at the end, median of 5 seeds"),
     "HalfCheetah-v5": Preset(500_000, "2,022 at the end, median of 5 seeds"),
+    "rlmodule.agents.cartpoles": Preset(
+        300_000, "500 per agent at the end, median of 5 seeds", {"policies": "shared", "minibatch_size": 256}
+    ),
+    "mpe2.simple_spread_v3": Preset(500_000, "-13 per agent at the end, median of 3 seeds", _SPREAD),
+    "classic/connect_four-v3": Preset(1_000_000, "90 % of games won at the end, median of 3 seeds", _CONNECT_FOUR),
     "ALE/*": Preset(_ATARI_STEPS, "as published (Schulman et al. 2017), not measured here", _ATARI, measured=False),
 }

@@ -28,8 +28,9 @@ class AgentMetrics(RunMetrics):
         super().add_rollout(rollout)
         for kind in KINDS:
             self._steps_of[kind].update(rollout.stats[f"{kind}_steps"])
-            for name, returns in rollout.stats[f"{kind}_returns"].items():
-                self._returns_of[kind][name].extend(returns)
+        for one in rollout.stats["agent_episodes"]:
+            self._returns_of["agent"][one.agent].append(one.episode_return)
+            self._returns_of["module"][one.policy].append(one.episode_return)
 
     def finish_iteration(self, seconds: float, sections: dict[str, Any]) -> dict[str, Any]:
         result = super().finish_iteration(seconds, sections)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from rlmodule.data.rollout import Rollout
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm
     from algorithms.config import AlgorithmConfig
+    from rlmodule.agents.episode import AgentEpisode
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class FinishedEpisode:
         env_index: Index of the environment that played it.
         info: The ``info`` of the last step.
         in_evaluation: Whether it belongs to an evaluation.
-        agent_returns: Sum of the rewards of each agent, if the env has several. ``episode_return`` is their sum, and
-            ``info`` has the infos by agent.
+        agent_episodes: The episodes of agents in it, if the env has several, each an :class:`AgentEpisode`.
+            ``episode_return`` is the sum of their returns, and ``info`` has the infos by agent.
     """
 
     episode_return: float
@@ -53,14 +54,23 @@ class FinishedEpisode:
     env_index: int
     info: dict[str, Any]
     in_evaluation: bool
-    agent_returns: dict[Any, float] = field(default_factory=dict)
+    agent_episodes: Sequence[AgentEpisode] = ()
+
+    @property
+    def agent_returns(self) -> dict[Any, float]:
+        """Sum of the rewards of each agent, if the env has several."""
+        totals = dict[Any, float]()
+        for one in self.agent_episodes:
+            totals[one.agent] = totals.get(one.agent, 0.0) + one.episode_return
+        return totals
 
 
 def finished_episodes(rollout: Rollout, *, in_evaluation: bool) -> list[FinishedEpisode]:
     """Return the episodes that ended in ``rollout``, in order of time; with ``info`` if the runner recorded it."""
     stats = rollout.stats
     returns, lengths, slots = (stats[name].tolist() for name in ("episode_returns", "episode_lengths", "episode_slots"))
-    infos, of_agents = (stats.get(name, [{}] * len(returns)) for name in ("episode_infos", "episode_agent_returns"))
+    infos = stats.get("episode_infos", [{}] * len(returns))
+    of_agents = stats.get("episode_agents", [()] * len(returns))
     in_each = [in_evaluation] * len(returns)
     return [*map(FinishedEpisode, returns, lengths, slots, infos, in_each, of_agents)]
 

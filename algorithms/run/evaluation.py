@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,12 +170,12 @@ class Evaluation:
             for episode in counted:
                 self._callbacks.call("on_episode_end", algorithm=self._algorithm, episode=episode)
         summary: dict[str, Any] = episode_summary([e.episode_return for e in counted], [e.length for e in counted])
-        by_agent = dict[Any, list[float]]()
-        for episode in counted:
-            for agent, total in episode.agent_returns.items():
-                by_agent.setdefault(agent, []).append(total)
-        means = {agent: sum(totals) / len(totals) for agent, totals in by_agent.items()}
-        summary |= {"agent_episode_returns_mean": means} if means else {}
+        by_agent, by_module = dict[Any, list[float]](), dict[str, list[float]]()
+        for one in (one for episode in counted for one in episode.agent_episodes):
+            by_agent.setdefault(one.agent, []).append(one.episode_return)
+            by_module.setdefault(one.policy, []).append(one.episode_return)
+        for kind, returns in (("agent", by_agent), ("module", by_module)) if by_agent else ():
+            summary[f"{kind}_episode_returns_mean"] = {name: fmean(values) for name, values in returns.items()}
         return summary | {"num_episodes": len(counted), "num_env_steps": steps}
 
     def get_state(self) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from gymnasium import Space
 
-from catalog.errors import closest
 from catalog.explain.explain import short_space
+from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy import MultiAgentPolicy
 from rlmodule.agents.policy_map import PolicyMap
@@ -41,10 +41,7 @@ def specs_of(config: EpisodeLearnerConfig, observation_spaces: Spaces, action_sp
     ):
         for policy_id in ids:
             if policy_id not in specs:
-                raise ValueError(
-                    f"{where}.{name}: expected ids of policies ({', '.join(specs)}), got {policy_id!r}. Name a policy "
-                    f"that exists.{closest(policy_id, specs)}"
-                )
+                raise unknown(f"{where}.{name}", "policies", specs, policy_id, "Name a policy that exists.")
     if not any(map(config.is_trained, specs)):
         raise ValueError(
             f"{where}.policies_to_train: expected at least one of {', '.join(specs)}, got none. Train one, or call "
@@ -96,4 +93,6 @@ def _specs_by_id(config: EpisodeLearnerConfig, agents: Sequence[AgentID]) -> dic
     if not specs or "timers" in specs:
         got = "none" if not specs else "'timers', a section of the result"
         raise ValueError(f"{where}: expected at least one policy, not named 'timers', got {got}. Choose other ids.")
+    if len(specs) < len(policies or ()):
+        raise ValueError(f"{where}: expected ids that differ, got {policies}. Name each policy once.")
     return specs

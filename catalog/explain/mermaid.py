@@ -1,6 +1,7 @@
 """Flowcharts in the Mermaid language (https://mermaid.js.org/syntax/flowchart.html)."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 _ENTITIES = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;", "\\": "#92;"}
@@ -31,6 +32,15 @@ def flowchart(lines: Sequence[Line]) -> str:
         if above:
             drawn.append(f"    n{above[-1][1]} --> n{number}")
         above.append((line.depth, number))
+    return "\n".join(drawn)
+
+
+def joined(charts: Mapping[str, str]) -> str:
+    """Join flowcharts, each in a frame with its name."""
+    drawn = ["flowchart LR"]
+    for number, (name, chart) in enumerate(charts.items()):
+        inside = [re.sub(r"(?<=^    )n|(?<= --> )n(?=\d+$)", f"m{number}n", line) for line in chart.splitlines()[1:]]
+        drawn += [f'    subgraph m{number}["{escaped(name)}"]', *inside, "    end"]
     return "\n".join(drawn)
 
 

@@ -1,6 +1,6 @@
 """Several agents: their envs, and sampling from them. Runs with one agent import nothing from this package."""
 
-from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.mask_wrapper import AgentMasksFromInfo
 from rlmodule.agents.multi_agent_env import AgentID, MultiAgentEnv
 from rlmodule.agents.multi_rollout import MultiRollout
@@ -11,6 +11,7 @@ from rlmodule.agents.runner import AgentRunner
 
 __all__ = [
     "AECAdapter",
+    "AgentEpisode",
     "AgentID",
     "AgentMasksFromInfo",
     "AgentRunner",

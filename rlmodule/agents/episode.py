@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap
+
+
+class AgentEpisode(NamedTuple):
+    """The episode of one agent, which has ended.
+
+    Attributes:
+        agent: The agent.
+        policy: Id of the module that it acted with.
+        episode_return: Sum of its rewards.
+        length: Number of its own steps.
+    """
+
+    agent: AgentID
+    policy: str
+    episode_return: float
+    length: int
 
 
 class MultiAgentEpisode:
@@ -24,7 +41,7 @@ class MultiAgentEpisode:
         env_index: Index of the env in the run.
         number: Number of earlier episodes of the env; a run that is resumed continues to count.
         length: Number of steps of the env.
-        finished: Sum of the rewards of each agent that ended in this episode.
+        finished: The episodes of agents that ended in this one, in order.
     """
 
     def __init__(
@@ -39,7 +56,7 @@ class MultiAgentEpisode:
         self._in_play: dict[AgentID, None] = {}
         self._all_agents, self._policy_map, self._returns = agents, policy_map, returns
         self._policies: dict[AgentID, str] = {}
-        self.finished: dict[AgentID, float] = {}
+        self.finished: list[AgentEpisode] = []
 
     @property
     def id(self) -> str:
@@ -54,8 +71,10 @@ class MultiAgentEpisode:
     @property
     def returns(self) -> dict[AgentID, float]:
         """Sum of all rewards in this episode, by agent."""
-        own = zip(self._all_agents, self._returns.tolist(), strict=True)
-        return {agent: total + self.finished.get(agent, 0.0) for agent, total in own}
+        totals = dict(zip(self._all_agents, self._returns.tolist(), strict=True))
+        for one in self.finished:
+            totals[one.agent] += one.episode_return
+        return totals
 
     def policy_of(self, agent: AgentID) -> str:
         """Return the id of the module that ``agent`` acts with. It stays the same for the whole episode.
@@ -73,7 +92,7 @@ class MultiAgentEpisode:
         self._in_play[agent] = None
         return module_id
 
-    def leave(self, agent: AgentID, total: float) -> None:
-        """Remove ``agent``, which ends with the return ``total``."""
-        del self._in_play[agent]
-        self.finished[agent] = self.finished.get(agent, 0.0) + total
+    def leave(self, one: AgentEpisode) -> None:
+        """Remove the agent of ``one``, whose episode has ended."""
+        del self._in_play[one.agent]
+        self.finished.append(one)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
-from catalog.errors import closest
+from rlmodule.agents.errors import listed, unknown
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv, Start, Step
 from rlmodule.envs.checks import (
     LARGEST,
@@ -83,9 +83,9 @@ class AgentEnvGuard(Guard):
         if wrong or not (names := tuple(agents)) or any(type(name) not in (str, int) for name in names):
             remedy = "Name all agents that may ever be in play, in an order that is always the same."
             raise TypeError(f"{where}: expected a list of str or int, got {describe(agents)}. {remedy}")
-        if len(set(names)) < len(names) or ALL in names:
-            remedy = f"Name each agent once, and none {ALL!r}."
-            raise ValueError(f"{where}: expected names that differ, got {_listed(names)}. {remedy}")
+        if len({*map(str, names)}) < len(names) or ALL in names:  # metrics and policies have their names as text
+            remedy = f"Name each agent once, counting 1 and '1' as one name, and none {ALL!r}."
+            raise ValueError(f"{where}: expected names that differ, got {listed(names)}. {remedy}")
         return names
 
     def _spaces_of(self, name: str, given: Any) -> dict[AgentID, Space[Any]]:
@@ -94,11 +94,11 @@ class AgentEnvGuard(Guard):
             raise TypeError(f"{where}: expected a dict by agent, got {describe(given)}. Set it in __init__.")
         for agent in self.possible_agents:
             if not isinstance(given.get(agent), Space):
-                got = describe(given[agent]) if agent in given else f"the agents {_listed(given)}"
+                got = describe(given[agent]) if agent in given else f"the agents {listed(given)}"
                 raise ValueError(f"{where}: expected a space for agent {agent!r}, got {got}. Add its space.")
         if more := [agent for agent in given if agent not in self.possible_agents]:
             remedy = "Add the agent to possible_agents, or remove its space."
-            known = _listed(self.possible_agents)
+            known = listed(self.possible_agents)
             raise ValueError(f"{where}: expected the possible_agents {known}, got one for {more[0]!r}, too. {remedy}")
         return {agent: given[agent] for agent in self.possible_agents}
 
@@ -165,11 +165,8 @@ class AgentEnvGuard(Guard):
                 raise TypeError(f"{where}, {name}: expected a dict by agent, got {describe(part)}. Return one.")
             if not part.keys() <= self._allowed[name]:
                 agent = next(agent for agent in part if agent not in self._allowed[name])
-                raise ValueError(
-                    f"{where}, {name}: expected agents of possible_agents, {_listed(self.possible_agents)}, got "
-                    f"{agent!r}. Add it there, or return nothing for it."
-                    f"{closest(str(agent), map(str, self.possible_agents))}"
-                )
+                remedy = "Add it there, or return nothing for it."
+                raise unknown(f"{where}, {name}", "possible_agents", self.possible_agents, agent, remedy)
         for agent, info in result[-1].items():
             if type(info) is not dict:
                 check_info(where, info, f"infos[{agent!r}]")
@@ -179,8 +176,8 @@ class AgentEnvGuard(Guard):
     def _check_possible(self, where: str) -> None:
         if (now := tuple(self.env.possible_agents)) != self.possible_agents:
             raise ValueError(
-                f"{where}, possible_agents: expected those of the start, {_listed(self.possible_agents)}, got "
-                f"{_listed(now)}. Name all agents that may ever be in play from the start: those in the observations "
+                f"{where}, possible_agents: expected those of the start, {listed(self.possible_agents)}, got "
+                f"{listed(now)}. Name all agents that may ever be in play from the start: those in the observations "
                 "may differ from step to step."
             )
 
@@ -202,18 +199,19 @@ class AgentEnvGuard(Guard):
         if not flagged and obs.keys() == self._actors:
             self.ended, self.acting = {}, [*obs]
             return
-        if ALL in flagged:
-            flagged += [*obs, *self._in_play]
-        ending = dict.fromkeys(agent for agent in flagged if agent != ALL)
-        for agent in ending:
+        for agent in flagged:
             if agent in self._gone:
                 raise ValueError(
                     f"{where}: expected nothing of agent {agent!r}, which ended at step {self._gone[agent]}, got its "
                     "end again. Leave it out of all dicts; an observation without a flag lets it return."
                 )
+        if ALL in flagged:
+            flagged += [*obs, *self._in_play]
+        ending = dict.fromkeys(agent for agent in flagged if agent != ALL)
+        for agent in ending:
             if agent not in obs:
                 remedy = "Return it in the step in which the agent ends, also if '__all__' ends it."
-                got = f"the observations of {_listed(obs)}"
+                got = f"the observations of {listed(obs)}"
                 raise ValueError(f"{where}, obs: expected the final one of agent {agent!r}, got {got}. {remedy}")
         both = terminateds, truncateds
         set_for = [{agent for agent in ending if flags.get(ALL) or flags.get(agent)} for flags in both]
@@ -226,7 +224,7 @@ class AgentEnvGuard(Guard):
         self.is_over = not self._in_play
         if not self.acting and not self.is_over:
             raise ValueError(
-                f"{where}, obs: expected that of an agent at least, since {_listed(self._in_play)} are in play, got "
+                f"{where}, obs: expected that of an agent at least, since {listed(self._in_play)} are in play, got "
                 "none. Return the observations of those that act next, or end the episode with '__all__'."
             )
 
@@ -234,15 +232,10 @@ class AgentEnvGuard(Guard):
         where = f"env {self.env_index}, after step {self._steps}, actions"
         if self.is_over:
             return ValueError(f"{where}: expected reset(), got step(), although no episode is running. Call reset().")
-        agents = f"those of the agents that act, {_listed(self.acting)}"
+        agents = f"those of the agents that act, {listed(self.acting)}"
         for agent in actions.keys() - self._actors:
             why = "does not act now" if agent in self.possible_agents else "is not one of possible_agents"
             why = f"ended at step {self._gone[agent]}" if agent in self._gone else why
             return ValueError(f"{where}: expected {agents}, got one of {agent!r}, which {why}. Leave it out.")
         missing = next(agent for agent in self.acting if agent not in actions)
         return ValueError(f"{where}: expected {agents}, got none of {missing!r}. Add it.")
-
-
-def _listed(agents: Iterable[AgentID]) -> str:
-    text = ", ".join(map(repr, agents))
-    return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"

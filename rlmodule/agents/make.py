@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
-
-import gymnasium as gym
 
 from catalog.copies import mutable_copy
 from catalog.errors import closest
 from rlmodule.agents.guard import AgentEnvGuard
 from rlmodule.agents.pettingzoo import adapted
-from rlmodule.envs.atari import is_atari
 from rlmodule.envs.make import check_num_envs, install_remedy, name_of
+from rlmodule.envs.pettingzoo import is_of_gymnasium, maker_of
 from rlmodule.envs.shared_counter import SharedCounter
 
 AgentEnvSource: TypeAlias = str | Callable[..., Any]
@@ -89,7 +85,7 @@ def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
         if not isinstance(source, str):
             return source(config)
         remedy = "Check env_config against the arguments of the env."
-        if (maker := _maker(source)) is not None:
+        if (maker := maker_of(source)) is not None:
             return maker(**config)
     except Exception as error:
         text = str(error).rstrip(".")
@@ -101,26 +97,8 @@ def _make(source: AgentEnvSource, config: dict[str, Any], where: str) -> Any:
     raise _unknown_name(source, where)
 
 
-def _maker(name: str) -> Callable[..., Any] | None:
-    """Return the function that makes the env called ``name``; None if there is none."""
-    if _is_of_gymnasium(name):
-        return None
-    if "/" in name:
-        zoo = import_module("pettingzoo")
-        unknown = import_module("pettingzoo.env_registry.exceptions").PettingZooRegistryError
-        for kind in ("parallel", "aec"):
-            with contextlib.suppress(unknown):
-                return functools.partial(zoo.make, kind, zoo.spec(kind, name))
-    found = vars(import_module(name)) if "." in name else {}
-    return found.get("parallel_env", found.get("env"))
-
-
-def _is_of_gymnasium(name: str) -> bool:
-    return name in gym.registry or is_atari(name)
-
-
 def _unknown_name(name: str, where: str) -> ValueError:
-    if _is_of_gymnasium(name):
+    if is_of_gymnasium(name):
         remedy = "Leave .multi_agent() out: it is for envs of several agents."
         return ValueError(f"{where}: expected an env of several agents, got an id of Gymnasium's. {remedy}")
     remedy = (

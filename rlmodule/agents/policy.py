@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from catalog.base import Tree
-from catalog.errors import closest
 from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 from rlmodule.agents.policy_map import PolicyMap
 from rlmodule.modules.policy import Policy
@@ -74,11 +74,8 @@ class MultiAgentPolicy(dict[str, Policy]):
         episode = MultiAgentEpisode(0, 0, self._agents, self._policy_map, np.zeros(len(self._agents)))
         for agent, seen in obs.items():
             if agent not in self._agents:
-                known = ", ".join(map(repr, self._agents))
-                raise ValueError(
-                    f"MultiAgentPolicy.act(obs): expected observations of {known}, got one of {agent!r}. Pass what "
-                    f"the env returned, by agent.{closest(str(agent), map(str, self._agents))}"
-                )
+                remedy = "Pass what the env returned, by agent."
+                raise unknown("MultiAgentPolicy.act(obs)", "agents", self._agents, agent, remedy)
             policy_id, memory = after[agent] if agent in after else (episode.policy_of(agent), None)
             reward = None if rewards is None else rewards.get(agent)
             actions[agent], memory = self[policy_id].act(seen, memory, reward=reward, explore=explore)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from catalog.errors import closest
+from rlmodule.agents.errors import unknown
 from rlmodule.agents.multi_agent_env import AgentID
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ class PolicyMap:
         self._mapping_fn = mapping_fn = self._by_name(agents) if mapping_fn is None else mapping_fn
         if not isinstance(mapping_fn, Mapping):
             return
-        if unknown := [agent for agent in mapping_fn if agent not in agents]:
-            raise ValueError(
-                f"policy_mapping_fn: expected agents out of {list(agents)}, got {unknown[0]!r}. Name agents of the "
-                f"env.{closest(str(unknown[0]), map(str, agents))}"
-            )
+        for agent in mapping_fn:
+            if agent not in agents:
+                raise unknown("policy_mapping_fn", "agents", agents, agent, "Name agents of the env.")
         if missing := [agent for agent in agents if agent not in mapping_fn]:
             raise ValueError(
                 f"policy_mapping_fn: expected a policy for each agent, got none for {missing}. Add them to the dict."
@@ -76,8 +74,6 @@ class PolicyMap:
 
     def _checked(self, agent: AgentID, policy_id: str) -> str:
         if policy_id not in self._ids:
-            raise ValueError(
-                f"policy_mapping_fn, agent {agent!r}: expected one of the policies {', '.join(self._ids)}, got "
-                f"{policy_id!r}. Return the id of a policy.{closest(str(policy_id), self._ids)}"
-            )
+            where = f"policy_mapping_fn, agent {agent!r}"
+            raise unknown(where, "policies", self._ids, policy_id, "Return the id of a policy.")
         return policy_id

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
@@ -20,7 +19,7 @@ import torch
 
 from catalog.explain.explain import short_space
 from rlmodule.agents.columns import AgentColumns
-from rlmodule.agents.episode import MultiAgentEpisode
+from rlmodule.agents.episode import AgentEpisode, MultiAgentEpisode
 from rlmodule.agents.make import make_agent_envs
 from rlmodule.agents.multi_agent_env import AgentID, Step
 from rlmodule.agents.multi_rollout import MultiRollout
@@ -31,21 +30,23 @@ from rlmodule.envs.restarting import Restarts
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import close_in_time
 from rlmodule.modules.rl_module import MultiRLModule
+from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
 from rlmodule.sampling.env_runner import check_acting
-from rlmodule.sampling.episode_stats import EpisodeStats
 from rlmodule.sampling.random_streams import ActionNoise, RandomStreams
 
 logger = logging.getLogger("rlmodule.envs.make")
 
 _NOTHING: Step = {}, {}, {}, {}, {}
+_ROWS_KEPT = 64
+"""Rows of modules that only act. Nobody reads them, but memories and checks need the latest."""
 
 
-class AgentRunner:
+class AgentRunner(Accounts):
     """Collects rollouts from ``num_envs_per_env_runner`` envs with several agents. Their episodes continue from one
     call to the next.
 
-    A *slot* is an agent of an env: number ``env · A + agent``, for ``A`` possible agents. The runner accounts for every
-    env step, as :class:`EnvRunner` does, of which this class has the interface.
+    A *slot* is an agent of an env: number ``env · A + agent``, for ``A`` possible agents. The interface is that of
+    :class:`EnvRunner`.
 
     Args:
         settings: The env, the number of envs, whether action distributions are recorded; ``policy_mapping_fn``.
@@ -54,7 +55,7 @@ class AgentRunner:
         role: ``"env"``, or ``"evaluation_env"`` for random streams that differ from those of training.
         on_env: Called with each new env. All envs are closed if a call raises.
         incarnation: How many runners of these envs came before this one; the random streams of each differ.
-        step_counter: Counts the calls of ``env.step`` before each is made. None creates a counter.
+        step_counter: See :class:`Accounts`.
 
     Attributes:
         device: The device it acts on, the CPU.
@@ -62,9 +63,6 @@ class AgentRunner:
         agents: The possible agents of each env.
         observation_space, action_space: Spaces by agent.
         module: The modules that act; set by :meth:`set_module`.
-        progress: Number of steps of every env; also grows while :meth:`sample` runs.
-        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
-            raised, ``fragment`` all others.
 
     Raises:
         ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_agent_envs`.
@@ -84,11 +82,8 @@ class AgentRunner:
         incarnation: int = 0,
         step_counter: SharedCounter | None = None,
     ) -> None:
-        self._settings, self._first = settings, first_env_index
-        self.step_counter = step_counter or SharedCounter()
-        self.progress = 0
-        self.num_env_steps_lost: Counter[str] = Counter()
-        self.num_envs = num_envs = settings.num_envs_per_env_runner
+        super().__init__(settings, first_env_index, step_counter)
+        num_envs = self.num_envs
         self.device = torch.device("cpu")
         make = functools.partial(make_agent_envs, settings.env, settings.env_config, step_counter=self.step_counter)
         self.envs = make(num_envs, first_env_index=first_env_index)
@@ -111,12 +106,10 @@ class AgentRunner:
         self._slot_of = [dict(zip(self.agents, slots, strict=True)) for slots in self._slots_of_env.tolist()]
         envs = range(first_env_index, first_env_index + num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation)
-        self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
         self._columns: dict[str, AgentColumns] = {}
         self._saved_noise: list[dict[str, Any]] = [{} for _ in envs]
         self._is_running = False  # if not, the next fragment starts new episodes
         self._first_obs: dict[int, dict[AgentID, Any]] = {}  # of a reset, until the next fragment begins
-        self._steps = 0
         self._num_episodes = [0] * num_envs
         self._totals = EpisodeStats(num_envs, resets_in_a_step=False)
         self._earned = np.zeros(num_slots)  # since the last complete row
@@ -152,7 +145,8 @@ class AgentRunner:
             if any(its):
                 slots = self._slots_of_env[:, its].ravel()
                 owners = [(self._first + e, self.agents[i]) for e, i in map(self._place, slots.tolist())]
-                noise, records = self._noise_of(module_id, slots.tolist()), self._settings.records_action_dist
+                noise = self._noise_of(module_id, slots.tolist())
+                records = self._settings.records_action_dist and self._settings.is_trained(module_id)
                 self._columns[module_id] = AgentColumns(one, slots, owners, noise, records)
 
     @property
@@ -203,10 +197,9 @@ class AgentRunner:
             ``stats`` are:
             - ``episode_returns``, ``episode_lengths``, ``episode_slots``: of finished episodes of envs, in order of
               time: the sum of the rewards of all agents, the number of steps, and the env (its index in the runner).
-            - ``agent_returns``, ``agent_lengths``: of finished episodes of agents, a list by agent. An agent that
-              ended and returned has several in one episode of its env. The length counts its own steps.
-            - ``episode_agent_returns``: of each finished episode of an env, the returns of its agents.
-            - ``module_returns``: the returns of agents, by id of their module.
+            - ``agent_episodes``: the finished episodes of agents, each an :class:`AgentEpisode`. An agent that ended
+              and returned has several in one episode of its env.
+            - ``episode_agents``: of each finished episode of an env, a list of those of its agents.
             - ``agent_steps``, ``module_steps``: number of complete rows, by agent and by id of the module.
             - ``rewards_before_acting``: by agent, the sum of the rewards that it got while it had no open row. They
               are part of returns, but no action led to them.
@@ -232,34 +225,26 @@ class AgentRunner:
                 self._check(is_finished=True)
                 rollout = self._rollout_of(num_steps, explore)
         except BaseException as error:
-            if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
-                self._inference_mode.__exit__(None, None, None)
             self._is_running = False  # the envs are ahead of the recorded rows, so start new episodes
-            culprit = self._culprit(error)
-            self._note_lost(culprit, calls_before)
-            if culprit is error:
-                raise
-            raise culprit from error
-        rollout.policy_version = policy_version
+            self._lose(error, calls_before, len(self._faults), self._culprit)
         for one in rollout.modules.values():
             one.policy_version, one.first_env_index = policy_version, self._first
-        bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
-        rollout.stats |= seconds | {"bookkeeping": bookkeeping}
-        return rollout
+        return self._complete(rollout, policy_version, start, seconds)
 
     def _begin(self, num_steps: int) -> None:
         """Prepare a fragment. After a reset, begin its episodes."""
         self._rewards = np.zeros((num_steps, self.num_envs), np.float32)
         self._ended = np.zeros((num_steps, self.num_envs), bool)
-        names = "agent_returns", "agent_lengths", "module_returns", "module_steps", "rewards_before_acting"
-        self._stats: dict[str, Any] = {"episode_agent_returns": [], **{name: {} for name in names}}
+        self._stats: dict[str, Any] = {"agent_episodes": [], "episode_agents": [], "module_steps": {}}
+        self._stats["rewards_before_acting"] = {}
         self._faults: list[tuple[int, int]] = []  # step and env
         self._is_complete = False
+        self._agent_steps = np.zeros(len(self.agents), np.int64)
         first_obs, self._first_obs = self._first_obs, {}
-        for columns in self._columns.values():
+        for module_id, columns in self._columns.items():
             if first_obs:
                 columns.clear()
-            columns.begin(num_steps)
+            columns.begin(num_steps if self._settings.is_trained(module_id) else min(num_steps, _ROWS_KEPT))
         if first_obs:
             self._earned[:] = 0.0
             self._start(0, first_obs)
@@ -269,7 +254,11 @@ class AgentRunner:
     def _interact(self, num_steps: int, explore: bool) -> dict[str, float]:
         """Step the envs and fill the columns. Return the seconds of each phase."""
         in_env = in_forward = 0.0
+        untrained = [module_id for module_id in self._columns if not self._settings.is_trained(module_id)]
         for t in range(num_steps):
+            for module_id in untrained if t and t % _ROWS_KEPT == 0 else ():
+                self._columns[module_id].check(self._steps, is_finished=True)
+                self._close(module_id).begin(min(num_steps - t, _ROWS_KEPT))
             before = perf_counter()
             with self._inference_mode:
                 actions = self._act(explore)
@@ -337,7 +326,7 @@ class AgentRunner:
                 left.append((e, agent))
             if env.is_over:
                 self._ended[t, e] = True
-                self._stats["episode_agent_returns"].append(episode.finished)  # filled below
+                self._stats["episode_agents"].append(episode.finished)  # filled below
                 if self._settings.records_episode_infos:
                     self._stats.setdefault("episode_infos", []).append(own_value(result[4]))  # reset() may change it
         if self._joined:
@@ -380,15 +369,11 @@ class AgentRunner:
     def _leave(self, e: int, agent: AgentID) -> None:
         """Note return and length of the episode of ``agent`` of env ``e``, which has ended."""
         slot, module_id = self._slot_of[e][agent], self._episode_of[e].policy_of(agent)
-        total, self._returns[slot] = float(self._returns[slot]), 0.0
         length = self._columns[module_id].length_of(slot)
-        self._episode_of[e].leave(agent, total)
-        for name, key, value in (
-            ("agent_returns", agent, total),
-            ("agent_lengths", agent, length),
-            ("module_returns", module_id, total),
-        ):
-            self._stats[name].setdefault(key, []).append(value)
+        one = AgentEpisode(agent, module_id, float(self._returns[slot]), length)
+        self._returns[slot] = 0.0
+        self._episode_of[e].leave(one)
+        self._stats["agent_episodes"].append(one)
 
     def _start(self, t: int, observations: Mapping[int, Mapping[AgentID, Any]]) -> None:
         """Begin new episodes of the envs whose resets returned ``observations`` after ``t`` steps."""
@@ -420,13 +405,10 @@ class AgentRunner:
 
     def _rollout_of(self, num_steps: int, explore: bool) -> MultiRollout:
         """Return the complete rows of all modules, and the statistics."""
-        modules, slots, steps = {}, {}, np.zeros(len(self.agents), np.int64)
-        for module_id, columns in self._columns.items():
-            if (found := columns.finish(explore)) is None:
-                continue
-            np.add.at(steps, columns.slots % len(self.agents), columns.cursor)
-            self._stats["module_steps"][module_id] = int(columns.cursor.sum())
-            if self._settings.is_trained(module_id):
+        modules, slots = {}, {}
+        for module_id in self._columns:
+            columns = self._close(module_id)
+            if self._settings.is_trained(module_id) and (found := columns.finish(explore)) is not None:
                 modules[module_id], own = found
                 env, agent = np.divmod(own, len(self.agents))
                 slots[module_id] = np.stack([self._first + env, agent], 1)
@@ -436,7 +418,7 @@ class AgentRunner:
             raised[tuple(np.transpose(self._faults))] = True
             of_envs = {name: values[~raised[self._ended]] for name, values in of_envs.items()}
             self._stats["num_env_steps_lost"] = {"env_raised": len(self._faults)}
-        stats = self._stats | of_envs | {"agent_steps": dict(zip(self.agents, steps.tolist(), strict=True))}
+        stats = self._stats | of_envs | {"agent_steps": dict(zip(self.agents, self._agent_steps.tolist(), strict=True))}
         if stats["rewards_before_acting"] and not self._warned:
             self._warned = True
             logger.warning(
@@ -453,25 +435,26 @@ class AgentRunner:
             stats=stats,
         )
 
+    def _close(self, module_id: str) -> AgentColumns:
+        """Count the complete rows of a module, and carry its open ones on. Return its columns."""
+        columns = self._columns[module_id]
+        if num := int(columns.cursor.sum()):
+            np.add.at(self._agent_steps, columns.slots % len(self.agents), columns.cursor)
+            self._stats["module_steps"][module_id] = self._stats["module_steps"].get(module_id, 0) + num
+        columns.carry()
+        return columns
+
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
     def _culprit(self, error: BaseException) -> BaseException:
         """Return the error to raise for ``error``: that of a wrong value on which a module or an env failed, if any."""
-        if isinstance(error, Exception) and not self._is_complete:
-            try:
-                self._check(is_finished=False)
-                for env in self.envs if not isinstance(error, EnvError) else ():
-                    env.check_last()
-            except (TypeError, ValueError) as found:
-                return error if str(found) == str(error) else found
-        return error
 
-    def _note_lost(self, error: BaseException, calls_before: int) -> None:
-        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``."""
-        num = self.step_counter.count - calls_before
-        is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
-        raised = min(num, len(self._faults) + is_step)
-        self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # adding drops counts of 0
+        def check() -> None:
+            self._check(is_finished=False)
+            for env in self.envs if not isinstance(error, EnvError) else ():
+                env.check_last()
+
+        return error if self._is_complete else wrong_value_or(error, check)
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

@@ -237,9 +237,16 @@ def _cat(parts: Sequence[Tree], dim: int) -> Tree:
     return tree.map_structure(lambda *tensors: torch.cat(tensors, dim), *parts)
 
 
-def map_leaves(function: Callable[[Any], Any], column: Tree) -> Tree:
-    """Return ``column`` with ``function`` applied to each leaf. Faster than ``tree`` for a single tensor or array."""
-    return function(column) if isinstance(column, _LEAF) else tree.map_structure(function, column)
+def map_leaves(function: Callable[..., Any], column: Tree, *others: Tree) -> Tree:
+    """Return ``column`` with ``function`` applied to each leaf, and to those of ``others`` in its place. Faster than
+    ``tree`` for tensors and arrays, and dicts and tuples of them."""
+    if isinstance(column, _LEAF):
+        return function(column, *others)
+    if type(column) is dict:
+        return {key: map_leaves(function, part, *(other[key] for other in others)) for key, part in column.items()}
+    if type(column) is tuple:
+        return tuple(map_leaves(function, *parts) for parts in zip(column, *others, strict=True))
+    return tree.map_structure(function, column, *others)
 
 
 def map_columns(function: Callable[[Any], Any], columns: Mapping[str, Tree]) -> Batch:

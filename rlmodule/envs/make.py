@@ -13,6 +13,7 @@ from catalog.copies import mutable_copy
 from catalog.errors import closest
 from rlmodule.envs.atari import atari_settings, current_id, importing_id, is_atari
 from rlmodule.envs.checks import SEVERAL_AGENTS, EnvGuard, VectorGuard
+from rlmodule.envs.pettingzoo import is_known
 from rlmodule.envs.restarting import RestartingEnv
 from rlmodule.envs.shared_counter import SharedCounter
 from rlmodule.envs.subprocesses import follow_parent, in_lasting_thread
@@ -251,6 +252,8 @@ def _unknown_id(env_id: str) -> ValueError:
             f"env {env_id!r}: expected a current id, got an old one of an Atari game. Use {current!r}, "
             "whose frames are prepared; for raw ones, a factory that calls gymnasium.make()."
         )
+    if is_known(env_id):
+        return ValueError(f"env {env_id!r}: expected an id of Gymnasium's, got one of PettingZoo's. {SEVERAL_AGENTS}")
     name = _id(env_id)
     return ValueError(
         f"env {env_id!r}: expected a registered id, got an unknown one. Register it, or name its module "

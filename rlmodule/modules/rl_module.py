@@ -21,6 +21,7 @@ from catalog.encoders.preprocessing import ObservationNormalizer
 from catalog.encoders.shape_checks import check_head
 from catalog.errors import closest
 from catalog.explain.explain import Built, Format, explain
+from catalog.explain.mermaid import joined
 from catalog.explain.unread import check_settings_are_read, warn_once
 from catalog.hooks import Hooks
 from catalog.model_config import MEMORIES
@@ -392,6 +393,14 @@ class MultiRLModule(nn.Module):
     def items(self) -> Iterator[tuple[str, RLModule]]:
         """Return pairs of id and module."""
         return iter(self._by_id.items())
+
+    def explain(self, format: Format = "text") -> str:
+        """Describe each module below its id, as :meth:`RLModule.explain` does. A flowchart has a frame for each. A
+        single module is described without its id."""
+        texts = {module_id: module.explain(format) for module_id, module in self.items()}
+        if len(texts) == 1:
+            return texts.popitem()[1]
+        return joined(texts) if format == "mermaid" else "\n\n".join(f"{name}\n{text}" for name, text in texts.items())
 
     def get_state(self, inference_only: bool = False) -> dict[str, dict[str, Tensor]]:
         """Return the state of each module by id."""

@@ -15,7 +15,6 @@ next to the observation, with zeros before the first row of an episode.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
@@ -37,7 +36,7 @@ from rlmodule.envs.sync_vector_env import SyncEnvs
 from rlmodule.modules.apis import NoisyNetAPI
 from rlmodule.modules.recurrent import initial_states, state_out_of
 from rlmodule.modules.rl_module import RLModule
-from rlmodule.sampling.episode_stats import EpisodeStats
+from rlmodule.sampling.accounts import Accounts, EpisodeStats, wrong_value_or
 from rlmodule.sampling.open_episodes import MOST_STEPS, ActionHistory, describe_row, join_rows
 from rlmodule.sampling.random_streams import OwnDraws, RandomStreams
 from rlmodule.sampling.storage import RolloutStorage, TensorStorage, check_device
@@ -54,11 +53,8 @@ Choose = Callable[[Tensor, int], Tree]
 """Chooses actions, given the inputs of the action distribution in a row and the number of the row."""
 
 
-class EnvRunner:
+class EnvRunner(Accounts):
     """Collects rollouts from ``num_envs_per_env_runner`` envs. Their episodes continue from one call to the next.
-
-    The runner accounts for every env step: the number in ``step_counter`` equals the valid rows in the rollouts, plus
-    the lost steps in their ``stats``, plus ``num_env_steps_lost``.
 
     A ready vector env whose observations, rewards and flags are tensors on one device is sampled on that device. Random
     actions are drawn there, from one generator for all envs, so they depend on the number of envs and the kind of
@@ -82,9 +78,6 @@ class EnvRunner:
     Attributes:
         device: The device it acts on: the device of the env's tensors, or the CPU.
         module: The module that acts; set by :meth:`set_module`.
-        progress: Number of vector steps; also grows while :meth:`sample` runs.
-        num_env_steps_lost: Steps of fragments that ended in an error, by cause: ``env_raised`` counts the steps that
-            raised or ended the process of their env, ``fragment`` all others.
 
     Raises:
         ValueError, TypeError, RuntimeError: If the env cannot be made, see :func:`make_vector_env`; or if it returns
@@ -105,13 +98,9 @@ class EnvRunner:
         incarnation: int = 0,
         step_counter: SharedCounter | None = None,
     ) -> None:
-        self._settings, self._on_env = settings, on_env
+        super().__init__(settings, first_env_index, step_counter)
+        self._on_env = on_env
         self._records_infos = settings.records_episode_infos
-        self._first = first_env_index
-        self.step_counter = step_counter or SharedCounter()
-        self.progress = 0
-        self.num_env_steps_lost: Counter[str] = Counter()
-        self.num_envs = settings.num_envs_per_env_runner
         self._first_seed = int_seed(run_seed, role, first_env_index, 0, *((incarnation,) if incarnation else ()))
         with _own_gradients():
             self._make_env()
@@ -124,12 +113,10 @@ class EnvRunner:
         self._storage_class = TensorStorage if self._has_tensors else RolloutStorage
         envs = range(first_env_index, first_env_index + self.num_envs)
         self._streams = RandomStreams(run_seed, role, envs, incarnation=incarnation, device=tensors_on)
-        self._inference_mode = torch.inference_mode()  # creating one takes longer than entering it
         self._storages: list[RolloutStorage] = []
         self._row: dict[str, Any] | None = None  # first row of the next rollout; None starts new episodes
         self._state: Tree | None = None
         self._seeds: list[int] = []  # of the last reset
-        self._steps = 0
         self._totals = EpisodeStats(self.num_envs, self._mode is AutoresetMode.NEXT_STEP)
         # evaluation begins with new episodes, and the envs within a ready vector env cannot be reached
         self._role, self._keeps_episodes = role, self._guard is None and role == "env"
@@ -241,22 +228,16 @@ class EnvRunner:
                 seconds = self._interact(data, num_steps, explore)
                 rollout = self._rollout_of(data, num_steps, explore)
         except BaseException as error:
-            if torch.is_inference_mode_enabled():  # Ctrl-C can come between the end of a block and its exit
-                self._inference_mode.__exit__(None, None, None)
             self._row = None  # the envs are ahead of the recorded rows, so start new episodes
-            culprit = self._culprit(error, data)
-            self._note_lost(culprit, data, calls_before)
-            if culprit is error:
-                raise
-            raise culprit from error
+            if self._counts_resets:
+                data.mark(0, len(data.rewards))
+                self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
+            self._lose(error, calls_before, len(data.faults), lambda error: self._culprit(error, data))
         if self._counts_resets:
             self._uncount_resets(data, num_steps)
         if self._keeps_episodes:
             self._actions.add(self._steps - num_steps, data.actions, self._totals.oldest)
-        rollout.policy_version = policy_version
-        bookkeeping = perf_counter() - start - seconds["env_step"] - seconds["forward"]
-        rollout.stats |= seconds | {"bookkeeping": bookkeeping}
-        return rollout
+        return self._complete(rollout, policy_version, start, seconds)
 
     def _next_storage(self, num_steps: int) -> RolloutStorage:
         """Return a storage to fill, with the current observation in its first row."""
@@ -427,16 +408,17 @@ class EnvRunner:
 
     def _culprit(self, error: BaseException, data: RolloutStorage) -> BaseException:
         """Return the cause of ``error``: a wrong value from an env, the end of an env's process, or itself."""
-        if isinstance(error, Exception) and data.filled < len(data.rewards):
-            try:
-                data.check(self._steps, self._first)
-                if self._guard is not None:
-                    self._guard.check_last()
-                elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
-                    self.env.call("check_last")
-            except (TypeError, ValueError) as found:
-                return error if str(found) == str(error) else found
+        if data.filled < len(data.rewards):
+            error = wrong_value_or(error, lambda: self._check(data, error))
         return self._ended_process(error) or error
+
+    def _check(self, data: RolloutStorage, error: BaseException) -> None:
+        """Check the rows of ``data``, and what the envs returned last."""
+        data.check(self._steps, self._first)
+        if self._guard is not None:
+            self._guard.check_last()
+        elif isinstance(self.env, SyncEnvs) and not isinstance(error, EnvError):
+            self.env.call("check_last")
 
     def _ended_process(self, error: BaseException) -> EnvError | None:
         """Return the error to raise instead of ``error`` if the process of an env ended; None if none did."""
@@ -447,16 +429,6 @@ class EnvRunner:
             end_processes(env)
         is_about_one = isinstance(error, EOFError | ConnectionError)
         return error_of_ended_process(env, self._first, self._seeds) if is_about_one else None
-
-    def _note_lost(self, error: BaseException, data: RolloutStorage, calls_before: int) -> None:
-        """Add the steps of a fragment that ended in ``error`` to ``num_env_steps_lost``."""
-        if self._counts_resets:
-            data.mark(0, len(data.rewards))
-            self._uncount_resets(data, (self.step_counter.count - calls_before) // self.num_envs)
-        num = self.step_counter.count - calls_before
-        is_step = isinstance(error, EnvError) and error.place.get("call") != "reset()"
-        raised = min(num, len(data.faults) + is_step)
-        self.num_env_steps_lost += Counter(env_raised=raised, fragment=num - raised)  # adding drops counts of 0
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

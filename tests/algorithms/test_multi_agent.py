@@ -17,7 +17,7 @@ from algorithms.run.callbacks import FinishedEpisode
 from rlmodule import MultiRLModuleSpec, RLModuleSpec
 from rlmodule.agents.multi_agent_env import MultiAgentEnv
 from rlmodule.testing.data import differences
-from tests.rlmodule.agents.envs import CartPoles, OneAgent
+from tests.rlmodule.agents.envs import CartPoles, Moment, OneAgent, ScriptedEnv
 
 ID = "default_policy"
 SMALL = {"fcnet_hiddens": [8]}
@@ -163,11 +163,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unknown policy": (
         lambda: tags(policy_mapping_fn=MAPPING | {"b": "pear"}).build(),
-        "agent 'b': expected one of the policies pair, late, got 'pear'",
+        r"agent 'b': expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
     "unknown policy in evaluations": (
         lambda: tags(evaluation_policy_mapping_fn=dict.fromkeys(MAPPING, "pear")).build(),
-        "expected one of the policies pair, late, got 'pear'",
+        r"expected one of the policies \['pair', 'late'\], got 'pear'",
     ),
     "other spaces": (
         lambda: tags(policy_mapping_fn=dict.fromkeys(MAPPING, "pair")).build(),
@@ -185,13 +185,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unknown policy trained": (
         lambda: tags(policies_to_train=["pear"]).build(),
-        r"policies_to_train: expected ids of policies \(pair, late\), got 'pear'.*'pair'",
+        r"policies_to_train: expected one of the policies \['pair', 'late'\], got 'pear'.*'pair'",
     ),
     "unknown policy overridden": (
         lambda: tags(policy_overrides={"pear": {"gamma": 0.5}}).build(),
-        "policy_overrides: expected ids of policies",
+        "policy_overrides: expected one of the policies ",
     ),
     "no policies": (lambda: config(policies=[]).build(), "expected at least one policy, not named 'timers', got none"),
+    "the same twice": (
+        lambda: config(policies=["a", "a"]).build(),
+        r"PPOConfig\.policies: expected ids that differ, got \['a', 'a'\]",
+    ),
     "timers": (lambda: config(policies=["timers"]).build(), "got 'timers', a section of the result"),
     "one agent": (lambda: PPOConfig(env="CartPole-v1", policies="own").build(), "got an id of Gymnasium's"),
     "several agents": (lambda: config(CartPoles).build(), r"needs \.multi_agent\(policies='shared'\)"),
@@ -274,6 +278,27 @@ def test_metrics_are_by_env_by_agent_and_by_module() -> None:
         assert algo.train()["env_runners"]["num_module_steps_sampled_lifetime"]["pair"] == 256
         evaluated = algo.evaluate(num_episodes=3)["env_runners"]
         assert evaluated["agent_episode_returns_mean"] == {1: 5.0, "b": 50.0, "late": 300.0}
+        assert evaluated["module_episode_returns_mean"] == {"pair": 27.5, "late": 300.0}
+
+
+TWICE = [
+    Moment(["a", "b"]),
+    Moment(["b"], {"a": 1.0, "b": 2.0}, terminated=["a"]),
+    Moment(["a", "b"]),
+    Moment(rewards={"a": 5.0, "b": 2.0}, final=["a", "b"], terminated=["__all__"]),
+]
+
+
+def test_an_agent_that_returns_has_an_episode_each_time() -> None:
+    """Agent "a" gets 1 in its first episode and 5 in its second, "b" 4 in its only one."""
+    episodes = list[FinishedEpisode]()
+    run = config(lambda _: ScriptedEnv([TWICE], "ab"), train_batch_size_per_learner=2 * 33)
+    run.multi_agent(policies=["x", "y"], policy_mapping_fn={"a": "x", "b": "y"})
+    with run.callbacks(on_episode_end=lambda algorithm, episode: episodes.append(episode)).build() as algo:
+        for result in (algo.train(), algo.evaluate(num_episodes=2)):
+            assert result["env_runners"]["agent_episode_returns_mean"] == {"a": 3.0, "b": 4.0}
+            assert result["env_runners"]["module_episode_returns_mean"] == {"x": 3.0, "y": 4.0}
+    assert {tuple(one.agent_returns.items()) for one in episodes} == {(("a", 6.0), ("b", 4.0))}
 
 
 def test_callbacks_see_the_returns_of_agents_and_the_rollouts_of_trained_modules() -> None:
@@ -329,7 +354,7 @@ def test_policies_act_for_all_agents_as_the_modules_do() -> None:
         env.t = 2
         actions, state = algo.policies.act(env._obs(), state)
         assert {agent: policy_id for agent, (policy_id, _) in state.items()} == MAPPING
-        with pytest.raises(ValueError, match=r"expected observations of 1, 'b', 'late', got one of 'lat'.*'late'"):
+        with pytest.raises(ValueError, match=r"expected one of the agents \[1, 'b', 'late'\], got 'lat'.*'late'"):
             algo.policies.act({"lat": obs["b"]})
         with pytest.raises(AttributeError, match=r"PPO\.policy: expected a run with one policy, got 'pair', 'late'"):
             _ = algo.policy
@@ -337,8 +362,22 @@ def test_policies_act_for_all_agents_as_the_modules_do() -> None:
             algo.get_module()
         assert algo.explain().startswith("pair\nPPOCatalog")
         assert "\n\nlate\nPPOCatalog" in algo.explain()
-        with pytest.raises(ValueError, match=r"get_module\(id\)\.explain\('mermaid'\) for one of pair, late"):
-            algo.explain("mermaid")
+
+
+def test_a_flowchart_of_several_modules_has_that_of_each_in_a_frame() -> None:
+    with tags().build() as algo:
+        chart = algo.explain("mermaid").splitlines()
+        frames = [line for line in chart if line.startswith("    subgraph ")]
+        assert frames == ['    subgraph m0["pair"]', '    subgraph m1["late"]']
+        assert (chart[0], chart.count("    end")) == ("flowchart LR", 2)
+        for number, name in enumerate(("pair", "late")):
+            begin = chart.index(frames[number]) + 1
+            inside = chart[begin : chart.index("    end", begin)]
+            assert [line.replace(f"m{number}n", "n") for line in inside] == (
+                algo.get_module(name).explain("mermaid").splitlines()[1:]
+            )
+            assert inside[0].startswith(f"    m{number}n0[")
+            assert inside[2] == f"    m{number}n0 --> m{number}n1"
 
 
 def test_agents_keep_their_memories_and_need_rewards_that_their_modules_see() -> None:
@@ -414,12 +453,16 @@ def test_a_checkpoint_continues_with_another_number_of_agents(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("ray_started")
-def test_runners_and_learners_elsewhere_learn_the_same() -> None:
-    here = config(num_envs_per_env_runner=4, policies=["a", "b"], minibatch_size=16).multi_agent(
-        policy_mapping_fn=dict.fromkeys(CART, "a") | {"cart_3": "b"}, policies_to_train=["a"]
+@pytest.mark.parametrize(("num_learners", "minibatch_size", "trained"), [(1, 16, ["a"]), (2, None, ["a", "b"])])
+def test_runners_and_learners_elsewhere_learn_the_same(
+    num_learners: int, minibatch_size: int | None, trained: list[str]
+) -> None:
+    """Two learners share each batch; only a whole one is the same for one learner and for two."""
+    here = config(num_envs_per_env_runner=4, policies=["a", "b"], minibatch_size=minibatch_size).multi_agent(
+        policy_mapping_fn=dict.fromkeys(CART, "a") | {"cart_3": "b"}, policies_to_train=trained
     )
     there = here.copy().env_runners(num_env_runners=2, num_envs_per_env_runner=2)
-    there.learners(num_learners=1)
+    there.learners(num_learners=num_learners).training(train_batch_size_per_learner=64 // num_learners)
     result: dict[str, Any] = {}
     with here.build() as one, there.build() as other:
         for _ in range(2):
@@ -428,9 +471,10 @@ def test_runners_and_learners_elsewhere_learn_the_same() -> None:
                 result["env_runners"]["num_agent_steps_sampled_lifetime"]
                 == (expected["env_runners"]["num_agent_steps_sampled_lifetime"])
             )
-            assert result["learners"].keys() == expected["learners"].keys() == {"a"}
-            for name, value in expected["learners"]["a"].items():
-                assert result["learners"]["a"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
+            assert result["learners"].keys() == expected["learners"].keys() == {*trained}
+            for module_id, numbers in expected["learners"].items():
+                for name, value in numbers.items():
+                    assert result["learners"][module_id][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
         assert result["workers"]["num_env_steps_lost_lifetime"] == 0
 
 

@@ -20,15 +20,23 @@ from benchmarks.learning import GOALS
 DOCS = Path(catalog_rl.__file__).resolve().parent / "docs"
 LEARNING = DOCS / "learning.md"
 EACH = [(name, env_id) for name in ALGORITHMS for env_id in config_class(name).presets]
+WHAT = {
+    **dict.fromkeys(("rlmodule.agents.cartpoles", "mpe2.simple_spread_v3"), " per agent"),
+    "classic/connect_four-v3": " % of games won",
+}
+"""What a figure is, if it is no mean return."""
 MEASURED = [(name, env_id) for name, env_id in EACH if config_class(name).presets[env_id].measured]
 
 
 def row_of(algo: str, env_id: str) -> dict[str, str]:
     """The line on an env in the table of an algorithm, by column."""
-    table = LEARNING.read_text("utf-8").partition(f"<!-- {algo}: begin -->")[2].partition("<!-- ")[0]
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
-    (row,) = [line for line in lines if line[0] == env_id]
-    return dict(zip(lines[0], row, strict=True))
+    for name in (algo, f"{algo}-agents"):
+        table = LEARNING.read_text("utf-8").partition(f"<!-- {name}: begin -->")[2].partition("<!-- ")[0]
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+        for row in rows:
+            if row[0] == env_id:
+                return dict(zip(rows[0], row, strict=True))
+    raise AssertionError(f"no row on {env_id}")
 
 
 @pytest.mark.parametrize(("algo", "env_id"), MEASURED)
@@ -37,10 +45,11 @@ def test_a_preset_says_what_was_measured(algo: str, env_id: str) -> None:
     assert f"{preset.num_env_steps:,}" == row["budget"]
     # where there is a column for the last evaluation, the figure is the best one
     how = "at best" if "at the end" in row else "at the end"
-    assert preset.reached == f"{row['figure']} {how}, median of {len(row['all seeds'].split(', '))} seeds"
+    what = WHAT.get(env_id, "")
+    assert preset.reached == f"{row['figure']}{what} {how}, median of {len(row['all seeds'].split(', '))} seeds"
     stated = re.search(rf"^- {env_id}: (.*)$", LEARNING.read_text("utf-8"), re.M)
     settings = ", ".join(f"`{name}={value!r}`" for name, value in preset.settings.items())
-    assert settings == (stated[1] if algo == "DQN" and stated else "")
+    assert settings == (stated[1] if (algo == "DQN" or "policies" in preset.settings) and stated else "")
     assert row["reached"] == "yes"
 
 
@@ -55,8 +64,9 @@ def test_a_preset_differs_from_the_defaults_only_where_it_says_so(algo: str, env
 
 
 def test_the_presets_are_what_is_measured() -> None:
-    assert {("PPO", env_id) for env_id in GOALS["PPO"]} | {("DQN", env_id) for env_id in GOALS["DQN"]} == {*MEASURED}
-    for goal in (*GOALS["PPO"].values(), *GOALS["DQN"].values()):
+    goals = [goal for name in ("PPO", "DQN", "PPO-agents") for goal in GOALS[name].values() if not goal.part]
+    assert {(goal.algo, goal.env_id) for goal in goals} == {*MEASURED}
+    for goal in goals:
         preset = config_class(goal.algo).presets[goal.env_id]
         assert (goal.budget, goal.settings) == (preset.num_env_steps, preset.settings)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.cartpoles import CartPoles
 from benchmarks.jobs import AGENTS_JOBS
 from benchmarks.ours_ppo import config, train
+from rlmodule.agents.cartpoles import CartPoles
 
 
 @pytest.mark.parametrize(("job", "num_policies"), [("agents-shared", 1), ("agents-own", 4)])

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,3 +144,18 @@ def test_every_goal_can_be_set_up_and_its_table_has_a_place() -> None:
         for key, goal in goals.items():
             assert key in (goal.env_id, goal.part)
             config_class(goal.algo)(**goal.settings).environment(goal.env_id).validate()
+
+
+class Stacks:
+    """Plays connect four: its middle column as long as it can, and then the first."""
+
+    def act(self, obs: dict[str, Any], state: Any) -> tuple[dict[str, int], Any]:
+        ((agent, seen),) = obs.items()
+        return {agent: 3 if seen["action_mask"][3] else int(seen["action_mask"].argmax())}, state
+
+
+def test_wins_of_connect_four_are_counted_for_each_seat() -> None:
+    """Whoever stacks wins most games against random moves, as the first player and as the second."""
+    algorithm: Any = SimpleNamespace(policies=Stacks())
+    first, second = (learning._wins(algorithm, f"player_{seat}", 20) for seat in (0, 1))
+    assert 10 < second <= first <= 20

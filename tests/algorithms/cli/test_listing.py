@@ -77,3 +77,10 @@ def test_explain_describes_a_module_of_ones_own(capsys: pytest.CaptureFixture[st
 def test_explain_builds_no_algorithm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Algorithm, "__init__", lambda self, config: pytest.fail("an algorithm was built"))
     assert told(capsys, "explain", "CartPole-v1").startswith("PPOCatalog\n")
+
+
+def test_explain_shows_each_policy_of_several_agents(capsys: pytest.CaptureFixture[str]) -> None:
+    args = "explain", "rlmodule.agents.cartpoles", "--env-config", '{"num_agents": 2}', "--policies", "own"
+    text = told(capsys, *args)
+    assert [text.count(f"{name}\nPPOCatalog\n") for name in ("cart_0", "cart_1")] == [1, 1]
+    assert told(capsys, *args, "--format", "mermaid").count("    subgraph ") == 2

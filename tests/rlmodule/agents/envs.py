@@ -100,7 +100,8 @@ def random_script(
         if step == last and rng.random() < 0.5:
             flag = {"terminated": [ALL]} if rng.random() < 0.5 else {"truncated": [ALL]}
             own = some(here, 0.2) if "truncated" in flag else []
-            script.append(Moment(rewards=rewards, final=here, **{**flag, "terminated": flag.get("terminated", own)}))
+            final = here + some([agent for agent in agents if agent not in in_play], 0.2)  # some start as they end
+            script.append(Moment(rewards=rewards, final=final, **{**flag, "terminated": flag.get("terminated", own)}))
             return script
         ended = here if step == last else some(here, 0.25)
         terminated = some(ended, 0.5)

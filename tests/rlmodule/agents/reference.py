@@ -14,6 +14,7 @@ from torch import Tensor
 from catalog.base import Tree
 from catalog.past import PREV_ACTION, PREV_OBS, PREV_REWARD
 from rlmodule import Columns, RLModule, Rollout
+from rlmodule.agents.episode import AgentEpisode
 from rlmodule.agents.multi_agent_env import ALL, AgentID, MultiAgentEnv
 from rlmodule.data.rollout import allocate_observations, as_tensors
 from rlmodule.modules.recurrent import initial_states
@@ -133,9 +134,8 @@ class Reference:
                 self.complete(slot, obs[agent], *flags)
             if any(flags) and slot in self.lives:
                 life = self.lives.pop(slot)
-                self.stats["agent_returns"][agent].append(life.total)
-                self.stats["agent_lengths"][agent].append(len(life.actions))
-                self.stats["module_returns"][life.module_id].append(life.total)
+                ended = AgentEpisode(agent, life.module_id, life.total, len(life.actions))
+                self.stats["agent_episodes"][agent].append(ended)
         over = not any(self.slot(e, agent) in self.lives for agent in self.agents)
         if over:
             self.ended.append((self.returns[e], self.lengths[e], e))

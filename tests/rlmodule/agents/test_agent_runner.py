@@ -126,8 +126,8 @@ def test_one_agent_is_sampled_as_in_an_env_of_one(case: str) -> None:
             stats["episode_infos"] = [{"a": info} for info in stats["episode_infos"]]
         own = rollout.stats
         assert not differences(stats, {name: own[name] for name in stats})
-        assert own["agent_returns"].get("a", []) == pytest.approx(stats["episode_returns"].tolist())
-        assert own["agent_lengths"].get("a", []) == stats["episode_lengths"].tolist()
+        assert [one.episode_return for one in own["agent_episodes"]] == pytest.approx(stats["episode_returns"].tolist())
+        assert [one.length for one in own["agent_episodes"]] == stats["episode_lengths"].tolist()
         assert rollout.num_env_steps == expected.num_env_steps == own["module_steps"]["shared"]
         expected.stats = {}
         assert not differences(vars(expected), vars(rollout.modules["shared"]))
@@ -171,7 +171,8 @@ def test_agents_that_restart_together_are_sampled_as_so_many_envs(model: dict[st
     for steps in (7, 13, 1, 4):
         expected, rollout = runner.sample(steps), agents.sample(steps)
         own, returns = rollout.stats, expected.stats["episode_returns"]
-        assert sorted(own["module_returns"].get("shared", [])) == pytest.approx(sorted(returns.tolist()))
+        ended = [one.episode_return for one in own["agent_episodes"] if one.policy == "shared"]
+        assert sorted(ended) == pytest.approx(sorted(returns.tolist()))
         assert own["episode_returns"].sum() == pytest.approx(returns.sum())
         expected.stats = {}
         assert not differences(vars(expected), vars(rollout.modules["shared"]))
@@ -396,6 +397,29 @@ def test_modules_that_are_not_trained_act_and_have_no_rollout() -> None:
     rollout = runner.sample(5)
     assert [*rollout] == [*rollout.slots] == ["p"]
     assert rollout.stats["module_steps"] == {"p": 15, "q": 15}
+
+
+@pytest.mark.parametrize("kind", [{}, {"module_class": SeesPast, "use_lstm": True, "max_seq_len": 5}])
+def test_modules_that_are_not_trained_keep_few_rows_and_act_the_same(kind: dict[str, Any]) -> None:
+    """The other agent restarts when all poles have fallen, so its rows show what the untrained module did."""
+
+    class OneTrained(Settings):
+        def is_trained(self, module_id: str) -> bool:
+            return module_id == "p"
+
+    sampled = []
+    for settings in (Settings, OneTrained):
+        runner = AgentRunner(settings(env=lambda _: CartPoles(2)), run_seed=1)
+        torch.manual_seed(2)
+        of = runner.observation_space["cart_0"], runner.action_space["cart_0"]
+        policy_map = PolicyMap(runner.agents, ["p", "q"], {"cart_0": "p", "cart_1": "q"})
+        runner.set_module(MultiRLModule({"p": module_for(*of), "q": module_for(*of, **kind)}), policy_map)
+        sampled.append([runner.sample(num) for num in (3, 200, 129)])
+        assert (len(runner._columns["q"]._rows[Columns.REWARDS]) < 100) == (settings is OneTrained)
+    for expected, got in zip(*sampled, strict=True):
+        assert differences(got["p"].columns, expected["p"].columns) == []
+        for name in ("agent_steps", "module_steps", "agent_episodes", "episode_agents"):
+            assert got.stats[name] == expected.stats[name], name
 
 
 def test_a_module_whose_spaces_differ_is_an_error() -> None:

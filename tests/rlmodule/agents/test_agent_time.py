@@ -93,9 +93,10 @@ def test_equal_to_the_slow_sampler(seed: int, fragments: list[int], kind: str, m
         steps_of_agents += sum(rollout.num_env_steps for rollout in got.modules.values())
         rewards += sum(float(rollout[Columns.REWARDS].sum()) for rollout in got.modules.values())
         rewards += sum(got.stats["rewards_before_acting"].values())
-        for one in (got.stats, stats):  # agents that end in one step have no order
-            one["module_returns"] = {name: sorted(totals) for name, totals in one.get("module_returns", {}).items()}
-        for name in ("agent_returns", "agent_lengths", "module_returns", "module_steps", "rewards_before_acting"):
+        for agent in AGENTS:  # those that end in one step have no order
+            ended = [one for one in got.stats["agent_episodes"] if one.agent == agent]
+            assert ended == stats.get("agent_episodes", {}).get(agent, [])
+        for name in ("module_steps", "rewards_before_acting"):
             assert got.stats[name] == stats.get(name, {}), name
     envs = [guard.env for guard in runner.envs if isinstance(guard.env, Counted)]
     num_open = sum(len(columns.in_play.nonzero()[0]) - len(columns.ready) for columns in runner._columns.values())
@@ -194,7 +195,7 @@ def test_rewards_before_acting_are_reported(caplog: pytest.LogCaptureFixture) ->
     for count in (1, 2):
         stats = runner.sample(2 * count).stats
         assert stats["rewards_before_acting"] == {"b": 0.5 * count}
-        assert stats["agent_returns"] == {"a": [0.0] * count, "b": [0.5] * count}
+        assert [one[::2] for one in stats["agent_episodes"]] == [("a", 0.0), ("b", 0.5)] * count
         assert not stats["module_steps"]["p"] - 2 * count
     assert [record.message for record in caplog.records if "had not acted" in record.message] == [
         "agents ['b'] got rewards while they had not acted yet. These count in returns, but nothing learns from them."
@@ -228,6 +229,6 @@ def test_an_env_that_is_restarted_leaves_no_rewards_of_open_rows() -> None:
     assert rollout.final_obs.tolist() == [[0.0, 0.0, 2.0]]
     assert got.slots["p"].tolist() == [[0, 0]]
     assert got.num_env_steps == 2
-    assert not any(got.stats[name] for name in ("rewards_before_acting", "agent_returns", "module_returns"))
+    assert not any(got.stats[name] for name in ("rewards_before_acting", "agent_episodes", "episode_agents"))
     assert got.stats["num_env_steps_lost"] == {"env_raised": 1}
     assert runner.sample(1).stats["rewards_before_acting"] == {}

@@ -49,11 +49,11 @@ STEP = [
     (
         changed(0, d=np.zeros(3)),
         ValueError,
-        r"obs: expected agents of possible_agents, \['a', 'b', 'c'\], got 'd'\. Add",
+        r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Add",
     ),
-    (changed(1, d=1.0), ValueError, r"rewards: expected agents of possible_agents, .*, got 'd'\. Add it there"),
-    (changed(2, __all=True), ValueError, r"terminateds: expected agents of possible_agents, .*, got '__all'"),
-    (changed(4, __all__={}), ValueError, r"infos: expected agents of possible_agents, .*, got '__all__'"),
+    (changed(1, d=1.0), ValueError, r"rewards: expected one of the possible_agents .*, got 'd'\. Add it there"),
+    (changed(2, __all=True), ValueError, r"terminateds: expected one of the possible_agents .*, got '__all'"),
+    (changed(4, __all__={}), ValueError, r"infos: expected one of the possible_agents .*, got '__all__'"),
     (changed(0, a=np.zeros(2, np.float32)), ValueError, rf"obs\['a'\]: expected {SPACE}, got shape \(2,\)"),
     (changed(0, b=np.full(3, -9, np.float32)), ValueError, r"obs\['b'\]: expected values in \[-1\.0, .*\], got -9\.0"),
     (changed(1, b=float("nan")), ValueError, r"rewards\['b'\]: expected a finite number, got nan\. Look for"),
@@ -98,7 +98,7 @@ AFTER_B = (ACTS, Moment(["a"], terminated=["b"]))
 GONE = [
     (Moment(["a"], {"b": 0.5}), r", rewards: expected none for agent 'b', which ended at step 1, got 0\.5\. Add it to"),
     (Moment(["a"], terminated=["b"]), r": expected nothing of agent 'b', which ended at step 1, got its end again"),
-    (Moment(truncated=["__all__"], final=["a", "b"]), r": expected nothing of agent 'b', which ended at step 1, got"),
+    (Moment(["a"], truncated=["b", "__all__"]), r": expected nothing of agent 'b', which ended at step 1, got its end"),
 ]
 
 
@@ -123,6 +123,15 @@ def test_an_agent_that_ended_may_return_with_a_reward_and_end_again() -> None:
     assert guard.ended == {"b": (False, True)}
 
 
+@pytest.mark.parametrize("returning", ["b", "c"])
+def test_an_agent_may_start_in_the_last_step_whether_it_was_there_before_or_not(returning: str) -> None:
+    guard = AgentEnvGuard(ScriptedEnv([[*AFTER_B, Moment(truncated=["__all__"], final=["a", returning])]]))
+    guard.reset()
+    guard.step({"a": 0, "b": 0})
+    guard.step({"a": 0})
+    assert guard.ended == {"a": (False, True), returning: (False, True)}
+
+
 RESET = [
     (None, TypeError, r"reset\(\): expected a tuple \(obs, infos\), got NoneType None\. Return two dicts by agent"),
     (np.zeros(3), TypeError, r"reset\(\): expected a tuple \(obs, infos\), got shape \(3,\)"),
@@ -131,7 +140,7 @@ RESET = [
         ValueError,
         r"obs: expected that of an agent at least, got none\. Return the observations of the agents",
     ),
-    (({"d": 1}, {}), ValueError, r"obs: expected agents of possible_agents, \['a', 'b', 'c'\], got 'd'\. Add it there"),
+    (({"d": 1}, {}), ValueError, r"obs: expected one of the possible_agents \['a', 'b', 'c'\], got 'd'\. Add it there"),
     (({"a": np.zeros(3)}, None), TypeError, r"infos: expected a dict by agent, got NoneType None"),
     (({"a": np.zeros(3)}, {"a": 1}), TypeError, r"infos\['a'\]: expected a dict, got int 1"),
     (({"a": np.zeros(2)}, {}), ValueError, rf"obs\['a'\]: expected {SPACE}, got shape \(2,\)"),
@@ -155,6 +164,11 @@ INIT = [
     ({"possible_agents": "ab"}, TypeError, r", possible_agents: expected a list of str or int, got str 'ab'"),
     ({"possible_agents": [("a", 1)]}, TypeError, r", possible_agents: expected a list of str or int, got list \[\("),
     ({"possible_agents": ["a", "a"]}, ValueError, r", possible_agents: expected names that differ, got \['a', 'a'\]"),
+    (
+        {"possible_agents": [1, "1"]},
+        ValueError,
+        r", possible_agents: expected names that differ, got \[1, '1'\]\. Name",
+    ),
     ({"possible_agents": ["__all__"]}, ValueError, r", possible_agents: expected names that differ, got \['__all__'\]"),
     ({"observation_spaces": BOX}, TypeError, r", observation_spaces: expected a dict by agent, got Box"),
     (

@@ -193,3 +193,17 @@ def test_an_env_of_several_agents_without_the_setting_is_refused(source: Any) ->
         TypeError, match=r"expected a gymnasium\.Env or .*, got .* several agents needs \.multi_agent\("
     ):
         make_vector_env(source, {}, 1)
+
+
+@pytest.mark.parametrize("name", ["classic/connect_four-v3", "mpe2.simple_spread_v3"])
+def test_a_name_of_pettingzoo_without_the_setting_is_refused(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^env '{name}': expected an id of Gymnasium's, got one of .*\.multi_agent\("
+    ):
+        make_vector_env(name, {}, 1)
+
+
+@pytest.mark.parametrize("name", ["classic/rps-v9", "mpe2.simple_sprad_v3", "CartPole.v1-v1"])
+def test_an_unknown_name_is_one_of_gymnasium(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^env '{name}': expected a registered id, got an unknown one"):
+        make_vector_env(name, {}, 1)

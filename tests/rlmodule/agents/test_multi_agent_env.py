@@ -31,7 +31,8 @@ def test_the_guard_knows_who_acts_who_ended_and_when_the_episode_is_over(seed: i
             ended = dict[AgentID, tuple[bool, bool]]()
             for agent in "abc":
                 own = agent in moment.terminated, agent in moment.truncated
-                everybody = agent in in_play and ALL in moment.terminated, agent in in_play and ALL in moment.truncated
+                is_here = agent in in_play or agent in obs
+                everybody = is_here and ALL in moment.terminated, is_here and ALL in moment.truncated
                 if any(flags := (own[0] or everybody[0], own[1] or everybody[1])):
                     ended[agent] = flags
                     in_play.discard(agent)

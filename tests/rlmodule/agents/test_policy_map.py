@@ -30,7 +30,7 @@ def test_a_function_is_asked_each_time() -> None:
     found = PolicyMap(["a"], ["p", "q"], lambda agent, episode: next(answers))
     assert found.static is None
     assert [found.policy_of("a", EPISODE) for _ in range(2)] == ["p", "q"]
-    text = "policy_mapping_fn, agent 'a': expected one of the policies p, q, got 'r'."
+    text = "policy_mapping_fn, agent 'a': expected one of the policies ['p', 'q'], got 'r'."
     with pytest.raises(ValueError, match=re.escape(text)):
         found.policy_of("a", EPISODE)
 
@@ -42,8 +42,12 @@ def test_a_function_is_asked_each_time() -> None:
         (["red", "q"], None, "got None for ['blue']"),
         (["p"], {"red": "p"}, "expected a policy for each agent, got none for ['blue']"),
         (["p"], {"red": "p", "blue": "p", "reds": "p"}, "got 'reds'. Name agents of the env. Did you mean 'red'?"),
-        (["pilot"], {"red": "pilto", "blue": "pilot"}, "agent 'red': expected one of the policies pilot, got 'pilto'"),
-        (["p"], {"red": None, "blue": "p"}, "agent 'red': expected one of the policies p, got None"),
+        (
+            ["pilot"],
+            {"red": "pilto", "blue": "pilot"},
+            "agent 'red': expected one of the policies ['pilot'], got 'pilto'",
+        ),
+        (["p"], {"red": None, "blue": "p"}, "agent 'red': expected one of the policies ['p'], got None"),
     ],
 )
 def test_wrong_mappings(ids: list[str], mapping: Any, text: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmodule.sampling.episode_stats import EpisodeStats
+from rlmodule.sampling.accounts import EpisodeStats
 
 EMPTY = {"episode_returns": [], "episode_lengths": [], "episode_slots": []}
 

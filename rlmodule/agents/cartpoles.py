@@ -1,10 +1,12 @@
-"""CartPoles: several CartPoles in one env, as RLlib's `MultiAgentCartPole` has them."""
+"""Several CartPoles in one env: the first task to try, ``.environment("rlmodule.agents.cartpoles")``."""
+
+from __future__ import annotations
 
 from typing import Any
 
 import gymnasium as gym
 
-from rlmodule.agents import MultiAgentEnv
+from rlmodule.agents.multi_agent_env import MultiAgentEnv
 
 
 class CartPoles(MultiAgentEnv):
@@ -14,7 +16,7 @@ class CartPoles(MultiAgentEnv):
         num_agents: Number of agents.
     """
 
-    def __init__(self, num_agents: int) -> None:
+    def __init__(self, num_agents: int = 4) -> None:
         self.envs = {f"cart_{i}": gym.make("CartPole-v1") for i in range(num_agents)}
         self.possible_agents = [*self.envs]
         self.observation_spaces = {agent: env.observation_space for agent, env in self.envs.items()}
@@ -30,3 +32,6 @@ class CartPoles(MultiAgentEnv):
         """Step the CartPole of each agent that acts."""
         results = [self.envs[agent].step(action) for agent, action in actions.items()]
         return tuple(dict(zip(actions, part, strict=True)) for part in zip(*results, strict=True))
+
+
+env = CartPoles

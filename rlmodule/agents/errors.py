@@ -1,0 +1,30 @@
+"""Errors about names of agents and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from catalog.errors import closest
+
+
+def unknown(where: str, what: str, known: Iterable[Any], got: Any, remedy: str) -> ValueError:
+    """Return the error for a name that is not one of ``known``; suggests the closest.
+
+    Args:
+        where: Where the name was found.
+        what: The known things, in the plural.
+        known: Their names.
+        got: The unknown name.
+        remedy: Sentence that says what to do.
+    """
+    names = list(known)
+    return ValueError(
+        f"{where}: expected one of the {what} {listed(names)}, got {got!r}. {remedy}{closest(got, map(str, names))}"
+    )
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return names as text, at most 200 characters of them."""
+    text = ", ".join(map(repr, names))
+    return f"[{text}]" if len(text) <= 200 else f"[{text[:200]}...]"
