@@ -136,6 +136,7 @@ ROOMS = (
     "algorithms.run",
     "algorithms.config",
     "algorithms.algorithm",
+    "algorithms.off_policy",
     "algorithms.dqn algorithms.ppo",
     "algorithms.cli",
 )
