@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ALGORITHMS: "dict[str, str | type[AlgorithmConfig]]" = {
     "DQN": "algorithms.dqn.dqn:DQNConfig",
     "PPO": "algorithms.ppo.ppo:PPOConfig",
+    "SAC": "algorithms.sac.sac:SACConfig",
 }
 """Name → config class, or ``module:name`` of a config class that is imported on demand."""
 
@@ -37,7 +38,7 @@ def register_algorithm(name: str, config_class: "type[AlgorithmConfig]") -> None
     if not (isinstance(config_class, type) and issubclass(config_class, SettingsBase)):
         raise TypeError(
             f"{where}: expected a class derived from AlgorithmConfig, got {config_class!r}. Pass "
-            "the class itself, as in register_algorithm('SAC', SACConfig)."
+            "the class itself, as in register_algorithm('MINE', MyConfig)."
         )
     taken = ALGORITHMS.get(name.upper())
     if taken is not None and _path(taken) != _path(config_class):

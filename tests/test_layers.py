@@ -122,6 +122,7 @@ ROOMS = (
     "catalog.actions",
     "catalog.explain",
     "catalog.catalog",
+    "catalog.critics",
     "rlmodule.sealed_folder",
     "rlmodule.checkpoint rlmodule.encoding rlmodule.seeding rlmodule.settings",
     "rlmodule.data",
@@ -137,7 +138,7 @@ ROOMS = (
     "algorithms.config",
     "algorithms.algorithm",
     "algorithms.off_policy",
-    "algorithms.dqn algorithms.ppo",
+    "algorithms.dqn algorithms.ppo algorithms.sac",
     "algorithms.cli",
 )
 """The rooms of the house, lowest first: a room imports from the rows above it and from itself."""

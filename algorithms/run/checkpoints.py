@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -18,6 +19,8 @@ from rlmodule.checkpoint import holds_checkpoint, load_checkpoint, prepare_check
 from rlmodule.encoding import Decoder, NotReadable, encode, import_path
 from rlmodule.modules.spec import RLModuleSpec
 from rlmodule.sealed_folder import MANIFEST, StrPath, standing_in
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from algorithms.algorithm import Algorithm

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -38,6 +39,8 @@ from algorithms.run.plotting import draw_run
 from algorithms.run.saved_settings import read_about
 from rlmodule.checkpoint import KIND
 from rlmodule.sealed_folder import DamagedFolder, StrPath, read_manifest
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

@@ -31,6 +31,8 @@ class DenseStack(nn.Module):
     low: Tensor
     high: Tensor
     has_bounds = False
+    _linear = staticmethod(functional.linear)
+    _norm = staticmethod(functional.layer_norm)
 
     def __init__(
         self,
@@ -68,9 +70,9 @@ class DenseStack(nn.Module):
         given, dropout = x, self.dropout if self.training else 0.0
         try:
             for weights, norm, activation, hidden in self.layers if layers is None else layers:
-                x = functional.linear(x, **weights)
+                x = self._linear(x, **weights)
                 if norm is not None:
-                    x = functional.layer_norm(x, x.shape[-1:], **norm)
+                    x = self._norm(x, x.shape[-1:], **norm)
                 if activation is not None:
                     x = activation(x)
                 if dropout and hidden:
@@ -86,17 +88,60 @@ class DenseStack(nn.Module):
             ) from error
         return x
 
-    def bound_outputs(self, indices: Sequence[int], bound: float) -> None:
-        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``."""
+    def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
+        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
         high = torch.full((len(self.layers[-1][0]["weight"]),), torch.inf)
-        high[[*indices]] = bound
+        low, high[[*indices]] = -high, min(bound, most)
+        low[[*indices]] = -bound
         self.has_bounds = len(indices) > 0
-        self.register_buffer("low", -high, persistent=False)
+        self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
 
     def bounded(self, out: Tensor) -> Tensor:
         """Clamp the outputs ``[..., D]`` that :meth:`bound_outputs` named."""
         return torch.clamp(out, self.low, self.high) if self.has_bounds else out
+
+
+class DenseEnsemble(DenseStack):
+    """Several equal dense nets with weights of their own, computed together: one batched product for each layer.
+
+    Maps ``[members, B, input_dim] → [members, B, width of the last layer]``. Each member starts with its own draws of
+    the initialisers. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.
+
+    Args:
+        members: Number of nets.
+        **layers: As for :class:`DenseStack`.
+    """
+
+    def __init__(self, members: int, **layers: Any) -> None:
+        super().__init__(**layers)
+        self.members = members
+        nets = [self, *(DenseStack(**layers) for _ in range(members - 1))]
+        for of_layer in zip(*([*net.linears, *net.norms] for net in nets), strict=True):
+            weights = torch.stack([layer.weight.detach() for layer in of_layer])
+            biases = torch.stack([layer.bias.detach() for layer in of_layer])
+            # [in, out], in which order the product of a batch of matrices needs no transposed copies
+            own = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
+            of_layer[0].weight, of_layer[0].bias = nn.Parameter(own), nn.Parameter(biases.unsqueeze(1))
+
+    @staticmethod
+    def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.baddbmm(bias, x, weight)
+
+    @staticmethod
+    def _norm(x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.addcmul(bias, functional.layer_norm(x, shape), weight)
+
+    def frozen(self) -> list[Layer]:
+        """Return the layers with weights that get no gradient, for :meth:`run`."""
+        return [
+            (_detached(weights), norm and _detached(norm), activation, hidden)
+            for weights, norm, activation, hidden in self.layers
+        ]
+
+
+def _detached(weights: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor.detach() for name, tensor in weights.items()}
 
 
 LARGE = 10_000_000

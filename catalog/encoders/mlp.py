@@ -228,12 +228,19 @@ def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[Model
     return MLPEncoderConfig(
         input_space=space,
         embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,
-        hidden_layer_dims=model_config.fcnet_hiddens,
-        hidden_layer_activation=model_config.fcnet_activation,
-        hidden_layer_use_layernorm=model_config.fcnet_use_layernorm,
-        hidden_layer_dropout=model_config.fcnet_dropout,
-        init=Init.of("fcnet", model_config),
+        **fcnet_layers(model_config),
     )
+
+
+def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
+    """Return the arguments of an :class:`MLPEncoderConfig` that follow from the ``fcnet_*`` settings."""
+    return {
+        "hidden_layer_dims": model_config.fcnet_hiddens,
+        "hidden_layer_activation": model_config.fcnet_activation,
+        "hidden_layer_use_layernorm": model_config.fcnet_use_layernorm,
+        "hidden_layer_dropout": model_config.fcnet_dropout,
+        "init": Init.of("fcnet", model_config),
+    }
 
 
 def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:
