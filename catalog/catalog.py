@@ -68,6 +68,7 @@ class Catalog(Hooks):
     Attributes:
         functions: Functions whose nets a subclass builds, such as policy and value. The first one has the main encoder.
         model_config_class: Class of ``model_config``. A catalog with further settings sets a subclass here.
+        further_settings: Settings that the heads of a subclass read, in addition to the ``head_*`` settings.
         encoder_config: Config of the encoder; None if ``_determine_components_hook`` sets none, or if the tree has no
             rule for the space and the nets may be custom.
         encoder_node, action_node, converter_node: The records of the tree; see :class:`Node`.
@@ -84,6 +85,7 @@ class Catalog(Hooks):
 
     functions: ClassVar[tuple[str, ...]] = ()
     model_config_class: ClassVar[type[DefaultModelConfig]] = DefaultModelConfig
+    further_settings: ClassVar[tuple[str, ...]] = ()
     encoder_config: ModelConfig | None = None
     _tree_config: ModelConfig | None = None
     _refusal: ValueError | None = None
@@ -435,7 +437,7 @@ class Catalog(Hooks):
         actor = self.build_trunk()
         if self.model_config.vf_share_layers:
             return ActorCriticEncoder(actor, None)
-        critic = self.for_function("value")._trunk.build_trunk()
+        critic = self._build_critic_trunk()
         theirs = {id(p) for p in critic.parameters()}
         if theirs and theirs == {id(p) for p in actor.parameters()}:
             raise ValueError(
@@ -444,6 +446,10 @@ class Catalog(Hooks):
                 "method, or set vf_share_layers=True."
             )
         return ActorCriticEncoder(actor, critic)
+
+    def _build_critic_trunk(self) -> Encoder:
+        """Build the encoder of a critic that does not share the policy's, and try it as :meth:`build_trunk` does."""
+        return self.for_function("value")._trunk.build_trunk()
 
     def build_extra_outputs(self) -> ExtraOutputs | None:
         """Build the further outputs of ``model_config.functions``; return None if it names none.

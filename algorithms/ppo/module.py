@@ -117,21 +117,6 @@ class PPOModule(RLModule, ValueFunctionAPI, InferenceOnlyAPI):
     def get_initial_state(self) -> Tree | None:
         return self.encoder.get_initial_state()
 
-    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
-        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
-
-        Args:
-            batch: Columns, of which the observations are read.
-            inputs: Output of the policy head: the distribution's inputs, or the intent for action embeddings.
-            state: The recurrent state after the batch, None without one.
-        """
-        if (embeddings := self.action_embeddings) is not None:
-            inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
-        if (mask := self.action_mask) is not None:
-            inputs = mask.forward(inputs, self.env_part(batch[Columns.OBS]))
-        out = {Columns.ACTION_DIST_INPUTS: inputs}
-        return out if state is None else out | {Columns.STATE_OUT: state}
-
     def _forward(self, batch: Mapping[str, Tree]) -> Batch:
         obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
         of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs

@@ -26,6 +26,7 @@ class Distribution(Hooks, ABC):
     Override points:
         Every abstract method: always.
         ``draw_noise``, ``sample_from``: to sample from noise drawn ahead; without them the runner calls :meth:`sample`.
+        ``rsample_with_logp``: to be trained through its samples, as SAC does.
         ``check``: in classes that fit some spaces only.
         ``bind``: in classes that need to know their space.
         ``for_module``: in classes that need the module that acts.
@@ -150,6 +151,23 @@ class Distribution(Hooks, ABC):
             NotImplementedError: If the class cannot sample from noise.
         """
         raise NotImplementedError
+
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        """Make actions from ``noise`` as :meth:`sample_from` does, with a gradient; return their log-probabilities too.
+
+        Choices are one-hot codes with a straight-through gradient, as in :meth:`rsample`. The gradient of their
+        log-probability is that of its expectation, the negative entropy: at a fixed choice it would be 0 on average.
+
+        Returns:
+            Actions ``[..., *action_shape]``, with choices as codes ``[..., inputs]``, and log-probabilities ``[...]``.
+
+        Raises:
+            TypeError: If samples of the class have no gradient for given noise.
+        """
+        raise TypeError(
+            f"{type(self).__name__}.rsample_with_logp: expected a class whose samples from given noise have a "
+            "gradient, got one without. Choose SquashedGaussian for a Box, or implement rsample_with_logp."
+        )
 
 
 class Deterministic:

@@ -77,9 +77,22 @@ class Choices(Scored):
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw samples as one-hot codes, shaped like the logits, with the gradient of the probabilities (the
         straight-through estimator of Bengio et al. 2013, section 4)."""
+        return self._code(self.sample(generator))
+
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        code = self._code(self.sample_from(noise))
+        # the derivative of Σ code · log p, with that of the code alone, is the derivative of Σ p · log p
+        return code, (code * _finite(self.log_probs.detach())).sum(-1)
+
+    def _code(self, actions: Tensor) -> Tensor:
+        """Return the one-hot codes of ``actions``, with the gradient of the probabilities."""
         probs = self.log_probs.exp()
-        positions = self._positions(self.sample(generator))
-        return torch.zeros_like(probs).scatter_(-1, positions, 1.0) + (probs - probs.detach())
+        return torch.zeros_like(probs).scatter_(-1, self._positions(actions), 1.0) + (probs - probs.detach())
+
+    def joint_log_probs(self) -> Tensor:
+        """Return the log-probability of every joint action, ``[..., number of joint actions]``; the last choice varies
+        fastest."""
+        return self.log_probs
 
     # -log of an exponential is Gumbel noise, and argmax(logits + Gumbel) samples the softmax
     @classmethod
@@ -168,6 +181,12 @@ class MultiCategorical(Choices):
     def logp(self, actions: Tree) -> Tensor:
         return self.log_probs.gather(-1, self._positions(actions)).sum(-1)
 
+    def joint_log_probs(self) -> Tensor:
+        joint, *others = [part for run in self._split(self.log_probs) for part in run.unbind(-2)]
+        for part in others:
+            joint = (joint.unsqueeze(-1) + part.unsqueeze(-2)).flatten(-2)
+        return joint
+
 
 @register_distribution("Bernoulli")
 class Bernoulli(Scored):
@@ -191,6 +210,12 @@ class Bernoulli(Scored):
         """Draw bits as floats ``[..., *shape]`` with a straight-through gradient, like :meth:`Choices.rsample`."""
         probs = self._shaped(self.logits.sigmoid())
         return self.sample(generator) + (probs - probs.detach())
+
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        probs = self.logits.sigmoid()
+        bits = self._flat(self.sample_from(noise)) + (probs - probs.detach())
+        no, yes = self.log_probs.detach().unbind(-1)
+        return self._shaped(bits), torch.lerp(no, yes, bits).sum(-1)
 
     @classmethod
     def draw_noise(cls, rng: np.random.Generator, steps: int, input_dim: int) -> Tensor:
@@ -225,9 +250,13 @@ def is_integer_box(space: spaces.Box, model_config: DefaultModelConfig | None = 
     return space.dtype is not None and space.dtype.kind in "iub"
 
 
-# the clamp makes 0 · -inf a 0 instead of NaN
+def _finite(log_probs: Tensor) -> Tensor:
+    """Replace ``-inf`` by the least float, whose product with 0 is 0 and not NaN."""
+    return log_probs.clamp_min(torch.finfo(log_probs.dtype).min)
+
+
 def _entropy(log_probs: Tensor) -> Tensor:
-    return -(log_probs.exp() * log_probs.clamp_min(torch.finfo(log_probs.dtype).min)).sum(-1)
+    return -(log_probs.exp() * _finite(log_probs)).sum(-1)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:

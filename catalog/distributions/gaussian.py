@@ -67,6 +67,14 @@ class DiagGaussian(BoxDistribution):
     def sample_from(self, noise: Tensor) -> Tensor:
         return self._shaped(torch.addcmul(self.mean, self.log_std.exp(), noise).detach())
 
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        actions = torch.addcmul(self.mean, self.log_std.exp(), noise)
+        return self._shaped(actions), self._logp_of(noise)
+
+    def _logp_of(self, noise: Tensor) -> Tensor:
+        """Return the log-density of ``mean + std · noise``, which depends on the noise and the log-stds alone."""
+        return (-0.5 * noise.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
+
     def logp(self, actions: Tree) -> Tensor:
         z = (self._flat(actions) - self.mean) * (-self.log_std).exp()
         return (-0.5 * z.square() - self.log_std).sum(-1) - _LOG_SQRT_2PI * self.mean.shape[-1]
@@ -112,6 +120,10 @@ class SquashedGaussian(DiagGaussian):
 
     def sample_from(self, noise: Tensor) -> Tensor:
         return super().sample_from(noise).tanh()
+
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        before = torch.addcmul(self.mean, self.log_std.exp(), noise)
+        return self._shaped(before.tanh()), self._logp_of(noise) - _log_slope_of_tanh(before).sum(-1)
 
     def logp(self, actions: Tree) -> Tensor:
         if self._drawn is not None and actions is self._drawn[0]:

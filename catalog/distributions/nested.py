@@ -139,6 +139,11 @@ class MultiDistribution(Distribution):
         pieces = noise.split(self.noise_widths, dim=-1)
         return self.tree([part.sample_from(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
+    def rsample_with_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
+        pieces = noise.split(self.noise_widths, dim=-1)
+        drawn = [part.rsample_with_logp(piece) for part, piece in zip(self.parts, pieces, strict=True)]
+        return self.tree([actions for actions, _ in drawn]), total(logp for _, logp in drawn)
+
     def logp(self, actions: Tree) -> Tensor:
         return total(part.logp(actions[key]) for key, part in zip(self.keys, self.parts, strict=True))
 

@@ -55,6 +55,7 @@ class DenseStack(nn.Module):
     low: Tensor
     high: Tensor
     has_bounds = False
+    _linear = staticmethod(functional.linear)
 
     def __init__(
         self,
@@ -85,6 +86,9 @@ class DenseStack(nn.Module):
         made = [layer.activation for layer in self.layers]
         self.activations = nn.ModuleList(each for each in made if isinstance(each, nn.Module))
 
+    def _norm(self, x: Tensor, **weights: Tensor) -> Tensor:
+        return self.normalize(x, x.shape[-1:], **weights)
+
     def run(self, x: Tensor, layers: Sequence[Layer] | None = None) -> Tensor:
         """Map ``[..., input_dim] → [..., width of the last layer]``, by ``layers`` instead of ``self.layers`` if given.
 
@@ -98,9 +102,9 @@ class DenseStack(nn.Module):
                 if keeps:
                     kept = x
                 if weights is not None:
-                    x = functional.linear(x, **weights)
+                    x = self._linear(x, **weights)
                 if norm is not None:
-                    x = self.normalize(x, x.shape[-1:], **norm)
+                    x = self._norm(x, **norm)
                 if activation is not None:
                     x = activation(x)
                 if dropout and drops:
@@ -118,14 +122,15 @@ class DenseStack(nn.Module):
             ) from error
         return x
 
-    def bound_outputs(self, indices: Sequence[int], bound: float) -> None:
-        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``."""
+    def bound_outputs(self, indices: Sequence[int], bound: float, most: float = torch.inf) -> None:
+        """Let :meth:`bounded` clamp the outputs at ``indices`` to ``±bound``, and to at most ``most``."""
         outputs = self.layers[-1].linear
         assert outputs is not None  # only blocks end with a norm
         high = torch.full((len(outputs["weight"]),), torch.inf)
-        high[[*indices]] = bound
+        low, high[[*indices]] = -high, min(bound, most)
+        low[[*indices]] = -bound
         self.has_bounds = len(indices) > 0
-        self.register_buffer("low", -high, persistent=False)
+        self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
 
     def bounded(self, out: Tensor) -> Tensor:
@@ -167,6 +172,45 @@ def _hidden_layers(
             yield Layer(next(weights), next(scales), adds=True)
     if blocks == "simba":
         yield Layer(None, next(scales))
+
+
+class DenseEnsemble(DenseStack):
+    """Several equal dense nets with weights of their own, computed together: one batched product for each layer.
+
+    Maps ``[members, B, input_dim] → [members, B, width of the last layer]``. Each member starts with its own draws of
+    the initialisers. Weights are ``[members, in, out]``, biases ``[members, 1, out]``.
+
+    Args:
+        members: Number of nets.
+        **layers: As for :class:`DenseStack`.
+    """
+
+    def __init__(self, members: int, **layers: Any) -> None:
+        super().__init__(**layers)
+        self.members = members
+        nets = [self, *(DenseStack(**layers) for _ in range(members - 1))]
+        for of_layer in zip(*([*net.linears, *net.norms] for net in nets), strict=True):
+            for name in [*of_layer[0]._parameters]:
+                weights = torch.stack([layer.get_parameter(name).detach() for layer in of_layer])
+                # [in, out], in which order the product of a batch of matrices needs no transposed copies
+                own = weights.transpose(1, 2).contiguous() if weights.dim() == 3 else weights.unsqueeze(1)
+                setattr(of_layer[0], name, nn.Parameter(own))
+
+    @staticmethod
+    def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.baddbmm(bias, x, weight)
+
+    def _norm(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x = self.normalize(x, x.shape[-1:])
+        return x * weight if bias is None else torch.addcmul(bias, x, weight)
+
+    def frozen(self) -> list[Layer]:
+        """Return the layers with weights that get no gradient, for :meth:`run`."""
+        return [layer._replace(linear=_detached(layer.linear), norm=_detached(layer.norm)) for layer in self.layers]
+
+
+def _detached(weights: dict[str, Any] | None) -> dict[str, Any] | None:
+    return weights and {name: tensor.detach() for name, tensor in weights.items()}
 
 
 LARGE = 10_000_000

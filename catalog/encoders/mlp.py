@@ -63,10 +63,7 @@ class MLPEncoder(DenseStack, Encoder):
     """The net of an :class:`MLPEncoderConfig`."""
 
     def __init__(self, config: MLPEncoderConfig) -> None:
-        layers = hidden_layers(config)
-        layers["norm"] = config.hidden_layer_norm or layers["norm"]
-        blocks, dropout = config.hidden_layer_blocks, config.hidden_layer_dropout
-        super().__init__(config.input_dims[0], **layers, blocks=blocks, dropout=dropout)
+        super().__init__(**encoder_layers(config))
         space = config.input_space
         if config.embedding_dim is None:
             self.vectorize = None if space is None else vectorizer(space)
@@ -203,6 +200,12 @@ class FreeLogStdMLPHead(DenseStack):
         return out.index_select(-1, self.order) if self.moves else out
 
 
+def encoder_layers(config: MLPEncoderConfig) -> dict[str, Any]:
+    """Return the arguments of the :class:`DenseStack` of an encoder."""
+    layers = hidden_layers(config) | {"input_dim": config.input_dims[0], "dropout": config.hidden_layer_dropout}
+    return layers | {"norm": config.hidden_layer_norm or layers["norm"], "blocks": config.hidden_layer_blocks}
+
+
 def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
     """Return the arguments of the :class:`DenseStack` of a head."""
     ends = {"input_dim": config.input_dims[0], "output_dim": output_dim, "output_init": config.output_init}
@@ -210,7 +213,7 @@ def head_layers(config: MLPHeadConfig, output_dim: int) -> dict[str, Any]:
 
 
 def hidden_layers(config: MLPEncoderConfig | MLPHeadConfig) -> dict[str, Any]:
-    """Return the arguments of the :class:`DenseStack` of an encoder or head, except its input and output."""
+    """Return the arguments of the :class:`DenseStack` that encoders and heads share."""
     return {
         "hidden_dims": config.hidden_layer_dims,
         "activation": config.hidden_layer_activation,
@@ -237,14 +240,21 @@ def _mlp_config(space: Space, model_config: DefaultModelConfig, node: Node[Model
     return MLPEncoderConfig(
         input_space=space,
         embedding_dim=model_config.discrete_embedding_dim if isinstance(space, spaces.Discrete) else None,
-        hidden_layer_dims=model_config.fcnet_hiddens,
-        hidden_layer_activation=model_config.fcnet_activation,
-        hidden_layer_use_layernorm=model_config.fcnet_use_layernorm,
-        hidden_layer_norm=model_config.fcnet_norm,
-        hidden_layer_blocks=model_config.fcnet_blocks,
-        hidden_layer_dropout=model_config.fcnet_dropout,
-        init=Init.of("fcnet", model_config),
+        **fcnet_layers(model_config),
     )
+
+
+def fcnet_layers(model_config: DefaultModelConfig) -> dict[str, Any]:
+    """Return the arguments of an :class:`MLPEncoderConfig` that follow from the ``fcnet_*`` settings."""
+    return {
+        "hidden_layer_dims": model_config.fcnet_hiddens,
+        "hidden_layer_activation": model_config.fcnet_activation,
+        "hidden_layer_use_layernorm": model_config.fcnet_use_layernorm,
+        "hidden_layer_norm": model_config.fcnet_norm,
+        "hidden_layer_blocks": model_config.fcnet_blocks,
+        "hidden_layer_dropout": model_config.fcnet_dropout,
+        "init": Init.of("fcnet", model_config),
+    }
 
 
 def _read(space_type: type[Space], name: str, when: When | None = None, *settings: str) -> None:

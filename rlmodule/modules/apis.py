@@ -63,6 +63,30 @@ class DistributionalQNetAPI(QNetAPI):
         """Return the return that each atom stands for, ``[num_atoms]``: ascending and evenly spaced."""
 
 
+class ActionValueAPI(ABC):
+    """Interface of modules with critics: an ensemble of nets that predict the value of an observation and an action."""
+
+    @abstractmethod
+    def compute_action_values(
+        self,
+        batch: Mapping[str, Tree],
+        actions: Tree | None,
+        embeddings: Tensor | None = None,
+        *,
+        frozen: bool = False,
+    ) -> Tensor:
+        """Return the values that each critic predicts, ``[critics, B]`` in units of reward.
+
+        Args:
+            batch: Columns; ``obs`` ``[B, ...]`` is read unless ``embeddings`` is given.
+            actions: Sampled actions ``[B, ...]``, choices as numbers or as one-hot codes. None for the values of every
+                joint action, ``[critics, B, joint actions]``, if there are critics that predict all.
+            embeddings: The ``embeddings`` that ``forward_train`` returned for the same batch. A recurrent module always
+                gets them, since its values do not depend on ``obs`` alone.
+            frozen: Give a gradient to the actions only, and none to critics and embeddings.
+        """
+
+
 class EpsilonGreedyAPI(ABC):
     """Interface of modules that explore by taking a random action with probability epsilon."""
 

@@ -231,6 +231,21 @@ class RLModule(Hooks, nn.Module, ABC):
             return {**obs, **{name: normalizer(obs[name]) for name in (Columns.OBS, PREV_OBS) if name in obs}}
         return normalizer(obs)
 
+    def _policy(self, batch: Mapping[str, Tree], inputs: Tensor, state: Tree | None) -> Batch:
+        """Return the inputs of the action distribution, with forbidden actions masked, and the recurrent state.
+
+        Args:
+            batch: Columns, of which the observations are read.
+            inputs: Output of the policy head: the distribution's inputs, or the intent for action embeddings.
+            state: The recurrent state after the batch, None without one.
+        """
+        if (embeddings := self.action_embeddings) is not None:
+            inputs = embeddings.forward(inputs, self.env_part(batch[Columns.OBS]))
+        if (mask := self.action_mask) is not None:
+            inputs = mask.forward(inputs, self.env_part(batch[Columns.OBS]))
+        out = {Columns.ACTION_DIST_INPUTS: inputs}
+        return out if state is None else out | {Columns.STATE_OUT: state}
+
     def net_names(self) -> dict[str, str]:
         """Return the names of nets in :meth:`explain`, each with the path of the net. The default is an attribute's
         name."""

@@ -107,6 +107,62 @@ def test_only_rsample_has_a_gradient(dist_cls: type[Distribution], width: int) -
         assert set(found) == {has_gradient}
 
 
+TRAINED = pytest.mark.parametrize(
+    ("dist_cls", "width"), [*((cls, width) for cls, width in LEAVES if not issubclass(cls, Beta)), NESTED]
+)
+
+
+@TRAINED
+def test_samples_from_noise_with_a_gradient_are_the_same_samples(dist_cls: type[Distribution], width: int) -> None:
+    logits = (0.5 * torch.randn(40, width, generator=rng(), dtype=torch.float64)).requires_grad_()
+    dist = dist_cls.from_logits(logits)
+    noise = dist_cls.draw_noise(np.random.default_rng(0), 40, width)
+    assert noise is not None
+    actions, (drawn, logp) = dist.sample_from(noise.double()), dist.rsample_with_logp(noise.double())
+    torch.testing.assert_close(logp, dist.logp(actions), rtol=1e-6, atol=1e-6)
+    total = torch.zeros(())
+
+    def check(leaf: Tensor, code: Tensor) -> None:
+        nonlocal total
+        assert code.requires_grad
+        if leaf.is_floating_point():
+            torch.testing.assert_close(code, leaf)
+        elif code.shape == leaf.shape:  # bits
+            assert torch.equal(code.detach(), leaf.double())
+        else:  # one choice, or several one after the other
+            places = code.detach().nonzero()[:, 1].reshape(40, -1)
+            sizes = [width] if leaf.dim() == 1 else list(getattr(dist_cls, "nvec", ()))
+            sizes = [3] if dist_cls is NESTED[0] else sizes
+            starts = torch.tensor([0, *np.cumsum(sizes)[:-1]])
+            assert torch.equal(places, leaf.reshape(40, -1) + starts)
+        total = total + code.sum()
+
+    map_tree(check, actions, drawn)
+    (grad,) = torch.autograd.grad(total + logp.sum(), logits)
+    assert bool(grad.isfinite().all())
+    assert bool((grad != 0).any())
+
+
+@TRAINED
+def test_the_gradient_of_the_log_probability_is_that_of_its_expectation(
+    dist_cls: type[Distribution], width: int
+) -> None:
+    count = 200_000
+    logits = (0.5 * torch.randn(width, generator=rng(3), dtype=torch.float64)).requires_grad_()
+    noise = dist_cls.draw_noise(np.random.default_rng(4), count, width)
+    assert noise is not None
+    _, logp = dist_cls.from_logits(logits.expand(count, width)).rsample_with_logp(noise.double())
+    found = torch.autograd.grad(logp.mean(), logits)[0]
+    expected = torch.autograd.grad(-dist_cls.from_logits(logits).entropy(), logits)[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.01)
+
+
+def test_classes_without_such_samples_say_so() -> None:
+    noise = Beta.draw_noise(np.random.default_rng(0), 1, 2)
+    with pytest.raises(TypeError, match=r"Beta\.rsample_with_logp: .* Choose SquashedGaussian"):
+        Beta.from_logits(torch.zeros(1, 2)).rsample_with_logp(noise)
+
+
 @ALL
 def test_gradients_agree_with_finite_differences(dist_cls: type[Distribution], width: int) -> None:
     logits, fixed = (torch.randn(2, width, generator=rng(seed), dtype=torch.float64) for seed in (0, 1))

@@ -324,6 +324,28 @@ def test_a_straight_through_sample_is_the_sample_with_the_gradient_of_the_probab
     torch.testing.assert_close(grad, torch.autograd.grad((soft * weights).sum(), logits)[0])
 
 
+def test_forbidden_and_impossible_choices_are_never_drawn_and_have_a_finite_gradient() -> None:
+    for low in (-1e9, -INF):
+        logits = torch.tensor([0.3, low, 0.7]).expand(500, 3).clone().requires_grad_()
+        noise = Categorical.draw_noise(np.random.default_rng(0), 500, 3)
+        code, logp = Categorical.from_logits(logits).rsample_with_logp(noise)
+        assert not code[:, 1].any()
+        (grad,) = torch.autograd.grad((code * torch.tensor([1.0, 5.0, 2.0])).sum() + logp.sum(), logits)
+        assert bool(grad.isfinite().all())
+        assert not grad[:, 1].any()
+
+
+@pytest.mark.parametrize("nvec", [[4], [2, 3], [3, 3, 2], [2, 1, 2, 2]], ids=str)
+def test_joint_log_probabilities_are_those_of_every_action(nvec: list[int]) -> None:
+    space = spaces.MultiDiscrete(nvec)
+    dist = chosen(space).from_logits(logits_of((5,), sum(nvec)))
+    joint = dist.joint_log_probs()
+    assert joint.shape == (5, math.prod(nvec))
+    torch.testing.assert_close(joint.exp().sum(-1), torch.ones(5, dtype=joint.dtype))
+    for place, action in enumerate(itertools.product(*map(range, nvec))):
+        torch.testing.assert_close(joint[:, place], dist.logp(torch.tensor(action).expand(5, -1)))
+
+
 # probabilities --------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,251 @@
+"""Action critics: ensembles of nets of an observation and an action, and the catalog that chooses them."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from catalog.base import Encoder, ModelConfig, Tree, as_encoder
+from catalog.catalog import Catalog
+from catalog.distributions.categorical import choice_counts
+from catalog.encoders.dense import DenseEnsemble
+from catalog.encoders.mlp import MLPEncoderConfig, MLPHeadConfig, encoder_layers, fcnet_layers, head_layers
+from catalog.encoders.preprocessing import Vectorize, vector_width
+from catalog.encoders.shape_checks import check_encoder
+from catalog.hooks import refuses_foreign
+from catalog.model_config import DefaultModelConfig, settings_about
+from catalog.past import sampled_space
+from catalog.settings import Settings, setting
+from catalog.spaces import Leaf, array_leaves
+
+MOST_JOINT_ACTIONS = 256
+"""How many joint actions of a Discrete or MultiDiscrete a critic values at once, one output each."""
+MAX_LOG_STD = 2.0
+"""Upper bound of the log standard deviations of a policy that is trained through its samples, as published for SAC."""
+
+
+class CriticSettings(Settings):
+    """Settings of critics, shared by the config of an algorithm and its model config."""
+
+    twin_q: bool = setting(
+        True, "Whether there are two critics, of which the lesser value counts (clipped double Q-learning)."
+    )
+
+
+class ActionCriticModelConfig(CriticSettings, DefaultModelConfig):
+    """Settings of the nets of algorithms with critics of observation and action.
+
+    Weights start with torch's defaults, as published. The policy's log standard deviations depend on the state.
+    """
+
+    fcnet_hiddens = (256, 256)
+    fcnet_activation = "relu"
+    fcnet_kernel_initializer = None
+    fcnet_bias_initializer = None
+    conv_kernel_initializer = None
+    conv_bias_initializer = None
+    head_fcnet_activation = "relu"
+    head_fcnet_kernel_initializer = None
+    head_fcnet_bias_initializer = None
+    free_log_std = False
+
+
+def num_joint_actions(action_space: Space) -> int:
+    """Return the number of joint actions of a space of choices; 0 for other spaces, and for more than 256 actions."""
+    count = math.prod(choice_counts(action_space) or (0,))
+    return count if count <= MOST_JOINT_ACTIONS else 0
+
+
+class ActionCode(nn.Module):
+    """Turns sampled actions into one vector ``[..., width]``: numbers as they are, choices as one-hot codes.
+
+    Choices that are floats are codes already, such as those of :meth:`Distribution.rsample_with_logp`.
+
+    Args:
+        action_space: The env's action space.
+    """
+
+    def __init__(self, action_space: Space) -> None:
+        super().__init__()
+        space = sampled_space(action_space)
+        self.width = vector_width(space, "action_space")
+        self.leaves: tuple[Leaf, ...] = tuple(array_leaves(space, "action_space"))
+        self.codes = nn.ModuleList(Vectorize(leaf.space) for leaf in self.leaves)
+
+    def forward(self, actions: Tree) -> Tensor:
+        """Map actions ``[..., *shape]`` to ``[..., width]``."""
+        parts: list[Tensor] = []
+        for leaf, code in zip(self.leaves, self.codes, strict=True):
+            part = actions
+            for key in leaf.keys:
+                part = part[key]
+            is_code = part.is_floating_point() and isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete)
+            parts.append(part if is_code else code(part))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionCriticConfig(ModelConfig):
+    """Config of an :class:`ActionCritic`.
+
+    Attributes:
+        action_space: The env's action space.
+        members: Number of nets in the ensemble.
+        latent_dims: Shape of the latent of an observation.
+        body: Config of the layers over latent and action; its ``input_dims`` are ignored.
+        head: Config of the layers after these; its ``input_dims`` and ``output_layer_dim`` are ignored.
+        values_all: Whether one pass values every joint action, from the latent alone.
+    """
+
+    action_space: Space
+    members: int
+    latent_dims: tuple[int, ...]
+    body: MLPEncoderConfig
+    head: MLPHeadConfig
+    values_all: bool = False
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return (num_joint_actions(self.action_space),) if self.values_all else ()
+
+    def build(self) -> "ActionCritic":
+        return ActionCritic(self)
+
+
+class ActionCritic(nn.Module):
+    """The ensemble of an :class:`ActionCriticConfig`: values of an observation's latent and an action.
+
+    All members are computed in one pass. If ``values_all``, each net has one output for every joint action, whose last
+    choice varies fastest (Christodoulou 2019, "Soft actor-critic for discrete action settings"); else the net reads the
+    action next to the latent.
+
+    Attributes:
+        values_all: Whether one pass values every joint action.
+    """
+
+    strides: Tensor | None
+
+    def __init__(self, config: ActionCriticConfig) -> None:
+        super().__init__()
+        self.values_all, (latent_dim,) = config.values_all, config.latent_dims
+        self.code = None if config.values_all else ActionCode(config.action_space)
+        width = latent_dim + (0 if self.code is None else self.code.width)
+        body = dataclasses.replace(config.body, input_space=None, embedding_dim=None, input_dims=(width,))
+        self.body = DenseEnsemble(config.members, **encoder_layers(body))
+        head = dataclasses.replace(config.head, input_dims=body.output_dims)
+        self.head = DenseEnsemble(config.members, **head_layers(head, math.prod(config.output_dims)))
+        counts = choice_counts(config.action_space) if config.values_all else ()
+        strides = torch.tensor([math.prod(counts[i + 1 :]) for i in range(len(counts))]) if counts else None
+        self.register_buffer("strides", strides, persistent=False)
+
+    def forward(self, latent: Tensor, actions: Tree | None = None, *, frozen: bool = False) -> Tensor:
+        """Return the values of all members, in units of reward.
+
+        Args:
+            latent: Latents of the observations, ``[B, D]``.
+            actions: Sampled actions ``[B, *shape]``, choices as numbers or as codes; None for every joint action.
+            frozen: Give no gradient to latents and weights, only to the actions.
+
+        Returns:
+            Values ``[members, B]``; without ``actions`` ``[members, B, number of joint actions]``.
+        """
+        x = latent.detach() if frozen else latent
+        if self.code is not None:
+            x = torch.cat([x, self.code(actions)], -1)
+        x = x.expand(self.body.members, *x.shape)
+        x = self.body.run(x, self.body.frozen() if frozen else None)
+        values = self.head.run(x, self.head.frozen() if frozen else None)
+        if self.code is not None:
+            return values.squeeze(-1)
+        return values if actions is None else self._taken(values, actions)
+
+    def _taken(self, values: Tensor, actions: Tensor) -> Tensor:
+        """Return those of the values ``[members, B, joint actions]`` that are the values of ``actions``."""
+        assert self.strides is not None
+        joint = (actions.reshape(len(actions), -1) * self.strides).sum(-1)
+        return values.gather(-1, joint.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
+
+
+class ActionCriticCatalog(Catalog):
+    """Chooses the nets of algorithms with a policy and critics of observation and action.
+
+    A vector observation and the action are read together by each critic, as in the papers. Of other observations, and
+    with a memory, an encoder of the critics makes a latent first, which the action joins.
+
+    Override points, in addition to those of :class:`Catalog`: ``build_pi_head``, ``build_qf``.
+    """
+
+    functions = ("policy", "value")
+    further_settings = settings_about("fcnet_")
+    model_config_class = ActionCriticModelConfig
+    model_config: ActionCriticModelConfig
+    _critic_dims: tuple[int, ...] = ()
+
+    def _open_settings(self) -> dict[str, tuple[Any, str]]:
+        policy, value = self.model_config.for_function("policy"), self.model_config.for_function("value")
+        share = False, "the default"
+        if policy.is_recurrent and policy.encoder_settings() == value.encoder_settings():
+            share = True, "the default for recurrent nets: a critic's own would have to run with the env"
+        return {"normalize_observations": (False, "the default"), "vf_share_layers": share}
+
+    @property
+    def values_all(self) -> bool:
+        """Whether the critics value every joint action at once."""
+        return False
+
+    def _build_critic_trunk(self) -> Encoder:
+        """Build the encoder of the critics, which only turns a vector observation into one of floats."""
+        view = self.for_function("value")._trunk
+        config = view.encoder_config
+        if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
+            encoder = super()._build_critic_trunk()
+        else:
+            encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=()).build())
+        self._critic_dims = check_encoder(encoder, self.input_space, f"{type(view).__name__}.build_encoder()")
+        return encoder
+
+    @refuses_foreign
+    def build_pi_head(self) -> nn.Module:
+        """Build the policy head, from the policy's latent to the inputs of the action distribution.
+
+        Log standard deviations are at most 2, and within ``±log_std_clip_param``.
+        """
+        log_stds = self.bound_dist_cls.log_std_indices(self.action_space)
+        config = self.for_function("policy").model_config
+        head = self.head_config("policy", self.action_head_dim).with_log_stds(log_stds, config)
+        net = head.build()
+        if head.clip_log_std:
+            net.bound_outputs(head.log_stds, head.log_std_clip_param, MAX_LOG_STD)
+        return net
+
+    @refuses_foreign
+    def build_qf(self) -> nn.Module:
+        """Build the ensemble of critics. Build it after :meth:`build_actor_critic_encoder`."""
+        return self.critic_config().build()
+
+    def critic_config(self) -> ActionCriticConfig:
+        """Return the config of the ensemble, from the ``fcnet_*`` and ``head_*`` settings of ``functions['value']``."""
+        dims = self.latent_dims if self.model_config.vf_share_layers else self._critic_dims
+        config = self.for_function("value").model_config
+        return ActionCriticConfig(
+            action_space=self.action_space,
+            members=2 if self.model_config.twin_q else 1,
+            latent_dims=dims,
+            body=MLPEncoderConfig(input_dims=dims, **fcnet_layers(config)),
+            head=self.head_config("value", 1),
+            values_all=self.values_all,
+        )
+
+    def _explain_parts(self) -> dict[str, nn.Module]:
+        encoder = self.build_actor_critic_encoder()
+        return {
+            "actor encoder": encoder.actor_encoder,
+            "critic encoder": encoder.critic_encoder or encoder.actor_encoder,
+            "policy head": self.build_pi_head(),
+            "critics": self.build_qf(),
+            **self._explain_further_parts(),
+        }

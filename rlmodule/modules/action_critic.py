@@ -1,0 +1,76 @@
+"""ActionCriticModule: a policy, and critics of observation and action."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from catalog.base import Tree
+from catalog.critics import ActionCriticCatalog
+from rlmodule.data.columns import Batch, Columns
+from rlmodule.modules.apis import ActionValueAPI, InferenceOnlyAPI
+from rlmodule.modules.rl_module import RLModule
+
+
+class ActionCriticModule(RLModule, ActionValueAPI, InferenceOnlyAPI):
+    """Base of modules with a policy and critics: observation normaliser → encoders → policy head and critics, and
+    further outputs.
+
+    ``forward_inference`` and ``forward_exploration`` return the inputs of the action distribution. ``forward_train``
+    returns them together with the critics' latents, from which :meth:`compute_action_values` computes values. If policy
+    and critics share an encoder, it learns from the critics alone.
+    """
+
+    catalog: ActionCriticCatalog
+
+    def setup(self) -> None:
+        catalog = self.catalog
+        self.observation_normalizer = catalog.build_observation_normalizer()
+        self.encoder = catalog.build_actor_critic_encoder()
+        self.critic_reads_raw = catalog.reads_raw("value")
+        self.pi_head = self._probed(catalog.build_pi_head(), "policy", catalog.action_head_dim, "build_pi_head()")
+        self.qf = catalog.build_qf()
+        self.extra_outputs = catalog.build_extra_outputs()
+
+    def get_non_inference_attributes(self) -> list[str]:
+        critic = [] if self.encoder.critic_is_stateful else ["encoder.critic_encoder"]
+        return [*critic, "qf", "extra_outputs"]
+
+    def net_names(self) -> dict[str, str]:
+        critic = "actor" if self.catalog.model_config.vf_share_layers else "critic"
+        encoders = {"actor encoder": "encoder.actor_encoder", "critic encoder": f"encoder.{critic}_encoder"}
+        return encoders | {"policy head": "pi_head", "critics": "qf"}
+
+    def get_initial_state(self) -> Tree | None:
+        return self.encoder.get_initial_state()
+
+    def _forward(self, batch: Mapping[str, Tree]) -> Batch:
+        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
+        latent, state = self.encoder.encode_actor(obs, state, starts=starts, critic_obs=of_critic)
+        # forward() skips the hooks of Module.__call__, which cost time at each env step
+        return self._policy(batch, self.pi_head.forward(latent), state)
+
+    def _forward_train(self, batch: Mapping[str, Tree]) -> Batch:
+        obs, state, starts = self._normalized(batch), batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+        of_critic = batch[Columns.OBS] if self.critic_reads_raw else obs
+        latents = self.encoder(obs, state, starts=starts, critic_obs=of_critic)
+        latent = latents.actor.detach() if self.encoder.shared else latents.actor
+        out = self._policy(batch, self.pi_head(latent), latents.state) | {Columns.EMBEDDINGS: latents.critic}
+        if self.extra_outputs is not None:
+            by_function, raw = {"policy": latent, "value": latents.critic}, self.env_part(batch[Columns.OBS])
+            out[Columns.EXTRA_OUTPUTS] = self.extra_outputs(self.env_part(obs), by_function, raw)
+        return out
+
+    def compute_action_values(
+        self,
+        batch: Mapping[str, Tree],
+        actions: Tree | None,
+        embeddings: Tensor | None = None,
+        *,
+        frozen: bool = False,
+    ) -> Tensor:
+        if embeddings is None:
+            state, starts = batch.get(Columns.STATE_IN), batch.get(Columns.STARTS)
+            obs = batch[Columns.OBS] if self.critic_reads_raw else self._normalized(batch)
+            embeddings = self.encoder.encode_critic(obs, state, starts=starts)
+        return self.qf(embeddings, actions, frozen=frozen)

@@ -1,0 +1,228 @@
+"""Ensembles of critics, against one net after the other, and the catalog that chooses them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from catalog.activations import Init
+from catalog.critics import ActionCode, ActionCriticCatalog, num_joint_actions
+from catalog.encoders.dense import DenseEnsemble, DenseStack
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+ARM = spaces.Dict(
+    bend=spaces.Box(-2, 2, (1, 2), np.float32),
+    grip=spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3])]),
+    lamps=spaces.MultiBinary(2),
+)
+
+
+def member(ensemble: DenseEnsemble, index: int, **layers: Any) -> DenseStack:
+    """One net of ``ensemble``, as an ordinary stack with the same weights."""
+    net = DenseStack(**layers)
+    with torch.no_grad():
+        for own, all_members in zip([*net.linears, *net.norms], [*ensemble.linears, *ensemble.norms], strict=True):
+            weight = all_members.weight[index]
+            own.weight.copy_(weight.T if own.weight.dim() == 2 else weight[0])
+            if not isinstance(own, nn.RMSNorm):
+                own.bias.copy_(all_members.bias[index, 0])
+    return net
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "rms"])
+@pytest.mark.parametrize(
+    ("hidden", "blocks"), [((), None), ((5,), None), ((6, 4), None), ((4, 4, 4), "simba"), ((4, 4), "bro")]
+)
+def test_an_ensemble_is_its_nets_one_after_the_other(hidden: tuple[int, ...], blocks: Any, norm: Any) -> None:
+    layers: dict[str, Any] = {"input_dim": 3, "hidden_dims": hidden, "activation": "relu", "norm": norm}
+    layers |= {"blocks": blocks, "init": Init(), "output_dim": 2}
+    ensemble = DenseEnsemble(3, **layers)
+    with torch.no_grad():
+        for parameter in ensemble.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    nets = [member(ensemble, index, **layers) for index in range(3)]
+    x = torch.randn(3, 7, 3)
+    together = ensemble.run(x)
+    alone = torch.stack([net.run(rows) for net, rows in zip(nets, x, strict=True)])
+    torch.testing.assert_close(together, alone)
+    together.square().sum().backward()
+    alone.square().sum().backward()
+    for index, net in enumerate(nets):
+        for own, stacked in zip(net.linears, ensemble.linears, strict=True):
+            torch.testing.assert_close(own.weight.grad.T, stacked.weight.grad[index], rtol=1e-4, atol=1e-4)
+
+
+def test_members_start_with_weights_of_their_own() -> None:
+    layers: dict[str, Any] = {"input_dim": 4, "hidden_dims": (8,), "activation": "relu", "norm": "layer"}
+    ensemble = DenseEnsemble(2, **layers, init=Init(kernel="orthogonal_"), output_dim=1)
+    for linear in ensemble.linears:
+        assert not torch.equal(linear.weight[0], linear.weight[1])
+    rows = ensemble.linears[0].weight[1].T
+    torch.testing.assert_close(rows.T @ rows, torch.eye(4) * (rows.T @ rows)[0, 0], atol=1e-5, rtol=0)  # orthogonal
+
+
+def test_frozen_weights_get_no_gradient_and_follow_the_real_ones() -> None:
+    layers: dict[str, Any] = {"input_dim": 2, "hidden_dims": (4,), "activation": "relu", "norm": "layer"}
+    ensemble = DenseEnsemble(2, **layers, init=Init(), output_dim=1)
+    x = torch.randn(2, 5, 2, requires_grad=True)
+    for _ in range(2):
+        frozen = ensemble.run(x, ensemble.frozen())
+        assert torch.equal(frozen, ensemble.run(x))
+        frozen.sum().backward()
+        assert x.grad is not None
+        assert all(parameter.grad is None for parameter in ensemble.parameters())
+        with torch.no_grad():
+            for parameter in ensemble.parameters():
+                parameter.add_(1)
+
+
+def test_a_copy_of_an_ensemble_has_its_own_weights() -> None:
+    ensemble = DenseEnsemble(2, input_dim=2, hidden_dims=(3,), activation="relu", init=Init())
+    other, x = copy.deepcopy(ensemble), torch.randn(2, 5, 2)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert not other.run(x).any()
+    assert ensemble.run(x).any()
+
+
+def test_actions_become_one_vector_whether_choices_are_numbers_or_codes() -> None:
+    code = ActionCode(ARM)
+    assert code.width == 2 + 3 + 5 + 2
+    bend = torch.tensor([[[0.5, -0.25]]])
+    actions = {
+        "bend": bend,
+        "grip": (torch.tensor([2]), torch.tensor([[1, 0]])),
+        "lamps": torch.tensor([[1, 0]], dtype=torch.int8),
+    }
+    expected = torch.tensor([[0.5, -0.25, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0]])
+    assert torch.equal(code(actions), expected)
+    soft = {
+        "bend": bend,
+        "grip": (torch.tensor([[0, 0, 1.0]]), torch.tensor([[0, 1.0, 1, 0, 0]])),
+        "lamps": torch.tensor([[1.0, 0]]),
+    }
+    assert torch.equal(code(soft), expected)
+
+
+class All(ActionCriticCatalog):
+    """Values every joint action."""
+
+    @property
+    def values_all(self) -> bool:
+        return True
+
+
+def critics_of(catalog: ActionCriticCatalog) -> nn.Module:
+    catalog.build_actor_critic_encoder()
+    return catalog.build_qf()
+
+
+@pytest.mark.parametrize(
+    ("space", "count"),
+    [
+        (spaces.Discrete(4, start=2), 4),
+        (spaces.MultiDiscrete([2, 3, 2]), 12),
+        (spaces.MultiDiscrete([16, 16]), 256),
+        (spaces.MultiDiscrete([16, 17]), 0),
+        (spaces.Box(-1, 1, (2,), np.int8), 9),
+        (spaces.MultiBinary(3), 0),
+        (VECTOR, 0),
+        (ARM, 0),
+    ],
+    ids=str,
+)
+def test_joint_actions_are_counted(space: spaces.Space, count: int) -> None:
+    assert num_joint_actions(space) == count
+
+
+def test_the_value_of_an_action_is_that_at_its_place_among_all() -> None:
+    space = spaces.MultiDiscrete([2, 3])
+    critics = critics_of(All(VECTOR, space))
+    latent, every = torch.randn(6, 3), torch.tensor([*itertools.product(range(2), range(3))])
+    values = critics(latent)
+    assert values.shape == (2, 6, 6)
+    assert torch.equal(critics(latent, every), values.diagonal(dim1=-2, dim2=-1))
+
+
+def test_critics_give_a_frozen_pass_a_gradient_for_the_actions_alone() -> None:
+    critics = critics_of(ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32)))
+    latent, actions = torch.randn(5, 3, requires_grad=True), torch.randn(5, 2, requires_grad=True)
+    values = critics(latent, actions, frozen=True)
+    assert values.shape == (2, 5)
+    assert torch.equal(values, critics(latent, actions))
+    values.sum().backward()
+    assert actions.grad is not None
+    assert bool((actions.grad != 0).any())
+    assert latent.grad is None
+    assert all(parameter.grad is None for parameter in critics.parameters())
+
+
+def linears(net: nn.Module) -> list[tuple[int, int]]:
+    return [(part.in_features, part.out_features) for part in net.modules() if isinstance(part, nn.Linear)]
+
+
+@pytest.mark.parametrize(
+    ("space", "settings", "expected"),
+    [
+        (VECTOR, {}, [(5, 256), (256, 256), (256, 1)]),
+        (VECTOR, {"fcnet_hiddens": [8], "head_fcnet_hiddens": [7]}, [(5, 8), (8, 7), (7, 1)]),
+        (VECTOR, {"functions": {"value": {"fcnet_hiddens": [9]}}}, [(5, 9), (9, 1)]),
+        (VECTOR, {"vf_share_layers": True, "fcnet_hiddens": [8]}, [(10, 8), (8, 1)]),
+        (IMAGE, {"conv_dense_dim": 6, "fcnet_hiddens": [8]}, [(8, 8), (8, 1)]),
+        (VECTOR, {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [8]}, [(6, 8), (8, 1)]),
+        (spaces.Discrete(4), {"fcnet_hiddens": [8]}, [(6, 8), (8, 1)]),
+    ],
+    ids=str,
+)
+def test_vectors_are_read_with_the_action_and_all_else_is_encoded_first(
+    space: spaces.Space, settings: dict[str, Any], expected: list[tuple[int, int]]
+) -> None:
+    catalog = ActionCriticCatalog(space, spaces.Box(-1, 1, (2,), np.float32), settings)
+    encoder, critics = catalog.build_actor_critic_encoder(), catalog.build_qf()
+    assert linears(critics) == expected
+    if space is VECTOR and encoder.critic_encoder is not None:
+        assert not [*encoder.critic_encoder.parameters()]
+    assert "critics" in catalog.explain()
+    assert "without effect" not in catalog.explain()
+
+
+@pytest.mark.parametrize(("blocks", "wide"), [("simba", 32), ("bro", 8)])
+def test_critics_have_the_blocks_and_norms_of_the_settings(blocks: str, wide: int) -> None:
+    given = {"fcnet_hiddens": (8, 8), "fcnet_blocks": blocks, "fcnet_norm": "rms"}
+    catalog = ActionCriticCatalog(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), given)
+    encoder = catalog.build_actor_critic_encoder()
+    critics = catalog.build_qf()
+    assert [tuple(p.shape) for p in critics.parameters() if p.dim() == 3 and p.shape[1] > 1] == [
+        (2, 5, 8),
+        (2, 8, wide),
+        (2, wide, 8),
+        (2, 8, 1),
+    ]
+    for net in (encoder.actor_encoder, critics):
+        assert {type(m) for m in net.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)} == {nn.RMSNorm}
+
+
+@pytest.mark.parametrize("twin_q", [True, False])
+def test_twin_q_says_how_many_critics_there_are(twin_q: bool) -> None:
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32), {"twin_q": twin_q})
+    values: Tensor = critics_of(catalog)(torch.randn(5, 3), torch.randn(5, 2))
+    assert values.shape == (1 + twin_q, 5)
+
+
+def test_log_stds_are_bounded_as_published() -> None:
+    catalog = ActionCriticCatalog(VECTOR, spaces.Box(-1, 1, (2,), np.float32))
+    catalog.build_actor_critic_encoder()
+    head = catalog.build_pi_head()
+    assert head(torch.full((1, 256), 1e6))[..., :2].abs().amax() > 1e3
+    for scale in (-1e6, 1e6):
+        log_stds = head(torch.full((1, 256), scale))[..., 2:]
+        assert bool(((log_stds == -20) | (log_stds == 2)).all())
