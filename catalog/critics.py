@@ -204,7 +204,7 @@ class ActionCriticCatalog(Catalog):
         if view.has_custom_encoder or not isinstance(config, MLPEncoderConfig):
             encoder = super()._build_critic_trunk()
         else:
-            encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=()).build())
+            encoder = as_encoder(dataclasses.replace(config, hidden_layer_dims=(), hidden_layer_blocks=None).build())
         self._critic_dims = check_encoder(encoder, self.input_space, f"{type(view).__name__}.build_encoder()")
         return encoder
 
